@@ -1,0 +1,775 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    MALFORMED_FRAME: _ClassVar[ErrorCode]
+    UNKNOWN_KIND: _ClassVar[ErrorCode]
+    UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
+    FRAME_TOO_LARGE: _ClassVar[ErrorCode]
+    HELLO_REQUIRED: _ClassVar[ErrorCode]
+    INVALID_REQUEST: _ClassVar[ErrorCode]
+    UNAUTHENTICATED: _ClassVar[ErrorCode]
+    FORBIDDEN: _ClassVar[ErrorCode]
+    CORRUPT_BATCH: _ClassVar[ErrorCode]
+    BATCH_TOO_LARGE: _ClassVar[ErrorCode]
+    UNSUPPORTED_BATCH: _ClassVar[ErrorCode]
+    UNKNOWN_TOPIC: _ClassVar[ErrorCode]
+    TOPIC_EXISTS: _ClassVar[ErrorCode]
+    INVALID_TOPIC: _ClassVar[ErrorCode]
+    UNKNOWN_PARTITION: _ClassVar[ErrorCode]
+    OFFSET_OUT_OF_RANGE: _ClassVar[ErrorCode]
+    UNKNOWN_SUBSCRIPTION: _ClassVar[ErrorCode]
+    SEQUENCE_GAP: _ClassVar[ErrorCode]
+    PRODUCER_FENCED: _ClassVar[ErrorCode]
+    UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
+    DUPLICATE_OUT_OF_WINDOW: _ClassVar[ErrorCode]
+    NOT_OWNER: _ClassVar[ErrorCode]
+    EPOCH_CHANGING: _ClassVar[ErrorCode]
+    OVERLOADED: _ClassVar[ErrorCode]
+    SHUTTING_DOWN: _ClassVar[ErrorCode]
+    DISK_FULL: _ClassVar[ErrorCode]
+    STORAGE_FAILED: _ClassVar[ErrorCode]
+    TIMED_OUT: _ClassVar[ErrorCode]
+    LIMBO: _ClassVar[ErrorCode]
+    QUORUM_LOST: _ClassVar[ErrorCode]
+    INTERNAL: _ClassVar[ErrorCode]
+
+class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FLUSH_UNSPECIFIED: _ClassVar[Flush]
+    ALWAYS: _ClassVar[Flush]
+    INTERVAL: _ClassVar[Flush]
+    NEVER: _ClassVar[Flush]
+
+class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUORUM: _ClassVar[Acks]
+    ONE: _ClassVar[Acks]
+    ALL: _ClassVar[Acks]
+ERROR_CODE_UNSPECIFIED: ErrorCode
+MALFORMED_FRAME: ErrorCode
+UNKNOWN_KIND: ErrorCode
+UNSUPPORTED_VERSION: ErrorCode
+FRAME_TOO_LARGE: ErrorCode
+HELLO_REQUIRED: ErrorCode
+INVALID_REQUEST: ErrorCode
+UNAUTHENTICATED: ErrorCode
+FORBIDDEN: ErrorCode
+CORRUPT_BATCH: ErrorCode
+BATCH_TOO_LARGE: ErrorCode
+UNSUPPORTED_BATCH: ErrorCode
+UNKNOWN_TOPIC: ErrorCode
+TOPIC_EXISTS: ErrorCode
+INVALID_TOPIC: ErrorCode
+UNKNOWN_PARTITION: ErrorCode
+OFFSET_OUT_OF_RANGE: ErrorCode
+UNKNOWN_SUBSCRIPTION: ErrorCode
+SEQUENCE_GAP: ErrorCode
+PRODUCER_FENCED: ErrorCode
+UNKNOWN_PRODUCER: ErrorCode
+DUPLICATE_OUT_OF_WINDOW: ErrorCode
+NOT_OWNER: ErrorCode
+EPOCH_CHANGING: ErrorCode
+OVERLOADED: ErrorCode
+SHUTTING_DOWN: ErrorCode
+DISK_FULL: ErrorCode
+STORAGE_FAILED: ErrorCode
+TIMED_OUT: ErrorCode
+LIMBO: ErrorCode
+QUORUM_LOST: ErrorCode
+INTERNAL: ErrorCode
+FLUSH_UNSPECIFIED: Flush
+ALWAYS: Flush
+INTERVAL: Flush
+NEVER: Flush
+QUORUM: Acks
+ONE: Acks
+ALL: Acks
+
+class Envelope(_message.Message):
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REPLY_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_REPLY_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    FETCH_REPLY_FIELD_NUMBER: _ClassVar[int]
+    LIST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LIST_OFFSETS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_EVENT_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    UNSUBSCRIBE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_REPLY_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_REPLY_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_CREATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_LIST_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ALTER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_DELETE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    error: Error
+    hello: Hello
+    hello_reply: HelloReply
+    metadata: Metadata
+    metadata_reply: MetadataReply
+    publish: Publish
+    publish_reply: PublishReply
+    fetch: Fetch
+    fetch_reply: FetchReply
+    list_offsets: ListOffsets
+    list_offsets_reply: ListOffsetsReply
+    subscribe: Subscribe
+    subscribe_reply: SubscribeReply
+    message_event: MessageEvent
+    credit: Credit
+    unsubscribe: Unsubscribe
+    unsubscribe_reply: UnsubscribeReply
+    subscription_ended: SubscriptionEnded
+    commit: Commit
+    commit_reply: CommitReply
+    committed: Committed
+    committed_reply: CommittedReply
+    topic_create: TopicCreate
+    topic_describe: TopicDescribe
+    topic_list: TopicList
+    topic_alter: TopicAlter
+    topic_delete: TopicDelete
+    topic_reply: TopicReply
+    cluster_status: ClusterStatus
+    cluster_status_reply: ClusterStatusReply
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    DEFINITE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    retriable: bool
+    definite: bool
+    retry_after_ms: int
+    log_start_offset: int
+    high_watermark: int
+    epoch: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., definite: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("version", "client_id", "software", "features", "credentials")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    client_id: str
+    software: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    credentials: bytes
+    def __init__(self, version: _Optional[int] = ..., client_id: _Optional[str] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., credentials: _Optional[bytes] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    node_id: str
+    cluster_id: bytes
+    incarnation: int
+    software: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    frame_bytes_max: int
+    batch_bytes_max: int
+    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
+
+class Metadata(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MetadataReply(_message.Message):
+    __slots__ = ("cluster_id", "nodes", "topics")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: bytes
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class NodeInfo(_message.Message):
+    __slots__ = ("node_id", "host", "port", "zone", "incarnation", "alive")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    host: str
+    port: int
+    zone: str
+    incarnation: int
+    alive: bool
+    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., zone: _Optional[str] = ..., incarnation: _Optional[int] = ..., alive: _Optional[bool] = ...) -> None: ...
+
+class TopicInfo(_message.Message):
+    __slots__ = ("name", "topic_id", "config", "partitions", "error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic_id: bytes
+    config: TopicConfig
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionInfo]
+    error: Error
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class PartitionInfo(_message.Message):
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    owner: str
+    epoch: int
+    placement: _containers.RepeatedScalarFieldContainer[str]
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    state: str
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
+class TopicConfig(_message.Message):
+    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    partitions: int
+    flush: Flush
+    flush_interval_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    replication_factor: int
+    ack_quorum: int
+    engine: str
+    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
+
+class Publish(_message.Message):
+    __slots__ = ("acks", "timeout_ms", "entries")
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    acks: Acks
+    timeout_ms: int
+    entries: _containers.RepeatedCompositeFieldContainer[PublishEntry]
+    def __init__(self, acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[PublishEntry, _Mapping]]] = ...) -> None: ...
+
+class PublishEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "length")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    length: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class PublishReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PublishResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[PublishResult, _Mapping]]] = ...) -> None: ...
+
+class PublishResult(_message.Message):
+    __slots__ = ("error", "base_offset", "epoch", "append_timestamp_us", "duplicate")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    base_offset: int
+    epoch: int
+    append_timestamp_us: int
+    duplicate: bool
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("entries", "min_bytes", "max_bytes", "wait_ms")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[FetchEntry]
+    min_bytes: int
+    max_bytes: int
+    wait_ms: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[FetchEntry, _Mapping]]] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class FetchEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    offset: int
+    max_bytes: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class FetchReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[FetchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[FetchResult, _Mapping]]] = ...) -> None: ...
+
+class FetchResult(_message.Message):
+    __slots__ = ("error", "length", "log_start_offset", "high_watermark", "epoch", "next_offset")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    length: int
+    log_start_offset: int
+    high_watermark: int
+    epoch: int
+    next_offset: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., length: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class ListOffsets(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[ListOffsetsEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ListOffsetsEntry, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "earliest", "latest", "timestamp_us")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    earliest: bool
+    latest: bool
+    timestamp_us: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ListOffsetsResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResult, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsResult(_message.Message):
+    __slots__ = ("error", "offset", "found", "timestamp_us", "log_start_offset", "high_watermark")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    offset: int
+    found: bool
+    timestamp_us: int
+    log_start_offset: int
+    high_watermark: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ..., found: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("subscription_id", "entries", "credit_records", "credit_bytes")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    entries: _containers.RepeatedCompositeFieldContainer[SubscribeEntry]
+    credit_records: int
+    credit_bytes: int
+    def __init__(self, subscription_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[SubscribeEntry, _Mapping]]] = ..., credit_records: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+
+class SubscribeEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SubscribeReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[SubscribeResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[SubscribeResult, _Mapping]]] = ...) -> None: ...
+
+class SubscribeResult(_message.Message):
+    __slots__ = ("error", "log_start_offset", "high_watermark", "epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    log_start_offset: int
+    high_watermark: int
+    epoch: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class MessageEvent(_message.Message):
+    __slots__ = ("subscription_id", "topic_id", "partition", "record_count", "high_watermark", "next_offset")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    topic_id: bytes
+    partition: int
+    record_count: int
+    high_watermark: int
+    next_offset: int
+    def __init__(self, subscription_id: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., record_count: _Optional[int] = ..., high_watermark: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("subscription_id", "records", "bytes")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    records: int
+    bytes: int
+    def __init__(self, subscription_id: _Optional[int] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Unsubscribe(_message.Message):
+    __slots__ = ("subscription_id",)
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
+
+class UnsubscribeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SubscriptionEnded(_message.Message):
+    __slots__ = ("subscription_id", "topic_id", "partition", "error")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: int
+    topic_id: bytes
+    partition: int
+    error: Error
+    def __init__(self, subscription_id: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("group", "reset", "entries")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    reset: bool
+    entries: _containers.RepeatedCompositeFieldContainer[CommitEntry]
+    def __init__(self, group: _Optional[str] = ..., reset: _Optional[bool] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ...) -> None: ...
+
+class CommitEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "next_offset", "note")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    next_offset: int
+    note: str
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
+class CommitReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CommittedResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("group", "entries")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    entries: _containers.RepeatedCompositeFieldContainer[CommittedEntry]
+    def __init__(self, group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommittedEntry, _Mapping]]] = ...) -> None: ...
+
+class CommittedEntry(_message.Message):
+    __slots__ = ("topic_id", "partition")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class CommittedReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CommittedResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ...) -> None: ...
+
+class CommittedResult(_message.Message):
+    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    topic_id: bytes
+    partition: int
+    found: bool
+    next_offset: int
+    note: str
+    commit_timestamp_us: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ...) -> None: ...
+
+class TopicCreate(_message.Message):
+    __slots__ = ("name", "config")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    config: TopicConfig
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ...) -> None: ...
+
+class TopicDescribe(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TopicList(_message.Message):
+    __slots__ = ("internal",)
+    INTERNAL_FIELD_NUMBER: _ClassVar[int]
+    internal: bool
+    def __init__(self, internal: _Optional[bool] = ...) -> None: ...
+
+class TopicAlter(_message.Message):
+    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    flush: Flush
+    flush_interval_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ...) -> None: ...
+
+class TopicDelete(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TopicReply(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class ClusterStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterStatusReply(_message.Message):
+    __slots__ = ("cluster_id", "nodes", "topics")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: bytes
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    node: NodeInfo
+    software: str
+    uptime_ms: int
+    connections: int
+    in_flight_bytes: int
+    data_bytes: int
+    disk_free_bytes: int
+    state: str
+    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
+class TopicRecord(_message.Message):
+    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic_id: bytes
+    config: TopicConfig
+    revision: int
+    deleted: bool
+    first_epoch: EpochDescriptor
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ...) -> None: ...
+
+class OffsetRecord(_message.Message):
+    __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic_id: bytes
+    partition: int
+    next_offset: int
+    note: str
+    commit_timestamp_us: int
+    revision: int
+    def __init__(self, group: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class Ballot(_message.Message):
+    __slots__ = ("round", "node_id", "incarnation")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    node_id: str
+    incarnation: int
+    def __init__(self, round: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class EpochDescriptor(_message.Message):
+    __slots__ = ("epoch", "owner", "owner_incarnation", "placement", "ack_quorum", "start_offset")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    owner: str
+    owner_incarnation: int
+    placement: _containers.RepeatedScalarFieldContainer[str]
+    ack_quorum: int
+    start_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
+class EpochDecision(_message.Message):
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    end_offset: int
+    end_digest: int
+    previous_hash: bytes
+    next: EpochDescriptor
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ...) -> None: ...
+
+class ChainEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "genesis", "decision", "forgotten")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GENESIS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    genesis: EpochDescriptor
+    decision: bytes
+    forgotten: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., genesis: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., decision: _Optional[bytes] = ..., forgotten: _Optional[bool] = ...) -> None: ...
+
+class FenceEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "descriptor", "promised", "accepted", "accepted_value", "dropped")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    descriptor: EpochDescriptor
+    promised: Ballot
+    accepted: Ballot
+    accepted_value: bytes
+    dropped: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,275 @@
+"""The 128 bytes in front of every record batch: little-endian, fixed, CRC'd.
+
+| at | size | field | written by |
+| --- | --- | --- | --- |
+| 0 | 4 | magic `TLRB` | producer |
+| 4 | 1 | version | producer |
+| 5 | 1 | body kind | producer |
+| 6 | 2 | reserved, zero | |
+| 8 | 4 | flags: columns, codec, transactional, control, derived | producer |
+| 12 | 4 | body length (bytes) | producer |
+| 16 | 4 | uncompressed body length (bytes) | producer |
+| 20 | 4 | record count | producer |
+| 24 | 4 | body CRC32C | producer |
+| 28 | 4 | schema id (0: the canonical columns) | producer |
+| 32 | 8 | producer id (0: not idempotent) | producer |
+| 40 | 8 | base sequence | producer |
+| 48 | 4 | producer epoch | producer |
+| 52 | 4 | last offset delta (record count - 1, more in a derived batch) | producer |
+| 56 | 8 | base timestamp (smallest, µs since 1970) | producer |
+| 64 | 8 | max timestamp (µs since 1970) | producer |
+| 72 | 8 | base offset | owner |
+| 80 | 8 | append timestamp (µs since 1970) | owner |
+| 88 | 8 | epoch | owner |
+| 96 | 8 | owner incarnation | owner |
+| 104 | 16 | reserved, zero | |
+| 120 | 4 | running digest | owner |
+| 124 | 4 | header CRC32C, over bytes 0..123 | both |
+
+The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the batch
+before it in the epoch (0 for the first). It covers the body through the body CRC, so two replicas with
+equal digests at an offset hold the same prefix. It stands behind the bytes that it covers: rejected was a
+digest over the whole header with holes in it, which costs a second pass and a rule to remember.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from typing import Final
+
+from crc32c import crc32c
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    BATCH_UNCOMPRESSED_BYTES_MAX,
+    HEADER_BYTES,
+)
+
+MAGIC: Final = int.from_bytes(b"TLRB", "little")
+VERSION: Final = 1
+
+Buffer = bytes | bytearray | memoryview
+"""What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
+
+_LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQ16xII")
+_OWNER_FIELDS: Final = struct.Struct("<QqQQ16x")
+_U32: Final = struct.Struct("<I")
+_OWNER_AT: Final = 72
+_DIGEST_AT: Final = 120
+_CRC_AT: Final = 124
+_RESERVED: Final = bytes(16)
+
+assert _LAYOUT.size == HEADER_BYTES
+assert _OWNER_AT + _OWNER_FIELDS.size == _DIGEST_AT
+
+
+class BodyKind(IntEnum):
+    """What the bytes behind the header are."""
+
+    ARROW = 1
+    """One Arrow IPC encapsulated RecordBatch message."""
+
+
+class Flags(IntFlag):
+    """Which columns a batch has, and what kind of batch it is. The codec sits in bits 8..11."""
+
+    TIMESTAMP = 1 << 0
+    KEY = 1 << 1
+    VALUE = 1 << 2
+    HEADERS = 1 << 3
+    TAG = 1 << 4
+    TRANSACTIONAL = 1 << 16
+    CONTROL = 1 << 17
+    DERIVED = 1 << 18
+
+
+class Codec(IntEnum):
+    """How a body is compressed. LZ4 and ZSTD are Arrow's own buffer compression; GZIP and SNAPPY wrap it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+COLUMN_FLAGS: Final = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS | Flags.TAG
+_CODEC_SHIFT: Final = 8
+_CODEC_MASK: Final = 0xF << _CODEC_SHIFT
+_KNOWN_FLAGS: Final = int(COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED) | _CODEC_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """A batch's header as values. Offsets and counts are records, lengths bytes, timestamps µs since 1970."""
+
+    flags: int
+    body_length: int
+    uncompressed_length: int
+    record_count: int
+    body_crc: int
+    schema_id: int = 0
+    producer_id: int = 0
+    base_sequence: int = 0
+    producer_epoch: int = 0
+    last_offset_delta: int = 0
+    base_timestamp_us: int = 0
+    max_timestamp_us: int = 0
+    base_offset: int = 0
+    append_timestamp_us: int = 0
+    epoch: int = 0
+    owner_incarnation: int = 0
+    digest: int = 0
+    body_kind: BodyKind = BodyKind.ARROW
+
+    @property
+    def codec(self) -> Codec:
+        """How the body is compressed."""
+        return Codec((self.flags & _CODEC_MASK) >> _CODEC_SHIFT)
+
+    @property
+    def length(self) -> int:
+        """Header and body in bytes, without padding."""
+        return HEADER_BYTES + self.body_length
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the batch's last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    def pack(self) -> bytes:
+        """Return the 128 bytes, header CRC included."""
+        raw = bytearray(
+            _LAYOUT.pack(
+                MAGIC,
+                VERSION,
+                self.body_kind,
+                0,
+                self.flags,
+                self.body_length,
+                self.uncompressed_length,
+                self.record_count,
+                self.body_crc,
+                self.schema_id,
+                self.producer_id,
+                self.base_sequence,
+                self.producer_epoch,
+                self.last_offset_delta,
+                self.base_timestamp_us,
+                self.max_timestamp_us,
+                self.base_offset,
+                self.append_timestamp_us,
+                self.epoch,
+                self.owner_incarnation,
+                self.digest,
+                0,
+            )
+        )
+        _U32.pack_into(raw, _CRC_AT, crc32c(memoryview(raw)[:_CRC_AT]))
+        return bytes(raw)
+
+    def with_owner(
+        self, *, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
+    ) -> BatchHeader:
+        """Return a copy with the fields that the owner assigns."""
+        return replace(
+            self,
+            base_offset=base_offset,
+            append_timestamp_us=append_timestamp_us,
+            epoch=epoch,
+            owner_incarnation=owner_incarnation,
+            digest=digest,
+        )
+
+
+def flags_with_codec(flags: int, codec: Codec) -> int:
+    """Return `flags` naming `codec`."""
+    return (flags & ~_CODEC_MASK) | (codec << _CODEC_SHIFT)
+
+
+def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:
+    """Read the header at `at`, checking everything that can be checked without the body.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH (short, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version,
+            body kind, flags, codec, schema), BATCH_TOO_LARGE (lengths or records past the limits).
+    """
+    if len(buffer) - at < HEADER_BYTES:
+        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, len(buffer) - at)} are here")
+    fields = _LAYOUT.unpack_from(buffer, at)
+    magic, version, body_kind, reserved = fields[:4]
+    if magic != MAGIC:
+        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+    view = memoryview(buffer)[at : at + HEADER_BYTES]
+    if crc32c(view[:_CRC_AT]) != fields[-1]:
+        raise _corrupt("the header's CRC32C does not match")
+    if version != VERSION:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"batch version {version}; this build reads {VERSION}")
+    if body_kind != BodyKind.ARROW:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"body kind {body_kind} is unknown")
+    if reserved or view[104:120] != _RESERVED:
+        raise _corrupt("reserved header bytes are not zero")
+    header = BatchHeader(*fields[4:21])
+    _check(header)
+    return header
+
+
+def _check(header: BatchHeader) -> None:
+    """Refuse flags, lengths and counts that no valid batch has."""
+    if header.flags & ~_KNOWN_FLAGS or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT > max(Codec):
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} name something unknown")
+    if header.schema_id:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not registered here")
+    if header.length > BATCH_BYTES_MAX:
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE, f"{header.length} bytes; a batch has at most {BATCH_BYTES_MAX}: send smaller ones"
+        )
+    if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE,
+            f"{header.uncompressed_length} bytes uncompressed; the limit is {BATCH_UNCOMPRESSED_BYTES_MAX}",
+        )
+    if not 1 <= header.record_count <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
+    if header.flags & Flags.DERIVED:
+        if header.last_offset_delta < header.record_count - 1:
+            raise _corrupt("the last offset delta of a derived batch is below its record count")
+    elif header.last_offset_delta != header.record_count - 1:
+        raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
+    if header.base_timestamp_us > header.max_timestamp_us:
+        raise _corrupt("the base timestamp is after the max timestamp")
+
+
+def stamp_owner(
+    buffer: bytearray | memoryview,
+    *,
+    base_offset: int,
+    append_timestamp_us: int,
+    epoch: int,
+    owner_incarnation: int,
+    previous_digest: int,
+) -> int:
+    """Write the owner's fields into the header at the start of `buffer`, in place; return the new digest.
+
+    The body is not touched: this is all that an owner ever changes of a producer's bytes.
+    """
+    _OWNER_FIELDS.pack_into(buffer, _OWNER_AT, base_offset, append_timestamp_us, epoch, owner_incarnation)
+    view = memoryview(buffer)
+    digest = crc32c(view[:_DIGEST_AT], previous_digest)
+    _U32.pack_into(buffer, _DIGEST_AT, digest)
+    _U32.pack_into(buffer, _CRC_AT, crc32c(view[:_CRC_AT]))
+    return digest
+
+
+def digest_after(buffer: Buffer, at: int, previous_digest: int) -> int:
+    """Return the running digest that the header at `at` must carry when `previous_digest` came before it."""
+    return crc32c(memoryview(buffer)[at : at + _DIGEST_AT], previous_digest)
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(pb.CORRUPT_BATCH, message)

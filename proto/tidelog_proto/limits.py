@@ -1,0 +1,77 @@
+"""Every limit of the protocol in one place, with the arithmetic that ties them together.
+
+Units are in the names. A length that arrives is compared with one of these *before* memory is taken for it.
+The relations at the end are asserted at import: a change that breaks one of them does not start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PROTOCOL_VERSION: Final = 1
+
+# A record batch ----------------------------------------------------------------------------------------
+
+HEADER_BYTES: Final = 128
+"""The fixed header in front of every record batch's body."""
+
+BATCH_ALIGNMENT_BYTES: Final = 64
+"""Batches start at multiples of this in a segment, so that Arrow's buffers are aligned when mapped."""
+
+BATCH_BYTES_MAX: Final = 16 * MIB
+"""Header and body, as sent and stored."""
+
+BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
+"""The body after decompression: the bound on a decompression bomb."""
+
+BATCH_RECORDS_MAX: Final = 1_000_000
+
+TAG_BYTES_MAX: Final = 4 * KIB
+
+# Frames ------------------------------------------------------------------------------------------------
+
+FRAME_PREFIX_BYTES: Final = 8
+"""u32 frame length, u32 envelope length. The frame length counts everything after itself."""
+
+ENVELOPE_BYTES_MAX: Final = 1 * MIB
+FRAME_BYTES_MAX: Final = 64 * MIB
+FRAME_BYTES_MAX_BEFORE_HELLO: Final = 64 * KIB
+
+# Requests ----------------------------------------------------------------------------------------------
+
+BATCHES_PER_PUBLISH_MAX: Final = 1024
+ENTRIES_PER_REQUEST_MAX: Final = 4096
+FETCH_BYTES_MAX: Final = 32 * MIB
+FETCH_WAIT_MS_MAX: Final = 60_000
+PUBLISH_TIMEOUT_MS_DEFAULT: Final = 30_000
+NOTE_BYTES_MAX: Final = 4 * KIB
+GROUP_NAME_BYTES_MAX: Final = 255
+CLIENT_ID_BYTES_MAX: Final = 255
+
+# Topics ------------------------------------------------------------------------------------------------
+
+TOPIC_NAME_CHARS_MAX: Final = 200
+TOPIC_ID_BYTES: Final = 16
+PARTITIONS_MAX: Final = 4096
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+SEGMENT_BYTES_MAX: Final = 4096 * MIB
+SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+
+# Producers ---------------------------------------------------------------------------------------------
+
+SEQUENCE_WINDOW_BATCHES: Final = 8
+"""How many of a producer's newest batches a partition remembers; retries inside it get their first offset."""
+
+PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
+"""How many batches of one partition a producer keeps unacknowledged."""
+
+assert BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX + FRAME_PREFIX_BYTES <= FRAME_BYTES_MAX, "a largest batch must fit a frame"
+assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX <= FRAME_BYTES_MAX, "a largest fetch must fit a frame"
+assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "a largest uncompressed batch must be legal"
+assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must stay aligned behind the header"
+assert PRODUCER_IN_FLIGHT_BATCHES_MAX <= SEQUENCE_WINDOW_BATCHES, "every batch in flight must be recognised on retry"
+assert FRAME_BYTES_MAX < 2**32, "frame lengths are u32"
+assert SEGMENT_BYTES_MIN >= 2 * HEADER_BYTES, "a segment holds its own header and a batch"

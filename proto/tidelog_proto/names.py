@@ -1,0 +1,48 @@
+"""What topics and groups may be called, checked the same way by client, gateway and node."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, TOPIC_NAME_CHARS_MAX
+
+META_TOPIC: Final = "__meta"
+OFFSETS_TOPIC: Final = "__offsets"
+INTERNAL_PREFIX: Final = "__"
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that users may not give a topic.
+
+    Raises:
+        ProtocolError: INVALID_TOPIC, saying which rule is broken.
+    """
+    if not 1 <= len(name) <= TOPIC_NAME_CHARS_MAX:
+        raise _invalid(f"a topic's name has 1 to {TOPIC_NAME_CHARS_MAX} characters, this one {len(name)}")
+    if not _TOPIC.fullmatch(name):
+        raise _invalid(f"{name!r}: a topic's name is made of A-Z a-z 0-9 . _ -")
+    if name in {".", ".."}:
+        raise _invalid(f"{name!r} is a directory, not a name")
+    if name.startswith(INTERNAL_PREFIX):
+        raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are the broker's own")
+
+
+def check_group_name(name: str) -> None:
+    """Refuse a group's name that is empty, too long or unprintable.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    if not name or len(name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX or not name.isprintable():
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a group's name is 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
+        )
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(pb.INVALID_TOPIC, message)
