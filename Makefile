@@ -1,0 +1,54 @@
+# Every target sets up .venv by itself: nothing but python3 >= 3.11 and make is needed, no Java, no sudo.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+EXTRAS := broker,gateway,spark,loadtest,demo,dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo up test check bench loadtest clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Tidelog needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another one like this: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || { \
+	  echo "Creating $(VENV) ..."; \
+	  $(PYTHON) -m venv $(VENV) || { \
+	    rm -rf $(VENV); \
+	    echo "python3 -m venv failed: on Debian and Ubuntu install the package python3-venv and try again."; exit 1; }; }
+	@echo "Installing Tidelog and what it needs into $(VENV) (a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off -e '.[$(EXTRAS)]'
+	@touch $@
+	@echo "Ready."
+
+demo: $(STAMP) ## the whole thing on real data: publish 336,776 flights, subscribe, analyse with Spark
+	@$(BIN)/python -m tidelog_demo
+
+up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/)
+	@$(BIN)/tidelog up --data .up
+
+test: check ## check, then every test
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## format, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+
+bench: $(STAMP) ## throughput and latency beside the limit probe
+	@$(BIN)/tidelog bench produce
+	@$(BIN)/tidelog bench consume
+
+loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
+	@$(BIN)/python -m tidelog_loadtest.run
+
+clean: ## remove what the other targets made, .venv included
+	rm -rf $(VENV) .demo .up build dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,87 @@
+"""Build the `tidelog` command, run it, and turn whatever goes wrong into one line and an exit code.
+
+The commands of other installed parts are loaded only when one of them, or the help, is asked for: importing a web
+framework to list topics would double the time of every small command.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from tidelog_cli import plugins
+from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
+
+OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code (see `failures`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not __debug__:
+        sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
+        return EXIT_FAILED
+    app = build_app(with_plugins=needs_plugins(arguments))
+    try:
+        app(arguments, prog_name="tidelog")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the outermost boundary: everything becomes one line
+        if "--debug" in arguments[: len(arguments) - len(_from_command(arguments))]:
+            traceback.print_exception(error)
+        sys.stderr.write(f"tidelog: {describe(error)}\n")
+        return exit_code_of(error)
+    return 0
+
+
+def build_app(*, with_plugins: bool = True) -> typer.Typer:
+    """Return the command with its own sub-commands and, if asked, those of the installed parts."""
+    app = typer.Typer(
+        name="tidelog",
+        help="A clustered, durable message log whose unit of work is an Arrow record batch.",
+        epilog=EXIT_CODES_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for register in OWN_COMMANDS.values():
+        register(app)
+    if with_plugins:
+        plugins.register_plugins(app, plugins.installed_entries())
+    return app
+
+
+def needs_plugins(arguments: Sequence[str]) -> bool:
+    """Tell whether the command named in `arguments` may come from another part (or none is named)."""
+    rest = _from_command(arguments)
+    return not rest or rest[0] not in OWN_COMMANDS
+
+
+def _from_command(arguments: Sequence[str]) -> Sequence[str]:
+    start = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
+    return arguments[start:]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidelog {version('tidelog')}")
+        raise typer.Exit
+
+
+def _options(
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version_wanted: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    # `main` has looked for --debug by itself, because it must know even when parsing fails.
+    del debug, version_wanted

@@ -1,0 +1,76 @@
+"""Sub-commands of the installed parts, found through the entry-point group `tidelog.commands`.
+
+Each entry is a `register(app: typer.Typer) -> None`. A part whose extra is not installed leaves a stub that says
+what to install, so that `tidelog node` on a client-only machine is an answer and not "no such command".
+Rejected: importing the parts here (imports would run both ways) and loading them for every command (the client's
+own commands would pay for importing FastAPI).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import typer
+
+from tidelog_cli.failures import CommandFailed
+
+GROUP: Final = "tidelog.commands"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one of our own entries adds: its extra and its commands with their one-line help."""
+
+    extra: str
+    commands: tuple[tuple[str, str], ...]
+
+
+PARTS: Final = {
+    "node": Part("broker", (("node", "Run a node."), ("log", "Inspect and verify segment files."))),
+    "gateway": Part("gateway", (("gateway", "Run the HTTP and WebSocket gateway."),)),
+    "bench": Part("loadtest", (("bench", "Measure throughput and latency."),)),
+}
+
+
+def installed_entries() -> Iterable[EntryPoint]:
+    """Return the entries of every installed distribution, by name."""
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
+    """Let each entry add its commands to `app`; an entry that cannot be imported adds stubs instead."""
+    for entry in entries:
+        try:
+            register = entry.load()
+        except ImportError as error:
+            _register_stubs(app, entry, error)
+        else:
+            register(app)
+
+
+def _register_stubs(app: typer.Typer, entry: EntryPoint, error: ImportError) -> None:
+    part = PARTS.get(entry.name)
+    if part is None:
+        commands: tuple[tuple[str, str], ...] = ((entry.name, "Not available."),)
+        advice = f"the plug-in {entry.value} cannot be imported ({error}); reinstall or remove it"
+    else:
+        commands = part.commands
+        advice = f"not installed here ({error}); run: pip install 'tidelog[{part.extra}]'"
+    for name, help_line in commands:
+        _register_stub(app, name, help_line, f"`tidelog {name}` is {advice}" if part else advice)
+
+
+def _register_stub(app: typer.Typer, name: str, help_line: str, message: str) -> None:
+    def stub() -> None:
+        raise CommandFailed(message)
+
+    # Whatever options the real command takes, the answer is the same.
+    app.command(
+        name,
+        help=f"{help_line} (Not installed.)",
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(stub)
