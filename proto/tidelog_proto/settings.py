@@ -1,0 +1,126 @@
+"""One way to read settings for every process: defaults, then a TOML section, then the environment, then flags.
+
+`load_settings(model, "gateway", path, overrides)` reads the table `[gateway]` of the file, lays the variables
+`TIDELOG_GATEWAY_…` over it, lays the command line's `overrides` over that and validates the whole once. A key
+that the model does not have is an error with a suggestion, wherever it came from: a misspelt setting that is
+silently ignored is found in production.
+
+Rejected: pydantic-settings' own sources. They validate source by source, ignore unknown variables and cannot
+say which of the three places a bad value came from. This module needs pydantic, which the bare client does
+not install; nothing but the processes that have settings imports it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+SECTIONS: Final = ("node", "gateway")
+"""The tables that a configuration file may hold. One file serves every process of a machine."""
+
+_SettingsT = TypeVar("_SettingsT", bound=BaseModel)
+_LIST_LIKE: Final = (list, tuple, set, frozenset)
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used. The text says which setting, where it came from and what to do."""
+
+
+def load_settings(
+    model: type[_SettingsT],
+    section: str,
+    path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> _SettingsT:
+    """Return `model` filled from the file's `[section]`, the environment and `overrides`; the later wins.
+
+    Args:
+        model: the settings' shape; its field names are the keys.
+        section: the table in the file; `gateway` also makes the prefix `TIDELOG_GATEWAY_`.
+        path: the TOML file; None reads none.
+        overrides: values from the command line; those that are None count as not given.
+        environ: the variables to read, `os.environ` unless told.
+
+    Raises:
+        SettingsError: the file is missing or no TOML, a key is unknown, a value is not valid.
+    """
+    assert section in SECTIONS, section
+    prefix = f"TIDELOG_{section.upper()}_"
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for key, value in _file_table(section, path).items():
+        _check_key(model, key, f"[{section}] in {path}")
+        values[key] = value
+        sources[key] = f"[{section}] in {path}"
+    for variable, text in (os.environ if environ is None else environ).items():
+        if variable.startswith(prefix):
+            key = variable.removeprefix(prefix).lower()
+            _check_key(model, key, "the environment", spell=lambda name: prefix + name.upper())
+            values[key] = _from_text(model, key, text)
+            sources[key] = variable
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _check_key(model, key, "the command line")
+            values[key] = value
+            sources[key] = "the command line"
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_explain(section, error, sources)) from error
+
+
+def _file_table(section: str, path: Path | None) -> dict[str, Any]:
+    """Return the file's table for `section`; empty when there is no file or no such table."""
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    for name, table in document.items():
+        if name not in SECTIONS:
+            raise SettingsError(f"{path} has an unknown section [{name}]{_suggest(name, SECTIONS)}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: {name} must be a section: [{name}]")
+    found: dict[str, Any] = document.get(section, {})
+    return found
+
+
+def _check_key(model: type[BaseModel], key: str, source: str, spell: Any = str) -> None:
+    """Refuse a key that the model does not have; `spell` writes a field's name the way the source does."""
+    if key not in model.model_fields:
+        known = [spell(name) for name in model.model_fields]
+        raise SettingsError(f"unknown setting {spell(key)} in {source}{_suggest(spell(key), known)}")
+
+
+def _suggest(wrong: str, known: list[str] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
+    return f": did you mean {close[0]}?" if close else f"; known are: {', '.join(sorted(known))}"
+
+
+def _from_text(model: type[BaseModel], key: str, text: str) -> object:
+    """Return a variable's value: lists are written with commas, everything else pydantic reads from text."""
+    annotation = model.model_fields[key].annotation
+    if annotation in _LIST_LIKE or get_origin(annotation) in _LIST_LIKE:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _explain(section: str, error: ValidationError, sources: Mapping[str, str]) -> str:
+    lines = []
+    for fault in error.errors(include_url=False):
+        name = ".".join(str(part) for part in fault["loc"])
+        key = str(fault["loc"][0]) if fault["loc"] else ""
+        where = f" (from {sources[key]})" if key in sources else ""
+        lines.append(f"{section}.{name}{where}: {fault['msg']}" if name else f"{section}: {fault['msg']}")
+    return "\n".join(lines)
