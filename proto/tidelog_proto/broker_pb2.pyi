@@ -773,3 +773,35 @@ class FenceEntry(_message.Message):
     accepted_value: bytes
     dropped: bool
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ...) -> None: ...
+
+class ProducerSnapshot(_message.Message):
+    __slots__ = ("producers",)
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    producers: _containers.RepeatedCompositeFieldContainer[ProducerEntry]
+    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ...) -> None: ...
+
+class ProducerEntry(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch", "window")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    window: _containers.RepeatedCompositeFieldContainer[ProducerWindowEntry]
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., window: _Optional[_Iterable[_Union[ProducerWindowEntry, _Mapping]]] = ...) -> None: ...
+
+class ProducerWindowEntry(_message.Message):
+    __slots__ = ("base_sequence", "record_count", "base_offset", "offset_count", "epoch", "append_timestamp_us")
+    BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    base_sequence: int
+    record_count: int
+    base_offset: int
+    offset_count: int
+    epoch: int
+    append_timestamp_us: int
+    def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,58 @@
+"""The chain of epochs of one partition: a genesis descriptor, then one decision after the other.
+
+A decision V_e fixes the end of epoch e and names epoch e + 1; it carries the hash of V_(e-1), so a chain
+can only grow. The epoch number is the chain's version: two chains of one partition are prefixes of each
+other, or one of them is damaged. Decisions are kept as the very bytes that were decided, because protobuf
+does not promise the same bytes from the same fields twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from tidelog_proto import broker_pb2 as pb
+
+
+class ChainError(Exception):
+    """A decision does not continue the chain: the journal is damaged or a peer is wrong."""
+
+
+def decision_hash(decision: bytes) -> bytes:
+    """Return the 32 bytes by which the next decision names this one."""
+    return hashlib.sha256(decision).digest()
+
+
+class EpochChain:
+    """Genesis and decisions of one partition, checked as they are added."""
+
+    def __init__(self, genesis: pb.EpochDescriptor) -> None:
+        self.genesis = genesis
+        self.decisions: list[bytes] = []
+        self.active = genesis
+        """The descriptor of the newest epoch, whose end is not decided."""
+
+    @property
+    def previous_hash(self) -> bytes:
+        """The hash that the next decision must carry."""
+        return decision_hash(self.decisions[-1]) if self.decisions else b""
+
+    def extend(self, decision: bytes) -> pb.EpochDecision:
+        """Add the decision about the active epoch; its successor becomes the active one.
+
+        Raises:
+            ChainError: when it is about another epoch, names another past, or ends before it begins.
+        """
+        value = pb.EpochDecision.FromString(decision)
+        if value.epoch != self.active.epoch:
+            raise ChainError(f"a decision about epoch {value.epoch} while epoch {self.active.epoch} is active")
+        if value.previous_hash != self.previous_hash:
+            raise ChainError(f"the decision about epoch {value.epoch} names another past")
+        if value.end_offset < self.active.start_offset:
+            raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, before its start")
+        if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
+            raise ChainError(
+                f"epoch {value.epoch} is followed by epoch {value.next.epoch} at {value.next.start_offset}"
+            )
+        self.decisions.append(decision)
+        self.active = value.next
+        return value

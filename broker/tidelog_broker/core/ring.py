@@ -1,0 +1,72 @@
+"""The hot ring: the newest committed batches of a partition, kept in memory for readers who are close.
+
+Subscribers and long-polling fetches that keep up are served from here without touching the log. The ring
+is bounded in bytes; who asks for an offset before its start reads the log until it has caught up. It holds
+views of the very buffers that the batches arrived in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import NamedTuple
+
+
+class RingEntry(NamedTuple):
+    """One committed batch: header and body, and the offsets it covers."""
+
+    base_offset: int
+    end_offset: int
+    record_count: int
+    data: memoryview
+
+
+class HotRing:
+    """A contiguous run of committed batches ending at the high watermark, oldest dropped first."""
+
+    def __init__(self, *, bytes_max: int, start_offset: int) -> None:
+        assert bytes_max >= 0
+        self._bytes_max = bytes_max
+        self._entries: deque[RingEntry] = deque()
+        self._end_offset = start_offset
+        self.size_bytes = 0
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read here."""
+        return self._entries[0].base_offset if self._entries else self._end_offset
+
+    def push(self, entry: RingEntry) -> None:
+        """Add the batch that continues the ring, dropping the oldest ones past the bound."""
+        assert entry.base_offset == self._end_offset, "the ring has no holes"
+        self._entries.append(entry)
+        self._end_offset = entry.end_offset
+        self.size_bytes += len(entry.data)
+        self.shrink(self._bytes_max)
+
+    def shrink(self, bytes_max: int) -> None:
+        """Drop the oldest batches until at most `bytes_max` bytes are held."""
+        while self.size_bytes > bytes_max:
+            self.size_bytes -= len(self._entries.popleft().data)
+
+    def read(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
+        """Return batches from the one that holds `offset` on, at least one, about `bytes_max` bytes of them.
+
+        Returns:
+            None when `offset` lies before the ring; an empty list when it is the ring's end.
+        """
+        if offset < self.start_offset:
+            return None
+        picked: list[RingEntry] = []
+        size_bytes = records = 0
+        first = bisect_right(self._entries, offset, key=lambda entry: entry.end_offset)
+        for index in range(first, len(self._entries)):
+            entry = self._entries[index]
+            if picked and size_bytes + len(entry.data) > bytes_max:
+                break
+            picked.append(entry)
+            size_bytes += len(entry.data)
+            records += entry.record_count
+            if records_max is not None and records >= records_max:
+                break
+        return picked

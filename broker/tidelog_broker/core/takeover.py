@@ -1,0 +1,90 @@
+"""Deciding an epoch's end and its successor: single-decree Paxos, here with its proposer's part.
+
+SEAL is prepare, OPEN_EPOCH is accept, METADATA_UPDATE is learn. The proposer gathers promises from a seal
+quorum; if any of them has accepted a value, the one with the highest ballot is proposed again unchanged;
+otherwise the epoch ends at the greatest durable offset among them. These functions know no network: with
+one replica the node feeds them its own promise, with several it will feed them what the replicas answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog_proto import broker_pb2 as pb
+
+
+class BallotKey(NamedTuple):
+    """A ballot as something to compare: rounds first, then node and incarnation to break ties."""
+
+    round: int
+    node_id: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A replica's answer to SEAL: how far its durable log goes, and what it has accepted before."""
+
+    node_id: str
+    end_offset: int
+    end_digest: int
+    accepted: pb.Ballot | None = None
+    accepted_value: bytes = b""
+
+
+def ballot_key(ballot: pb.Ballot) -> BallotKey:
+    """Return `ballot` as a comparable key; an unset one is below every real one."""
+    return BallotKey(ballot.round, ballot.node_id, ballot.incarnation)
+
+
+def next_ballot(promised: pb.Ballot | None, *, node_id: str, incarnation: int) -> pb.Ballot:
+    """Return a ballot of this node above `promised`."""
+    return pb.Ballot(round=(promised.round if promised else 0) + 1, node_id=node_id, incarnation=incarnation)
+
+
+def seal_quorum(replicas: int, ack_quorum: int) -> int:
+    """How many promises seal an epoch: every such set meets every ack quorum."""
+    assert 1 <= ack_quorum <= replicas
+    return replicas - ack_quorum + 1
+
+
+def choose_value(
+    promises: Sequence[Promise],
+    *,
+    descriptor: pb.EpochDescriptor,
+    previous_hash: bytes,
+    successor_owner: str,
+    successor_incarnation: int,
+    successor_placement: Sequence[str],
+    successor_ack_quorum: int,
+) -> bytes:
+    """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises.
+
+    Raises:
+        AssertionError: fewer promises than the seal quorum; the caller must not ask before it has them.
+    """
+    assert len({promise.node_id for promise in promises}) >= seal_quorum(
+        len(descriptor.placement), descriptor.ack_quorum
+    ), "an epoch's end is not known before a seal quorum has promised"
+    accepted = [promise for promise in promises if promise.accepted is not None]
+    if accepted:
+        newest = max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot()))
+        return newest.accepted_value
+    longest = max(promises, key=lambda promise: promise.end_offset)
+    assert longest.end_offset >= descriptor.start_offset
+    return pb.EpochDecision(
+        epoch=descriptor.epoch,
+        end_offset=longest.end_offset,
+        end_digest=longest.end_digest,
+        previous_hash=previous_hash,
+        next=pb.EpochDescriptor(
+            epoch=descriptor.epoch + 1,
+            owner=successor_owner,
+            owner_incarnation=successor_incarnation,
+            placement=successor_placement,
+            ack_quorum=successor_ack_quorum,
+            start_offset=longest.end_offset,
+        ),
+    ).SerializeToString()

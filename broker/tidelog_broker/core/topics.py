@@ -1,0 +1,142 @@
+"""The topics of the cluster: what the records of `__meta` add up to.
+
+A topic is a name and a 128-bit id; a topic created again under an old name is another topic. Of the records
+about one id the highest revision holds, and a deletion is final: nothing revives that id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+
+ENGINES: Final = ("segment",)
+FLUSH_INTERVAL_MS_DEFAULT: Final = 100
+FLUSH_INTERVAL_MS_MAX: Final = 60_000
+
+
+class TopicRegistry:
+    """Topics by name and by id, as far as `__meta` has been applied."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, pb.TopicRecord] = {}
+        self._by_name: dict[str, pb.TopicRecord] = {}
+
+    def apply(self, record: pb.TopicRecord) -> bool:
+        """Take a durable record; return whether it changed anything."""
+        standing = self._by_id.get(record.topic_id)
+        if standing is not None and (standing.deleted or standing.revision >= record.revision):
+            return False
+        self._by_id[record.topic_id] = record
+        if record.deleted:
+            named = self._by_name.get(record.name)
+            if named is not None and named.topic_id == record.topic_id:
+                del self._by_name[record.name]
+        else:
+            self._by_name[record.name] = record
+        return True
+
+    def named(self, name: str) -> pb.TopicRecord:
+        """Return the topic called `name`.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC.
+        """
+        record = self._by_name.get(name)
+        if record is None:
+            raise ProtocolError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it first")
+        return record
+
+    def with_id(self, topic_id: bytes) -> pb.TopicRecord:
+        """Return the topic with this id.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, also when it was deleted.
+        """
+        record = self._by_id.get(topic_id)
+        if record is None or record.deleted:
+            was = "was deleted" if record is not None else "does not exist"
+            raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {topic_id.hex()} {was}; ask for metadata again")
+        return record
+
+    def exists(self, name: str) -> bool:
+        """Whether a topic has this name."""
+        return name in self._by_name
+
+    def deleted_ids(self) -> Iterator[bytes]:
+        """Yield the ids of deleted topics."""
+        return (record.topic_id for record in self._by_id.values() if record.deleted)
+
+    def live(self) -> list[pb.TopicRecord]:
+        """Return the topics there are, by name."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def records(self) -> Iterator[pb.TopicRecord]:
+        """Yield everything that stands, deletions included: a snapshot."""
+        yield from self._by_id.values()
+
+
+def complete_config(asked: pb.TopicConfig) -> pb.TopicConfig:
+    """Fill the unset fields of a new topic's configuration and check all of them.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST, naming the field and its range.
+    """
+    config = pb.TopicConfig()
+    config.CopyFrom(asked)
+    config.partitions = config.partitions or 1
+    config.flush = config.flush or pb.ALWAYS
+    config.flush_interval_ms = config.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT
+    config.segment_bytes = config.segment_bytes or SEGMENT_BYTES_DEFAULT
+    config.replication_factor = config.replication_factor or 1
+    config.engine = config.engine or "segment"
+    check_config(config)
+    return config
+
+
+def check_config(config: pb.TopicConfig) -> None:
+    """Refuse a configuration that cannot be served.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    _within("partitions", config.partitions, 1, PARTITIONS_MAX)
+    _within("flush_interval_ms", config.flush_interval_ms, 1, FLUSH_INTERVAL_MS_MAX)
+    _within("segment_bytes", config.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+    if config.flush not in {pb.ALWAYS, pb.INTERVAL, pb.NEVER}:
+        raise ProtocolError(pb.INVALID_REQUEST, f"flush {config.flush} is unknown; it is always, interval or never")
+    if config.replication_factor != 1 or config.ack_quorum > 1:
+        raise ProtocolError(pb.INVALID_REQUEST, "this node stands alone: replication_factor is 1 and ack_quorum 0 or 1")
+    if config.engine not in ENGINES:
+        raise ProtocolError(pb.INVALID_REQUEST, f"engine {config.engine!r} is unknown; there is {', '.join(ENGINES)}")
+
+
+def altered(record: pb.TopicRecord, change: pb.TopicAlter) -> pb.TopicRecord:
+    """Return the next revision of a topic with `change` applied.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a value out of range or fewer partitions than there are.
+    """
+    result = pb.TopicRecord()
+    result.CopyFrom(record)
+    if change.HasField("partitions"):
+        if change.partitions < record.config.partitions:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{record.name!r} has {record.config.partitions} partitions; their number only grows",
+            )
+        result.config.partitions = change.partitions
+    for field in ("flush", "flush_interval_ms", "retention_bytes", "segment_bytes"):
+        if change.HasField(field):
+            setattr(result.config, field, getattr(change, field))
+    check_config(result.config)
+    result.revision = record.revision + 1
+    return result
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ProtocolError(pb.INVALID_REQUEST, f"{name} is {value}; it lies between {low} and {high}")
