@@ -1,0 +1,70 @@
+"""What commands print: tables for people, JSON for programs.
+
+Results go to stdout and everything else (progress, notes, errors) to stderr, so that a pipe carries results alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+BootstrapOption = Annotated[
+    str,
+    typer.Option("--bootstrap", envvar="TIDELOG_BOOTSTRAP", help="A node's address; several with commas."),
+]
+"""Where to connect, the same on every command."""
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
+
+_BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def bootstrap_addresses(bootstrap: str) -> list[str]:
+    """Split the value of --bootstrap at its commas."""
+    return [address.strip() for address in bootstrap.split(",") if address.strip()]
+
+
+def print_json(document: object) -> None:
+    """Write `document` to stdout as indented JSON."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """Write a table to stdout; a column of ints is set right, with thousands separators."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    listed = [list(row) for row in rows]
+    for at, column in enumerate(columns):
+        numeric = bool(listed) and all(isinstance(row[at], int) for row in listed)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    Console().print(table)
+
+
+def note(line: str) -> None:
+    """Write a line for a person to stderr."""
+    sys.stderr.write(line + "\n")
+
+
+def bytes_text(size_bytes: int) -> str:
+    """Return a size as people read it: `1.5 MiB`."""
+    for unit, unit_bytes in _BINARY_UNITS:
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def time_text(timestamp_us: int) -> str:
+    """Return a timestamp in microseconds since 1970 as ISO 8601 in UTC."""
+    seconds, microseconds = divmod(timestamp_us, 1_000_000)
+    moment = datetime.fromtimestamp(seconds, tz=UTC).replace(microsecond=microseconds)
+    return moment.isoformat().replace("+00:00", "Z")

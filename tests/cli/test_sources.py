@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_cli import sources
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.sources import Format, format_of, read_file, read_stream
+
+
+class Trickle:
+    """A pipe that gives a few bytes at a time."""
+
+    def __init__(self, content: bytes, piece_bytes: int) -> None:
+        self._stream = io.BytesIO(content)
+        self._piece_bytes = piece_bytes
+
+    def read(self, size: int, /) -> bytes:
+        return self._stream.read(min(size, self._piece_bytes))
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@given(lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), piece=st.integers(1, 64))
+def test_lines_come_back_as_written_whatever_the_pieces(lines: list[bytes], piece: int) -> None:
+    content = b"".join(line + b"\n" for line in lines)
+    assert [row["value"] for row in rows(read_stream(Trickle(content, piece), Format.LINES, None))] == lines
+
+
+def test_the_last_line_needs_no_newline() -> None:
+    assert rows(read_stream(io.BytesIO(b"a\n\nb"), Format.LINES, None)) == [{"value": v} for v in (b"a", b"", b"b")]
+
+
+def test_a_line_is_published_before_the_next_arrives() -> None:
+    pieces = iter([b"one\ntw", b"o\n", b""])
+
+    class Pipe:
+        def read(self, size: int, /) -> bytes:
+            return next(pieces)
+
+    batches = read_stream(Pipe(), Format.LINES, None)
+    assert next(batches).to_pylist() == [{"value": b"one"}]
+    assert next(batches).to_pylist() == [{"value": b"two"}]
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LINE_BYTES_MAX", 100)
+    with pytest.raises(CommandFailed, match="longer than 100 bytes"):
+        rows(read_stream(Trickle(b"x" * 1000, 60), Format.LINES, None))
+
+
+def test_ndjson_takes_its_key_from_a_field_and_skips_blank_lines() -> None:
+    content = b'{"k":"a"}\n   \n{"k":7}\n{"k":null}\n'
+    assert rows(read_stream(io.BytesIO(content), Format.NDJSON, "k")) == [
+        {"key": b"a", "value": b'{"k":"a"}'},
+        {"key": b"7", "value": b'{"k":7}'},
+        {"key": None, "value": b'{"k":null}'},
+    ]
+
+
+@pytest.mark.parametrize(("line", "complaint"), [(b"{", "no JSON"), (b"[1]", "no field 'k'"), (b'{"x":1}', "no field")])
+def test_a_bad_line_is_named(line: bytes, complaint: str) -> None:
+    with pytest.raises(CommandFailed, match=f"line 3 .*{complaint}"):
+        rows(read_stream(Trickle(b'{"k":1}\n\n' + line, 8), Format.NDJSON, "k"))
+
+
+def test_a_parquet_file_of_columns_becomes_json_objects(tmp_path: Path) -> None:
+    path = tmp_path / "flights.parquet"
+    moment = datetime(2013, 1, 1, 5, tzinfo=UTC)
+    pq.write_table(pa.table({"carrier": ["UA", "B6"], "delay": [2.5, None], "at": [moment, moment]}), path)
+    read = rows(read_file(path, format_of(path), "carrier"))
+    assert [row["key"] for row in read] == [b"UA", b"B6"]
+    assert json.loads(read[0]["value"]) == {"carrier": "UA", "delay": 2.5, "at": "2013-01-01T05:00:00+00:00"}
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+def test_an_arrow_file_with_a_value_column_is_taken_as_it_is(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"records{suffix}"
+    batch = pa.record_batch({"key": [b"k"] * 10_000, "value": [b"v"] * 10_000})
+    opener = pa.ipc.new_file if suffix == ".arrow" else pa.ipc.new_stream
+    with opener(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+    read = list(read_file(path, format_of(path), None))
+    assert [piece.num_rows for piece in read] == [sources.ROWS_PER_BATCH, 10_000 - sources.ROWS_PER_BATCH]
+    assert read[0].schema.names == ["key", "value"]
+
+
+def test_the_key_column_may_be_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "records.parquet"
+    pq.write_table(pa.table({"key": [b"old"], "id": [7], "value": [b"v"]}), path)
+    assert rows(read_file(path, Format.PARQUET, "id")) == [{"value": b"v", "key": b"7"}]
+
+
+def test_a_missing_column_and_a_broken_file_are_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(CommandFailed, match=r"x\.parquet: there is no column 'b'; columns: a"):
+        rows(read_file(path, Format.PARQUET, "b"))
+    path.write_bytes(b"nonsense")
+    with pytest.raises(CommandFailed, match=r"x\.parquet is no parquet file"):
+        rows(read_file(path, Format.PARQUET, None))
