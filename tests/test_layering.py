@@ -1,0 +1,123 @@
+"""Imports run one way. Read from the source, so that an import inside a function counts too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FOLDERS = {
+    "tidelog_proto": "proto",
+    "tidelog": "clients",
+    "tidelog_cli": "clients",
+    "tidelog_broker": "broker",
+    "tidelog_gateway": "gateway",
+    "pyspark_tidelog": "spark",
+    "tidelog_loadtest": "loadtest",
+    "tidelog_demo": "demo",
+}
+
+MAY_IMPORT = {
+    "tidelog_proto": set[str](),
+    "tidelog": {"tidelog_proto"},
+    "tidelog_cli": {"tidelog", "tidelog_proto"},
+    "tidelog_broker": {"tidelog_proto"},
+    "tidelog_gateway": {"tidelog", "tidelog_proto"},
+    "pyspark_tidelog": {"tidelog", "tidelog_proto"},
+    # These start nodes and gateways as processes, like anyone else.
+    "tidelog_loadtest": {"tidelog", "tidelog_proto", "pyspark_tidelog"},
+    "tidelog_demo": {"tidelog", "tidelog_proto", "pyspark_tidelog"},
+}
+
+CORE = "tidelog_broker.core"
+STORAGE = "tidelog_broker.storage"
+
+WORLD = {
+    *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess", "threading"),
+    *("os", "pathlib", "io", "shutil", "tempfile", "mmap", "fcntl", "sys"),
+    *("time", "random", "secrets", "uuid", "logging", "uvloop", "prometheus_client"),
+}
+"""What the sans-IO core may not touch: clocks, randomness, files, sockets and threads reach it as arguments."""
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / FOLDERS[package] / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the dotted name of everything that a file imports."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def below(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+@pytest.mark.parametrize("package", sorted(FOLDERS))
+def test_a_package_imports_only_what_is_below_it(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(package)
+        for name in imports(path)
+        if name.split(".")[0] in FOLDERS and name.split(".")[0] not in allowed
+    ]
+    assert not wrong
+
+
+def test_the_core_knows_neither_the_shell_nor_the_storage_nor_the_world() -> None:
+    core = [path for path in sources("tidelog_broker") if below(module_name(path), CORE)]
+    assert core
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in core
+        for name in imports(path)
+        if name.split(".")[0] in WORLD or (below(name, "tidelog_broker") and not below(name, CORE))
+        if name != "tidelog_broker"
+    ]
+    assert not wrong
+
+
+def test_the_storage_knows_neither_the_shell_nor_the_event_loop() -> None:
+    storage = [path for path in sources("tidelog_broker") if below(module_name(path), STORAGE)]
+    assert storage
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in storage
+        for name in imports(path)
+        if name.split(".")[0] in {"asyncio", "uvloop"}
+        or (below(name, "tidelog_broker") and not below(name, STORAGE) and not below(name, CORE))
+    ]
+    assert not wrong
+
+
+def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    culprit = tmp_path / "broker" / "tidelog_broker" / "core" / "culprit.py"
+    culprit.parent.mkdir(parents=True)
+    culprit.write_text("def f():\n    import time\n    from ..storage import segment\n    from tidelog import Client\n")
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    found = set(imports(culprit))
+    assert {"time", "tidelog_broker.storage", "tidelog_broker.storage.segment", "tidelog.Client"} <= found
+    with pytest.raises(AssertionError):
+        test_the_core_knows_neither_the_shell_nor_the_storage_nor_the_world()
+    with pytest.raises(AssertionError):
+        test_a_package_imports_only_what_is_below_it("tidelog_broker")

@@ -1,0 +1,75 @@
+"""Tests mirror the sources: who opens a module knows where its tests are."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+TEST_FOLDER = {
+    "proto/tidelog_proto": "proto",
+    "clients/tidelog": "clients",
+    "clients/tidelog_cli": "cli",
+    "broker/tidelog_broker": "broker",
+    "gateway/tidelog_gateway": "gateway",
+    "spark/pyspark_tidelog": "spark",
+    "loadtest/tidelog_loadtest": "loadtest",
+    "demo/tidelog_demo": "demo",
+}
+
+EXEMPT = {
+    "proto/tidelog_proto/broker_pb2.py": "generated; tests/proto/test_generated.py checks that it is current",
+}
+"""Modules with logic and without a test file of their own, each with the reason."""
+
+
+def has_logic(path: Path) -> bool:
+    """Tell whether a module does more than declare: it has a function whose body is not just a docstring."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not all(
+            isinstance(statement, ast.Pass | ast.Raise)
+            or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+            for statement in node.body
+        ):
+            return True
+    return False
+
+
+def expected_test(path: Path) -> Path:
+    for package, folder in TEST_FOLDER.items():
+        if path.is_relative_to(ROOT / package):
+            inside = path.relative_to(ROOT / package)
+            return ROOT / "tests" / folder / inside.parent / f"test_{inside.name}"
+    raise AssertionError(f"{path} belongs to no known package")
+
+
+def modules() -> list[Path]:
+    return [
+        path
+        for package in TEST_FOLDER
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.name not in {"__init__.py", "__main__.py"}
+    ]
+
+
+def test_every_module_with_logic_has_its_test_file() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)} -> {expected_test(path).relative_to(ROOT)}"
+        for path in modules()
+        if has_logic(path) and str(path.relative_to(ROOT)) not in EXEMPT and not expected_test(path).is_file()
+    ]
+    assert not missing
+
+
+def test_every_exemption_is_still_needed() -> None:
+    stale = [name for name in EXEMPT if not (ROOT / name).is_file() or expected_test(ROOT / name).is_file()]
+    assert not stale
+
+
+def test_what_counts_as_logic(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text('from typing import Protocol\n\nclass P(Protocol):\n    def f(self) -> int:\n        """Say."""\n')
+    assert not has_logic(path)
+    path.write_text("def f(x: int) -> int:\n    return x + 1\n")
+    assert has_logic(path)
