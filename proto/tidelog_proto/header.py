@@ -57,6 +57,7 @@ Buffer = bytes | bytearray | memoryview
 """What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQ16xII")
+_MAGIC_AND_LENGTH: Final = struct.Struct("<I8xI")
 _OWNER_FIELDS: Final = struct.Struct("<QqQQ16x")
 _U32: Final = struct.Struct("<I")
 _OWNER_AT: Final = 72
@@ -190,6 +191,26 @@ class BatchHeader:
 def flags_with_codec(flags: int, codec: Codec) -> int:
     """Return `flags` naming `codec`."""
     return (flags & ~_CODEC_MASK) | (codec << _CODEC_SHIFT)
+
+
+def batch_length(buffer: Buffer, at: int = 0) -> int:
+    """Return the length in bytes (header and body) of the batch at `at`, looking at magic and length only.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when no whole batch is there, BATCH_TOO_LARGE past the limit.
+    """
+    available = len(buffer) - at
+    if available < HEADER_BYTES:
+        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, available)} are here")
+    magic, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
+    if magic != MAGIC:
+        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+    length = HEADER_BYTES + int(body_length)
+    if length > BATCH_BYTES_MAX:
+        raise ProtocolError(pb.BATCH_TOO_LARGE, f"{length} bytes; a batch has at most {BATCH_BYTES_MAX}")
+    if length > available:
+        raise _corrupt(f"a batch of {length} bytes, {available} are here")
+    return length
 
 
 def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:
