@@ -25,7 +25,7 @@ import pyarrow as pa
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Codec
-from tidelog_proto.ipc_message import PREFIX_BYTES, metadata_bytes, parse_message, uncompressed_bytes
+from tidelog_proto.ipc_message import PREFIX_BYTES, buffer_lengths, metadata_bytes, parse_message, uncompressed_bytes
 
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
@@ -40,7 +40,8 @@ def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]
     """Return the body of canonical columns and its uncompressed length in bytes."""
     if codec in _CONTEXT:
         body = _message_with_compressed_buffers(columns, codec)
-        return body, uncompressed_bytes(body, parse_message(body))
+        description = parse_message(body)
+        return body, uncompressed_bytes(description, buffer_lengths(body, description))
     message = columns.serialize()
     if codec is Codec.NONE:
         return _bytes_of(message), message.size

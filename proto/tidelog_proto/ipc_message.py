@@ -17,6 +17,7 @@ Rejected: the flatbuffers package (a dependency, generated code, and no bounds c
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
@@ -109,13 +110,9 @@ def parse_message(message: Buffer) -> Message:
         raise _corrupt(f"the Arrow metadata points outside itself: {error}") from error
 
 
-def uncompressed_bytes(message: Buffer, description: Message) -> int:
-    """Return the length of the message with its buffers decompressed: metadata, then each buffer rounded up to 8.
-
-    Raises:
-        ProtocolError: CORRUPT_BATCH, as `buffer_lengths`.
-    """
-    return description.body_at + sum(padded(length) for length in buffer_lengths(message, description))
+def uncompressed_bytes(description: Message, lengths: Iterable[int]) -> int:
+    """Return the length of a message with its buffers decompressed: metadata, then each of `lengths` rounded up."""
+    return description.body_at + sum(padded(length) for length in lengths)
 
 
 def buffer_lengths(message: Buffer, description: Message) -> list[int]:

@@ -1,0 +1,119 @@
+"""What the nodes and buffers of a batch's Arrow message must be, exactly, for the columns that its flags name.
+
+Arrow describes an array as a node (length, null count) and its buffers, depth first: a validity bitmap, then offsets
+for what has a variable length, then data. pyarrow takes the counts on trust as long as they do not point outside the
+body; here every size that follows from the counts is compared with them. That is also what tells 64-bit offsets from
+32-bit ones: they fit where 32-bit ones are expected, and would be read as wrong values.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import COLUMN_FLAGS, Flags
+from tidelog_proto.ipc_message import Message, padded
+
+_OFFSET_BYTES: Final = 4
+_TIMESTAMP_BYTES: Final = 8
+
+
+class _Node(NamedTuple):
+    """What one array must be like.
+
+    Attributes:
+        name: for messages to people.
+        nullable: whether there may be nulls.
+        nested: False when its length is the record count, True for what lies inside of header lists.
+        offsets: whether a buffer of length + 1 offsets follows the validity bitmap.
+        data: whether a data buffer follows.
+        item_bytes: bytes an item in the data buffer; 0 when offsets say it.
+    """
+
+    name: str
+    nullable: bool = True
+    nested: bool = False
+    offsets: bool = True
+    data: bool = True
+    item_bytes: int = 0
+
+
+_NODES: Final = (
+    (Flags.TIMESTAMP, (_Node("timestamp", nullable=False, offsets=False, item_bytes=_TIMESTAMP_BYTES),)),
+    (Flags.KEY, (_Node("key"),)),
+    (Flags.VALUE, (_Node("value"),)),
+    (
+        Flags.HEADERS,
+        (
+            _Node("headers", nullable=False, data=False),
+            _Node("a header", nullable=False, nested=True, offsets=False, data=False),
+            _Node("a header's key", nullable=False, nested=True),
+            _Node("a header's value", nested=True),
+        ),
+    ),
+    (Flags.TAG, (_Node("tag"),)),
+)
+
+
+class _Plan(NamedTuple):
+    nodes: tuple[_Node, ...]
+    buffer_count: int
+
+
+def check_layout(message: Message, lengths: list[int], *, flags: int, record_count: int) -> None:
+    """Compare a message's nodes and buffers with what the header says.
+
+    Args:
+        message: as it describes itself.
+        lengths: of its buffers in bytes, decompressed (`buffer_lengths`).
+        flags: of the header.
+        record_count: of the header.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH.
+    """
+    plan = _plan(flags & COLUMN_FLAGS)
+    if message.record_count != record_count:
+        raise _corrupt(f"{message.record_count} rows in the body, {record_count} records in the header")
+    if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:
+        raise _corrupt(
+            f"{len(message.nodes)} arrays in {len(lengths)} buffers; "
+            f"the header's columns have {len(plan.nodes)} in {plan.buffer_count}"
+        )
+    buffers = iter(lengths)
+    nested_count = -1
+    for node, (length, null_count) in zip(plan.nodes, message.nodes, strict=True):
+        if node.nested and nested_count < 0:
+            nested_count = length
+        if length != (nested_count if node.nested else record_count) or length < 0:
+            raise _corrupt(f"{node.name}: {length} entries in a batch of {record_count} records")
+        if not 0 <= null_count <= (length if node.nullable else 0):
+            raise _corrupt(f"{node.name}: {null_count} nulls")
+        _expect(node, "validity", next(buffers), -(-length // 8) if null_count else 0)
+        if node.offsets:
+            offsets_bytes = next(buffers)
+            # Arrow lets an array without entries go without offsets.
+            if length or offsets_bytes:
+                _expect(node, "offsets", offsets_bytes, (length + 1) * _OFFSET_BYTES)
+        if node.data:
+            data_bytes = next(buffers)
+            if node.item_bytes:
+                _expect(node, "data", data_bytes, length * node.item_bytes)
+
+
+@lru_cache(maxsize=64)
+def _plan(flags: int) -> _Plan:
+    nodes = tuple(node for flag, column in _NODES if flags & flag for node in column)
+    return _Plan(nodes, sum(1 + node.offsets + node.data for node in nodes))
+
+
+def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int) -> None:
+    """Refuse a buffer that has not the size it needs, its padding counted or not."""
+    if actual_bytes not in (needed_bytes, padded(needed_bytes)):
+        raise _corrupt(f"{node.name}: {actual_bytes} bytes of {what} where {needed_bytes} are needed")
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(pb.CORRUPT_BATCH, message)

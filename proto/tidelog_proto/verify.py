@@ -1,0 +1,108 @@
+"""Everything a node checks about a batch that a stranger sent, before it stores a byte of it.
+
+In this order, cheapest and most telling first: header, length, body CRC; what this build can store at all; the
+unwrapping of the body within its announced size; the message's own description against header and flags
+(`ipc_message.py`, `layout.py`); only then pyarrow reads it, and validates every offset and every UTF-8 string; last
+the rules that Arrow does not know: tag lengths and the timestamps in the header.
+
+Whatever the bytes are, the outcome is a header or a `ProtocolError`, in bounded memory: the message and its
+decompressed buffers, each at most `BATCH_UNCOMPRESSED_BYTES_MAX`. What was measured to pass through pyarrow alone:
+compression that nobody announced (16 KB becoming 512 MB), extra columns, bytes behind the end, nulls in columns
+without nulls, and 64-bit offsets read as 32-bit ones, with wrong values and no error.
+
+Whether a stranger may send a CONTROL batch is not a matter of its bytes: the caller decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import body_of, read_columns, timestamp_range
+from tidelog_proto.compression import message_of
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, Buffer, Codec, Flags, unpack_header
+from tidelog_proto.ipc_message import (
+    LZ4_FRAME,
+    ZSTD,
+    Message,
+    buffer_lengths,
+    parse_message,
+    uncompressed_bytes,
+)
+from tidelog_proto.layout import check_layout
+from tidelog_proto.limits import TAG_BYTES_MAX
+
+_COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
+_UNSTORABLE: Final = int(Flags.DERIVED | Flags.TRANSACTIONAL)
+
+
+def verify_batch(view: Buffer) -> BatchHeader:
+    """Check exactly one batch's bytes in full and return its header.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the bytes are no proper batch, BATCH_TOO_LARGE past a limit,
+            UNSUPPORTED_BATCH when it is something that this build does not store.
+    """
+    header = unpack_header(view)
+    body = body_of(header, view)
+    _check_storable(header)
+    codec = header.codec
+    message = message_of(body, codec, header.uncompressed_length)
+    description = parse_message(message)
+    lengths = _checked_lengths(header, codec, message, description)
+    check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
+    columns = read_columns(header, message)
+    try:
+        columns.validate(full=True)
+    except pa.ArrowException as error:
+        raise _corrupt(f"the columns are not valid: {error}") from error
+    _check_timestamps(header, columns)
+    # No tag is longer than all of them: their buffer is the last one.
+    if header.flags & Flags.TAG and lengths[-1] > TAG_BYTES_MAX:
+        _check_tags(columns.column("tag"))
+    return header
+
+
+def _check_storable(header: BatchHeader) -> None:
+    if header.flags & _UNSTORABLE:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional and derived batches are not taken"
+        )
+    if not header.flags & Flags.VALUE:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, "there is no value column; tombstones are null values")
+
+
+def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
+    """Return the buffers' decompressed lengths once compression and sizes are known to be the announced ones."""
+    if description.compression != _COMPRESSION_OF.get(codec):
+        raise _corrupt(f"the header names {codec.name}, the Arrow message is compressed in another way")
+    lengths = buffer_lengths(message, description)
+    uncompressed_length = uncompressed_bytes(description, lengths)
+    if uncompressed_length != header.uncompressed_length:
+        raise _corrupt(
+            f"the body has {uncompressed_length} bytes uncompressed, the header says {header.uncompressed_length}"
+        )
+    return lengths
+
+
+def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
+    told = (header.base_timestamp_us, header.max_timestamp_us)
+    if header.flags & Flags.TIMESTAMP:
+        if timestamp_range(columns.column(0)) != told:
+            raise _corrupt("base and max timestamp are not those of the timestamp column")
+    elif told[0] != told[1]:
+        raise _corrupt("base and max timestamp differ and there is no timestamp column")
+
+
+def _check_tags(tags: Any) -> None:
+    longest = pc.max(pc.binary_length(tags)).as_py()
+    if longest is not None and longest > TAG_BYTES_MAX:
+        raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag of {longest} bytes; a tag has at most {TAG_BYTES_MAX}")
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(pb.CORRUPT_BATCH, message)
