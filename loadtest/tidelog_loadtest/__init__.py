@@ -1,0 +1,1 @@
+"""Measuring Tidelog: the limit probe, the benchmark commands and the locust users."""

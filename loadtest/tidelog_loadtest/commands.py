@@ -1,0 +1,126 @@
+"""`tidelog bench`: the numbers, each beside the limit probe's of the same call."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+from rich.console import Console
+
+from tidelog_loadtest import bench
+from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.result import Result, table_of
+
+Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
+
+
+class FlushChoice(StrEnum):
+    """When the log syncs what it acknowledges."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    BOTH = "both"
+
+
+_FLUSHES: Final[dict[FlushChoice, tuple[FlushName, ...]]] = {
+    FlushChoice.NEVER: ("never",),
+    FlushChoice.ALWAYS: ("always",),
+    FlushChoice.BOTH: ("never", "always"),
+}
+
+SizeOption = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of a value.")]
+BatchOption = Annotated[int, typer.Option("--batch-records", min=1, max=1_000_000, help="Records in a batch.")]
+RecordsOption = Annotated[int | None, typer.Option("--records", min=1, help="Records a round, instead of a time.")]
+SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="How long a round lasts.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")]
+NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start (one, for now).")]
+FlushOption = Annotated[FlushChoice, typer.Option("--flush", help="The topic's flush.")]
+BootstrapOption = Annotated[str | None, typer.Option("--bootstrap", help="Measure this node instead of an own one.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Keep files in a temporary directory in here.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list with --flush both.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `bench` to the command."""
+    group = typer.Typer(help="Measure throughput and latency beside the limit probe.", no_args_is_help=True)
+    group.command("produce")(produce)
+    group.command("consume")(consume)
+    group.command("latency")(latency)
+    app.add_typer(group, name="bench")
+
+
+def produce(
+    *,
+    size: SizeOption = 100,
+    batch_records: BatchOption = 4_000,
+    records: RecordsOption = None,
+    seconds: SecondsOption = 2.0,
+    rounds: RoundsOption = 3,
+    nodes: NodesOption = 1,
+    flush: FlushOption = FlushChoice.NEVER,
+    bootstrap: BootstrapOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish Arrow record batches to one partition, as fast as they are acknowledged."""
+    del nodes  # the parser holds it at one
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap)
+    _show(bench.produce, plan, flush, as_json=as_json)
+
+
+def consume(
+    *,
+    size: SizeOption = 100,
+    batch_records: BatchOption = 4_000,
+    records: RecordsOption = None,
+    seconds: SecondsOption = 2.0,
+    rounds: RoundsOption = 3,
+    nodes: NodesOption = 1,
+    flush: FlushOption = FlushChoice.NEVER,
+    bootstrap: BootstrapOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a partition from its beginning as Arrow columns; --records or --seconds say how much is stored first."""
+    del nodes  # the parser holds it at one
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap)
+    _show(bench.consume, plan, flush, as_json=as_json)
+
+
+def latency(
+    *,
+    size: SizeOption = 100,
+    records: RecordsOption = 1_000,
+    rounds: RoundsOption = 3,
+    nodes: NodesOption = 1,
+    flush: FlushOption = FlushChoice.NEVER,
+    bootstrap: BootstrapOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish one record at a time; the ratio is of the median times, the product's to the probe's."""
+    del nodes  # the parser holds it at one
+    plan = bench.Plan(size, 1, rounds, records=records, data=data, bootstrap=bootstrap)
+    _show(bench.latency, plan, flush, as_json=as_json)
+
+
+def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bool) -> None:
+    environment = environment_of(plan.data or Path(tempfile.gettempdir()))
+    results = uvloop.run(_measure_all(measure, plan, _FLUSHES[flush]))
+    if as_json:
+        documents = [result.document(environment) for result in results]
+        sys.stdout.write(json.dumps(documents if flush is FlushChoice.BOTH else documents[0], indent=2) + "\n")
+    else:
+        Console().print(table_of(results, environment))
+
+
+async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:
+    return [await measure(plan, flush) for flush in flushes]

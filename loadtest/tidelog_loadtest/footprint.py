@@ -1,0 +1,76 @@
+"""What a process costs: CPU seconds and private memory, read from /proc.
+
+Memory is RssAnon, the pages that belong to the process alone: a log maps its files, and a resident mapping is
+page cache that the kernel gives up at will. Its peak is not kept by the kernel (VmHWM counts mappings), so it is
+sampled while a run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+SAMPLE_INTERVAL_S: Final = 0.05
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_KIB: Final = 1024
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds (user and system, all threads) that a process has used so far."""
+    # The command name in the second field may hold spaces and brackets; count from behind its last bracket.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def rss_anon_bytes(pid: int) -> int:
+    """Return the private memory of a process in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * _KIB
+    raise ProcessLookupError(f"process {pid} has no memory any more: it has ended")
+
+
+class Watch:
+    """Samples named processes while it is entered (`async with`), and keeps CPU used and the memory peaks.
+
+    Attributes:
+        cpu_s: name to CPU seconds used between entering and leaving.
+        peak_rss_anon_bytes: name to the largest sample.
+    """
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self.cpu_s: dict[str, float] = {}
+        self.peak_rss_anon_bytes: dict[str, int] = dict.fromkeys(pids, 0)
+        self._pids = dict(pids)
+        self._before: dict[str, float] = {}
+        self._sampler: asyncio.Task[None] | None = None
+
+    def _sample(self) -> None:
+        for name, pid in self._pids.items():
+            self.peak_rss_anon_bytes[name] = max(self.peak_rss_anon_bytes[name], rss_anon_bytes(pid))
+
+    async def _sample_for_ever(self) -> None:
+        while True:
+            self._sample()
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def __aenter__(self) -> Self:
+        self._before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        self._sampler = asyncio.get_running_loop().create_task(self._sample_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sampler is not None
+        self._sampler.cancel()
+        with suppress(asyncio.CancelledError):  # it was just cancelled; any other end of it is an error to show
+            await self._sampler
+        if error is None:
+            self._sample()
+            self.cpu_s = {name: cpu_s(pid) - self._before[name] for name, pid in self._pids.items()}

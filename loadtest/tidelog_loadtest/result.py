@@ -1,0 +1,140 @@
+"""One row of the benchmark: the product's figures, the probe's of the same call, and their ratio.
+
+`document` gives the keys of the JSON output, `table_of` the same for people. Throughputs are medians over the
+rounds; latencies are taken over all rounds together; CPU seconds are summed over the measured rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rich.table import Table
+
+from tidelog_loadtest.environment import Environment
+from tidelog_loadtest.footprint import Watch
+from tidelog_loadtest.measure import Latency, Run, latency_of, median_mb_rate, median_rate
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The product or the probe: its measured runs, and what they cost by process."""
+
+    runs: list[Run]
+    watches: list[Watch]
+
+    @property
+    def records(self) -> int:
+        """Records of all measured runs."""
+        return sum(run.records for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all measured runs."""
+        return sum(run.elapsed_ns for run in self.runs) / 1e9
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds by process, all measured runs together."""
+        names = self.watches[0].cpu_s
+        return {name: round(sum(watch.cpu_s[name] for watch in self.watches), 3) for name in names}
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Peak private memory by process."""
+        names = self.watches[0].peak_rss_anon_bytes
+        return {name: max(watch.peak_rss_anon_bytes[name] for watch in self.watches) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement. `by_latency`: the ratio is of median latencies (less is better), not of rates."""
+
+    benchmark: str
+    flush: str
+    size_bytes: int
+    batch_records: int
+    product: Side
+    probe: Side
+    encode_records_per_s: float
+    by_latency: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The product's figure as a share of the probe's: rates (1 is the limit), or median latencies."""
+        if self.by_latency:
+            mine, limit = latency_of(self.product.runs), latency_of(self.probe.runs)
+            assert mine is not None, "a latency run times every record"
+            assert limit is not None, "a latency run times every record"
+            return mine.p50 / limit.p50
+        return median_rate(self.product.runs) / median_rate(self.probe.runs)
+
+    def document(self, environment: Environment) -> dict[str, Any]:
+        """Return what --json prints. Rates are per second, MB are 10**6 bytes, memory is private bytes."""
+        return {
+            "benchmark": self.benchmark,
+            "flush": self.flush,
+            "size_bytes": self.size_bytes,
+            "batch_records": self.batch_records,
+            "records": self.product.records,
+            "seconds": round(self.product.seconds, 3),
+            "rounds": len(self.product.runs),
+            "records_per_s": round(median_rate(self.product.runs)),
+            "mb_per_s": round(median_mb_rate(self.product.runs), 1),
+            "latency_ms": _latency(latency_of(self.product.runs)),
+            "cpu_s": self.product.cpu_s(),
+            "memory_bytes": self.product.memory_bytes(),
+            "probe_records_per_s": round(median_rate(self.probe.runs)),
+            "probe_mb_per_s": round(median_mb_rate(self.probe.runs), 1),
+            "probe_latency_ms": _latency(latency_of(self.probe.runs)),
+            "probe_cpu_s": self.probe.cpu_s(),
+            "probe_records": self.probe.records,
+            "encode_records_per_s": round(self.encode_records_per_s),
+            "ratio": round(self.ratio, 3),
+            "environment": asdict(environment),
+        }
+
+
+def _latency(latency: Latency | None) -> dict[str, float] | None:
+    return None if latency is None else {name: round(value, 4) for name, value in asdict(latency).items()}
+
+
+def table_of(results: Sequence[Result], environment: Environment) -> Table:
+    """Return the results as a table: a row for the product, one for the probe, one for encoding alone."""
+    first = results[0]
+    table = Table(
+        title=f"{first.benchmark}: {first.size_bytes}-byte values, {first.batch_records:,} records a batch, "
+        f"{len(first.product.runs)} rounds, {first.product.seconds:.1f} s",
+        caption=_caption(environment),
+    )
+    for heading in ("flush", ""):
+        table.add_column(heading)
+    for heading in ("records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "CPU s/M records", "memory MiB"):
+        table.add_column(heading, justify="right")
+    table.add_column("of the probe", justify="right", style="bold")
+    for result in results:
+        ratio = f"{result.ratio:.2f} x" if result.by_latency else f"{result.ratio:.0%}"
+        table.add_row(result.flush, "tidelog", *_cells(result.product), ratio)
+        table.add_row("", "limit probe", *_cells(result.probe), "")
+        if result.encode_records_per_s:
+            table.add_row("", "encoding alone", f"{result.encode_records_per_s:,.0f}", *[""] * 8)
+        table.add_section()
+    return table
+
+
+def _cells(side: Side) -> list[str]:
+    latency = latency_of(side.runs)
+    times = [f"{value:.3f}" for value in asdict(latency).values()] if latency else [""] * 4
+    per_million = 1e6 / max(1, side.records)
+    cpu = "  ".join(f"{name} {seconds * per_million:.3f}" for name, seconds in side.cpu_s().items())
+    memory = "  ".join(f"{name} {used / _MIB:.0f}" for name, used in side.memory_bytes().items())
+    return [f"{median_rate(side.runs):,.0f}", f"{median_mb_rate(side.runs):,.1f}", *times, cpu, memory]
+
+
+def _caption(environment: Environment) -> str:
+    return (
+        f"{environment.cpu_count} CPUs ({environment.cpu_model}), load {environment.load_average_1m}; "
+        f"{environment.file_system}, dirty limits {environment.dirty_background_ratio}/{environment.dirty_ratio} %; "
+        f"Linux {environment.kernel}, Python {environment.python}. Medians over rounds; memory is RssAnon."
+    )

@@ -1,0 +1,86 @@
+"""The test stand: a node and a limit probe as children of the benchmark, side by side on one file system.
+
+With `bootstrap` the node is somebody else's; the probe still runs here, and the comparison is then only as good
+as the two machines are alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_cli.children import Child, running
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a benchmark runs against.
+
+    Attributes:
+        bootstrap: the node's address.
+        probe_port: the limit probe's port on loopback.
+        product_pids: name to process id of what a product run costs: the client, and the node if it is ours.
+        probe_pids: the same for a run of the probe.
+        directory: where both keep their files.
+    """
+
+    bootstrap: str
+    probe_port: int
+    product_pids: dict[str, int]
+    probe_pids: dict[str, int]
+    directory: Path
+
+
+@contextlib.asynccontextmanager
+async def stand(
+    *, data: Path | None, bootstrap: str | None, sync: bool, payload_bytes: int, window: int
+) -> AsyncIterator[Stand]:
+    """Start the children, enter when they are ready, stop them and delete their files on the way out.
+
+    Args:
+        data: the directory to make a temporary one in; the system's unless told.
+        bootstrap: a running node to measure instead of an own one.
+        sync: whether the probe syncs (flush=always).
+        payload_bytes: the longest payload that the probe will get.
+        window: the most payloads in flight.
+
+    Raises:
+        CommandFailed: a child did not start; the message names its log.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            product_pids = {"client": os.getpid()}
+            if bootstrap is None:
+                node = await _start_node(stack, directory)
+                bootstrap = f"127.0.0.1:{node.ready['port']}"
+                product_pids["node"] = node.process.pid
+            probe = await _start_probe(stack, directory, sync=sync, payload_bytes=payload_bytes, window=window)
+            yield Stand(
+                bootstrap=bootstrap,
+                probe_port=probe.ready["port"],
+                product_pids=product_pids,
+                probe_pids={"client": os.getpid(), "probe": probe.process.pid},
+                directory=directory,
+            )
+    finally:
+        shutil.rmtree(directory)
+
+
+async def _start_node(stack: contextlib.AsyncExitStack, directory: Path) -> Child:
+    arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+    return await stack.enter_async_context(running("node", arguments))
+
+
+async def _start_probe(
+    stack: contextlib.AsyncExitStack, directory: Path, *, sync: bool, payload_bytes: int, window: int
+) -> Child:
+    (directory / "probe").mkdir()
+    sizes = ("--frame-bytes", str(payload_bytes), "--window", str(window))
+    arguments = ("--data", str(directory / "probe"), *sizes, *(("--sync",) if sync else ()))
+    return await stack.enter_async_context(running("limit probe", arguments, module="tidelog_loadtest.probe_server"))

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from tidelog_loadtest.environment import Environment
+from tidelog_loadtest.footprint import Watch
+from tidelog_loadtest.measure import Run
+from tidelog_loadtest.result import Result, Side, table_of
+
+ENVIRONMENT = Environment(2, "a processor", "6.1", "3.11", "ext4", 20, 10, 0.5)
+
+
+def _side(name: str, rates: list[int], latency_ms: int) -> Side:
+    runs = [
+        Run(
+            records=rate,
+            batches=1,
+            length_bytes=rate * 100,
+            latencies_ns=[latency_ms * 1_000_000],
+            elapsed_ns=1_000_000_000,
+        )
+        for rate in rates
+    ]
+    watches = []
+    for at, _ in enumerate(rates, 1):
+        watch = Watch({name: 1})
+        watch.cpu_s = {name: 0.5 * at}
+        watch.peak_rss_anon_bytes = {name: at << 20}
+        watches.append(watch)
+    return Side(runs, watches)
+
+
+def _result(*, by_latency: bool = False) -> Result:
+    product = _side("node", [1_000_000, 3_000_000, 2_000_000], 6)
+    probe = _side("probe", [4_000_000, 4_000_000, 9_000_000], 2)
+    return Result("produce", "never", 100, 4_000, product, probe, 7_000_000.0, by_latency)
+
+
+def test_the_document_has_the_keys_that_are_promised() -> None:
+    document = json.loads(json.dumps(_result().document(ENVIRONMENT)))
+    assert document["records_per_s"] == 2_000_000
+    assert document["mb_per_s"] == 200.0
+    assert document["latency_ms"] == {"p50": 6, "p99": 6, "p99_9": 6, "max": 6}
+    assert document["cpu_s"] == {"node": 3.0}
+    assert document["memory_bytes"] == {"node": 3 << 20}
+    assert document["probe_records_per_s"] == 4_000_000
+    assert document["ratio"] == 0.5
+    assert document["environment"]["file_system"] == "ext4"
+
+
+def test_a_latency_result_compares_medians_of_time() -> None:
+    assert _result(by_latency=True).ratio == 3.0
+
+
+def test_the_table_shows_both_sides_and_the_ratio() -> None:
+    file = io.StringIO()
+    console = Console(width=250, file=file)
+    console.print(table_of([_result()], ENVIRONMENT))
+    text = file.getvalue()
+    for part in ("2,000,000", "4,000,000", "7,000,000", "50%", "node 0.500", "limit probe", "ext4"):
+        assert part in text, part
