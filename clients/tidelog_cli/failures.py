@@ -3,8 +3,8 @@
     0    done
     1    refused or failed; nothing more was done
     2    usage: the command line itself is wrong
-    3    cannot connect
-    4    outcome unknown: records may or may not have been stored
+    3    cannot connect, or the connection broke
+    4    outcome unknown: what was asked for may or may not have happened
     130  interrupted with Ctrl-C
 
 Rejected: one code for everything. A script has to tell "try later" (3) from "look first" (4).
@@ -13,6 +13,8 @@ Rejected: one code for everything. A script has to tell "try later" (3) from "lo
 from __future__ import annotations
 
 from typing import Final
+
+from tidelog.errors import BadReplyError, ConnectionLostError, NodeUnreachableError, TidelogError
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -23,7 +25,7 @@ EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 cannot connect, "
-    "4 outcome unknown (records may have been stored), 130 interrupted."
+    "4 outcome unknown (it may have happened), 130 interrupted."
 )
 
 
@@ -40,13 +42,20 @@ class CommandFailed(Exception):  # noqa: N818 - it ends a command; "Error" would
 
 
 def describe(error: BaseException) -> str:
-    """Return the one line a person sees for `error`."""
+    """Return the one line a person sees for `error`; our own errors speak for themselves."""
     text = " ".join(str(error).split())
-    if isinstance(error, CommandFailed) or (text and isinstance(error, OSError)):
+    ours = type(error).__module__.startswith("tidelog")
+    if text and (ours or isinstance(error, OSError)):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code that `error` ends the command with."""
-    return error.exit_code if isinstance(error, CommandFailed) else EXIT_FAILED
+    if isinstance(error, CommandFailed):
+        return error.exit_code
+    if isinstance(error, (NodeUnreachableError, ConnectionLostError, BadReplyError)):
+        return EXIT_CANNOT_CONNECT
+    if isinstance(error, TidelogError) and not error.definite:
+        return EXIT_OUTCOME_UNKNOWN
+    return EXIT_FAILED

@@ -28,11 +28,6 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
-def bootstrap_addresses(bootstrap: str) -> list[str]:
-    """Split the value of --bootstrap at its commas."""
-    return [address.strip() for address in bootstrap.split(",") if address.strip()]
-
-
 def print_json(document: object) -> None:
     """Write `document` to stdout as indented JSON."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tidelog_cli import sources
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.sources import Format, format_of, read_file, read_stream

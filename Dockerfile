@@ -1,0 +1,30 @@
+# A node. The gateway runs from the same image: docker run … tidelog gateway --bootstrap NODE:7400 --host 0.0.0.0
+
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY proto ./proto
+COPY clients ./clients
+COPY broker ./broker
+COPY gateway ./gateway
+COPY spark ./spark
+COPY loadtest ./loadtest
+RUN python -m venv /opt/tidelog \
+ && /opt/tidelog/bin/pip install --no-cache-dir --disable-pip-version-check '.[broker,gateway]'
+
+FROM python:3.13-slim
+RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/tidelog tidelog \
+ && mkdir /data \
+ && chown tidelog: /data
+COPY --from=build /opt/tidelog /opt/tidelog
+ENV PATH=/opt/tidelog/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER tidelog
+WORKDIR /var/lib/tidelog
+VOLUME /data
+EXPOSE 7400 7401
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()"]
+ENTRYPOINT ["tidelog"]
+CMD ["node", "--data", "/data", "--host", "0.0.0.0", "--port", "7400", "--management-port", "7401"]

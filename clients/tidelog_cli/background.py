@@ -1,0 +1,60 @@
+"""Iterate a blocking source from the event loop, without ever waiting for it at the end.
+
+A read of standard input may block for ever, so it happens on a daemon thread of its own: Ctrl-C then ends the
+command at once. Rejected: `asyncio.to_thread`, whose threads are joined when the loop closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+_ItemT = TypeVar("_ItemT")
+
+DEPTH: Final = 4
+"""Items read ahead of the consumer: the bound on memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: Exception | None
+
+
+async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGenerator[_ItemT, None]:
+    """Yield the items of `source`, read on a thread, at most `depth` ahead; its exceptions are raised here."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[_ItemT | _End] = asyncio.Queue()
+    free = threading.Semaphore(depth)
+    abandoned = threading.Event()
+
+    def hand_over(item: _ItemT | _End) -> None:
+        # The loop is closed when the consumer has left for good: nobody waits for the item.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def read() -> None:
+        error: Exception | None = None
+        try:
+            for item in source:
+                free.acquire()
+                if abandoned.is_set():
+                    return
+                hand_over(item)
+        except Exception as raised:  # noqa: BLE001 - carried over to the consumer, who raises it
+            error = raised
+        hand_over(_End(error))
+
+    threading.Thread(target=read, name="tidelog-read", daemon=True).start()
+    try:
+        while not isinstance(item := await queue.get(), _End):
+            yield item
+            free.release()
+        if item.error is not None:
+            raise item.error
+    finally:
+        abandoned.set()
+        free.release()

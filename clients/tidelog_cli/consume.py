@@ -1,0 +1,180 @@
+"""`tidelog consume`: a topic's records to standard output, up to its end or for ever.
+
+Where to begin and where to end are settled per partition before anything is read, so that a run without --follow
+ends by itself however fast others publish. A group's position is committed only for what has left this process.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, Protocol
+
+import typer
+
+from tidelog import Client, ConsumedBatch
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
+from tidelog_cli.records import record_line
+from tidelog_cli.session import with_client
+
+COMMIT_PERIOD_S: Final = 1.0
+
+Start = Literal["earliest", "latest"] | int | datetime
+
+
+class ByteSink(Protocol):
+    """Where the records go."""
+
+    def write(self, content: bytes, /) -> object:
+        """Take all of `content`."""
+
+    def flush(self) -> None:
+        """Return once it has left this process."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far each partition has been written out, and where it ends.
+
+    Attributes:
+        positions: per partition, the next offset to write out.
+        ends: per partition, where to stop; empty to go on for ever.
+        records_left: how many records may still be written; None for any number.
+    """
+
+    positions: dict[int, int]
+    ends: Mapping[int, int] = field(default_factory=dict)
+    records_left: int | None = None
+
+    def unfinished(self) -> list[int]:
+        """Return the partitions that have something left to read."""
+        if self.records_left == 0:
+            return []
+        return [p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]]
+
+    def take(self, batch: ConsumedBatch) -> int:
+        """Return how many records of `batch`, from its first on, are to be written out."""
+        wanted = len(batch)
+        if (end := self.ends.get(batch.partition)) is not None:
+            wanted = min(wanted, max(0, end - batch.batch.base_offset))
+        return wanted if self.records_left is None else min(wanted, self.records_left)
+
+    def written(self, batch: ConsumedBatch, count: int) -> None:
+        """Note that the first `count` records of `batch` have left this process."""
+        done = count == len(batch)
+        self.positions[batch.partition] = batch.batch.end_offset if done else batch.batch.base_offset + count
+        if self.records_left is not None:
+            self.records_left -= count
+
+
+def register(app: typer.Typer) -> None:
+    """Add `consume` to the command."""
+    app.command("consume")(consume)
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, an offset, or a time (ISO 8601, UTC).")
+    ] = "earliest",
+    group: Annotated[str | None, typer.Option(help="Go on where the group stopped, and commit.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
+    max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this one; may be given again.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of its value.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow."""
+    begin = parse_start(start)
+
+    async def work(client: Client) -> None:
+        partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
+        positions = await _starts(client, topic, partitions, begin, group)
+        ends = {} if follow else await _offsets(client, topic, partitions, "latest")
+        reading = Reading(positions, ends, max_records)
+        await _run(client, topic, reading, group, as_json=as_json)
+
+    with_client(bootstrap, work)
+
+
+def parse_start(text: str) -> Start:
+    """Return what `--from` means.
+
+    Raises:
+        CommandFailed: it is none of earliest, latest, an offset and an ISO 8601 time.
+    """
+    if text == "earliest" or text == "latest":  # noqa: PLR1714 - spelt out, the type checkers narrow it
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"--from {text!r}: give earliest, latest, an offset, or a time like 2013-01-01T05:00:00", EXIT_USAGE
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+async def _starts(client: Client, topic: str, partitions: list[int], begin: Start, group: str | None) -> dict[int, int]:
+    positions = {}
+    if group is not None:
+        positions = {
+            c.partition: c.next_offset for c in await client.committed(group, topic) if c.partition in partitions
+        }
+    missing = [p for p in partitions if p not in positions]
+    if isinstance(begin, int):
+        return positions | dict.fromkeys(missing, begin)
+    return positions | (await _offsets(client, topic, missing, begin) if missing else {})
+
+
+async def _offsets(
+    client: Client, topic: str, partitions: list[int], at: Literal["earliest", "latest"] | datetime
+) -> dict[int, int]:
+    listed = await client.list_offsets(topic, at, partitions)
+    return {partition: found.offset for partition, found in listed.items()}
+
+
+async def _run(client: Client, topic: str, reading: Reading, group: str | None, *, as_json: bool) -> None:
+    wanted = reading.unfinished()
+    if not wanted:
+        return
+    committed = dict(reading.positions)
+
+    async def commit() -> None:
+        moved = {p: position for p, position in reading.positions.items() if position != committed[p]}
+        if group is not None and moved:
+            await client.commit(group, topic, moved)
+            committed.update(moved)
+
+    last_commit_s = time.monotonic()
+    start = {partition: reading.positions[partition] for partition in wanted}
+    try:
+        async with client.consumer(topic, start=start, partitions=wanted) as consumer:
+            async for batch in consumer.batches():
+                count = reading.take(batch)
+                write_out(batch, count, sys.stdout.buffer, as_json=as_json)
+                reading.written(batch, count)
+                if not reading.unfinished():
+                    break
+                if time.monotonic() - last_commit_s >= COMMIT_PERIOD_S:
+                    await commit()
+                    last_commit_s = time.monotonic()
+    finally:
+        await commit()
+
+
+def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, *, as_json: bool) -> None:
+    """Write the first `count` records of `batch`, one a line; a tombstone's value is an empty line."""
+    if as_json:
+        lines = [record_line(record).encode() for _, record in zip(range(count), batch, strict=False)]
+    else:
+        lines = [value or b"" for value in batch.batch.values()[:count]]
+    if lines:
+        sink.write(b"\n".join(lines) + b"\n")
+        sink.flush()

@@ -1,0 +1,197 @@
+"""`tidelog produce`: standard input or files into a topic, as Arrow batches, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+
+from tidelog import Client, Producer, Receipts, TidelogError
+from tidelog_cli.background import in_background
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed, exit_code_of
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json
+from tidelog_cli.session import with_client
+from tidelog_cli.sources import Format, format_of, read_file, read_stream
+
+IN_FLIGHT_BATCHES_MAX: Final = 8
+"""Batches given to the producer and not yet acknowledged; with the batches read ahead, the bound on memory."""
+
+
+class CompressionChoice(StrEnum):
+    """The codecs of a record batch."""
+
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class AcksChoice(StrEnum):
+    """Which copies must be durable before a record counts as published."""
+
+    QUORUM = "quorum"
+    ONE = "1"
+    ALL = "all"
+
+
+@dataclass(slots=True)
+class Published:
+    """What has been acknowledged so far; `partitions` maps to [first offset, last offset, records]."""
+
+    records: int = 0
+    size_bytes: int = 0
+    partitions: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, receipts: Receipts, size_bytes: int) -> None:
+        """Count one acknowledged batch."""
+        self.size_bytes += size_bytes
+        for partition, base_offset, count in receipts.ranges:
+            self.records += count
+            last_offset = base_offset + count - 1
+            span = self.partitions.setdefault(partition, [base_offset, last_offset, 0])
+            span[0], span[1], span[2] = min(span[0], base_offset), max(span[1], last_offset), span[2] + count
+
+
+def register(app: typer.Typer) -> None:
+    """Add `produce` to the command."""
+    app.command("produce")(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    files: Annotated[list[str] | None, typer.Argument(metavar="[FILES...|-]", show_default=False)] = None,
+    *,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Instead of what the extension says; stdin is lines.")
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="The JSON field or column that becomes the key.")] = None,
+    key: Annotated[str | None, typer.Option(help="One key for every record.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Instead of the key's partition.")] = None,
+    compression: Annotated[CompressionChoice | None, typer.Option(help="Compress the batches.")] = None,
+    acks: Annotated[AcksChoice, typer.Option(help="Copies that must be durable.")] = AcksChoice.QUORUM,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Publish lines of standard input, or files: a record per line (text, .ndjson) or per row (.parquet, .arrow).
+
+    A file of columns without a `value` column becomes one JSON object per row.
+    """
+    if key is not None and key_field is not None:
+        raise CommandFailed("--key and --key-field exclude each other", EXIT_USAGE)
+    batches = _with_key(_read_all(files or ["-"], file_format, key_field), key)
+
+    async def work(client: Client) -> Published:
+        async with client.producer(
+            topic, acks=acks.value, compression=None if compression is None else compression.value
+        ) as producer:
+            with _progress() as progress:
+                return await publish(producer, in_background(batches), partition, progress)
+
+    started = time.monotonic()
+    published = with_client(bootstrap, work)
+    elapsed_s = time.monotonic() - started
+    if as_json:
+        print_json(_document(topic, published, elapsed_s))
+    else:
+        what = "record" if published.records == 1 else "records"
+        sys.stdout.write(f"published {published.records:,} {what} to {topic}\n")
+
+
+async def publish(
+    producer: Producer, batches: AsyncIterator[pa.RecordBatch], partition: int | None, progress: Progress
+) -> Published:
+    """Send every batch, a few in flight at a time and in order; return what was acknowledged.
+
+    Raises:
+        CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
+    """
+    published = Published()
+    shown = progress.add_task("publishing", total=None)
+    in_flight: deque[tuple[asyncio.Task[Receipts], int]] = deque()
+    try:
+        async for batch in batches:
+            sending = asyncio.create_task(producer.send_arrow(batch, partition=partition))
+            in_flight.append((sending, batch.nbytes))
+            while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
+                await _settle(in_flight, published)
+                _show(progress, shown, published)
+        while in_flight:
+            await _settle(in_flight, published)
+            _show(progress, shown, published)
+    except TidelogError as error:
+        raise CommandFailed(
+            f"{error} ({published.records:,} records were acknowledged before)", exit_code_of(error)
+        ) from error
+    finally:
+        for sending, _ in in_flight:
+            sending.cancel()
+        await asyncio.gather(*(sending for sending, _ in in_flight), return_exceptions=True)
+    return published
+
+
+async def _settle(in_flight: deque[tuple[asyncio.Task[Receipts], int]], published: Published) -> None:
+    sending, size_bytes = in_flight.popleft()
+    published.add(await sending, size_bytes)
+
+
+def _read_all(names: list[str], file_format: Format | None, key_field: str | None) -> Iterator[pa.RecordBatch]:
+    for name in names:
+        if name == "-":
+            yield from read_stream(sys.stdin.buffer.raw, file_format or Format.LINES, key_field)
+        else:
+            path = Path(name)
+            yield from read_file(path, file_format or format_of(path), key_field)
+
+
+def _with_key(batches: Iterator[pa.RecordBatch], key: str | None) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if key is None:
+            yield batch
+        else:
+            keys = pa.array(itertools.repeat(key.encode(), batch.num_rows), pa.binary())
+            keyless = batch.drop_columns(["key"]) if "key" in batch.schema.names else batch
+            yield keyless.append_column("key", keys)
+
+
+def _progress() -> Progress:
+    """Return a progress line on stderr: records, bytes and rate; silent where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed:,.0f} records"),
+        TextColumn("{task.fields[size]}  {task.fields[rate]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _show(progress: Progress, shown: TaskID, published: Published) -> None:
+    elapsed_s = progress.tasks[0].elapsed or 0.0
+    rate = f"{published.records / elapsed_s:,.0f} records/s" if elapsed_s else ""
+    progress.update(shown, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)
+
+
+def _document(topic: str, published: Published, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "records": published.records,
+        "elapsed_s": round(elapsed_s, 3),
+        "partitions": [
+            {"partition": partition, "records": records, "first_offset": first_offset, "last_offset": last_offset}
+            for partition, (first_offset, last_offset, records) in sorted(published.partitions.items())
+        ],
+    }

@@ -1,0 +1,34 @@
+"""Run a command's work with a connected client, from the synchronous world of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidelog import Client
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+
+_ResultT = TypeVar("_ResultT")
+
+
+def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -> _ResultT:
+    """Connect, do `work`, close, and return its result.
+
+    Args:
+        bootstrap: the value of --bootstrap: addresses with commas between them.
+        work: what to do; Ctrl-C cancels it, and it may still clean up.
+
+    Raises:
+        CommandFailed: no address was given.
+        TidelogError: whatever the client raises.
+    """
+    addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
+    if not addresses:
+        raise CommandFailed("--bootstrap names no address; give HOST:PORT", EXIT_USAGE)
+
+    async def run() -> _ResultT:
+        async with Client(addresses, client_id="tidelog-cli") as client:
+            return await work(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tidelog_cli import children
+from tidelog_cli.failures import CommandFailed
+
+READY = 'print(\'starting\'); print(\'{"event": "ready", "port": 5}\', flush=True)'
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `running` run its argument as a Python program instead of a command."""
+    real = children.asyncio.create_subprocess_exec
+
+    async def create(*command: str, **options: object) -> object:
+        assert command[:3] == (sys.executable, "-m", "tidelog_cli")
+        return await real(sys.executable, "-c", *command[3:], **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(children.asyncio, "create_subprocess_exec", create)
+
+
+@pytest.mark.usefixtures("script")
+async def test_a_child_is_ready_and_stopped_on_the_way_out() -> None:
+    async with children.running("child", [f"{READY}; import time; time.sleep(600)"]) as child:
+        assert child.ready["port"] == 5
+        os.kill(child.process.pid, 0)
+    assert child.process.returncode == -15
+
+
+@pytest.mark.usefixtures("script")
+async def test_a_child_that_does_not_start_is_an_error() -> None:
+    with pytest.raises(CommandFailed, match=r"the child did not start .* code 3"):
+        async with children.running("child", ["raise SystemExit(3)"]):
+            raise AssertionError
+
+
+@pytest.mark.usefixtures("script")
+async def test_a_child_that_says_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "READY_TIMEOUT_S", 0.2)
+    with pytest.raises(CommandFailed, match="not ready after"):
+        async with children.running("child", ["import time; time.sleep(600)"]):
+            raise AssertionError
+
+
+@pytest.mark.usefixtures("script")
+async def test_a_child_that_ends_by_itself_is_told(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    async with children.running("child", [f"{READY}; print('last words'); raise SystemExit(7)"]) as child:
+        assert "ended by itself with code 7" in str(await child.ended())
+
+
+@pytest.mark.usefixtures("script")
+async def test_a_child_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "STOP_TIMEOUT_S", 0.2)
+    deaf = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}; time.sleep(600)"
+    async with children.running("child", [deaf]) as child:
+        pass
+    assert child.process.returncode == -9

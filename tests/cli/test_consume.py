@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli
+
+from tidelog_cli.consume import Reading, parse_start
+from tidelog_cli.failures import CommandFailed
+
+
+@pytest.fixture
+def filled(cli: Cli, topic: str) -> str:
+    """Hold 0..99 in partition 0 and nothing in partition 1."""
+    assert cli("produce", topic, "--partition", 0, stdin=b"".join(b"%d\n" % n for n in range(100))).code == 0
+    return topic
+
+
+def numbers(text: str) -> list[int]:
+    return [int(line) for line in text.split()]
+
+
+def test_it_ends_at_the_end_and_at_the_limit(cli: Cli, filled: str) -> None:
+    assert numbers(cli("consume", filled).out) == list(range(100))
+    assert numbers(cli("consume", filled, "--max", 3).out) == [0, 1, 2]
+    assert numbers(cli("consume", filled, "--from", 97, "--partition", 0).out) == [97, 98, 99]
+    assert cli("consume", filled, "--from", "latest").out == ""
+    assert cli("consume", filled, "--partition", 1).out == ""
+    assert cli("consume", filled, "--from", "2100-01-01").out == ""
+    assert numbers(cli("consume", filled, "--from", "2000-01-01T00:00:00Z", "--max", 1).out) == [0]
+
+
+def test_a_group_goes_on_where_it_stopped_to_the_record(cli: Cli, filled: str) -> None:
+    read = [numbers(cli("consume", filled, "--group", f"g.{filled}", "--max", 30).out) for _ in range(5)]
+    assert read == [list(range(30)), list(range(30, 60)), list(range(60, 90)), list(range(90, 100)), []]
+
+
+def test_json_gives_every_field(cli: Cli, filled: str) -> None:
+    (line,) = cli("consume", filled, "--json", "--from", 42, "--max", 1, "--partition", 0).out.splitlines()
+    record = json.loads(line)
+    assert record.pop("timestamp_ms") > 1_600_000_000_000
+    assert record == {"topic": filled, "partition": 0, "offset": 42, "key": None, "value": "42"}
+
+
+def test_following_goes_on_until_interrupted(cli: Cli, filled: str, node: str) -> None:
+    command = [sys.executable, "-m", "tidelog_cli", "consume", filled, "--follow", "--from", "99", "--partition", "0"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "99\n"
+        assert cli("produce", filled, "--partition", 0, stdin=b"more\n").code == 0
+        assert process.stdout.readline() == "more\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
+
+
+def test_a_closed_pipe_is_no_traceback(cli: Cli, topic: str, node: str) -> None:
+    # More than a pipe holds, so that the writer is still writing when the reader leaves.
+    assert cli("produce", topic, "--partition", 0, stdin=b"0123456789\n" * 100_000).code == 0
+    ended = subprocess.run(
+        f"{sys.executable} -m tidelog_cli consume {topic} | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TIDELOG_BOOTSTRAP": node},
+    )
+    assert (ended.stdout, ended.stderr) == ("0123456789\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("earliest", "earliest"),
+        ("latest", "latest"),
+        ("17", 17),
+        ("2013-01-01T05:00:00", datetime(2013, 1, 1, 5, tzinfo=UTC)),
+        ("2013-01-01T05:00:00+01:00", datetime(2013, 1, 1, 4, tzinfo=UTC)),
+    ],
+)
+def test_where_to_begin(text: str, start: object) -> None:
+    assert parse_start(text) == start
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1.5"])
+def test_a_beginning_that_is_none(text: str) -> None:
+    with pytest.raises(CommandFailed, match="earliest"):
+        parse_start(text)
+
+
+class Batch:
+    """As much of a consumed batch as `Reading` looks at."""
+
+    def __init__(self, partition: int, base_offset: int, count: int) -> None:
+        self.partition = partition
+        self.batch = self
+        self.base_offset = base_offset
+        self.end_offset = base_offset + count
+
+    def __len__(self) -> int:
+        return self.end_offset - self.base_offset
+
+
+def test_what_comes_behind_the_end_is_not_taken() -> None:
+    reading = Reading({0: 0, 1: 0}, {0: 5, 1: 0})
+    assert reading.unfinished() == [0]
+    batch: Any = Batch(0, 3, 10)
+    assert reading.take(batch) == 2
+    reading.written(batch, 2)
+    assert (reading.positions, reading.unfinished()) == ({0: 5, 1: 0}, [])
+
+
+def test_the_limit_holds_over_partitions() -> None:
+    reading = Reading({0: 0, 1: 0}, records_left=5)
+    first: Any = Batch(0, 0, 3)
+    second: Any = Batch(1, 0, 9)
+    reading.written(first, reading.take(first))
+    assert reading.take(second) == 2
+    reading.written(second, 2)
+    assert (reading.positions, reading.unfinished()) == ({0: 3, 1: 2}, [])

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tidelog_cli import failures
+from tidelog_cli.main import OWN_COMMANDS, main, needs_plugins
+
+
+def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == failures.EXIT_OK
+    assert capsys.readouterr().out.startswith("tidelog 0.")
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["topic", "create"], ["produce", "t", "--acks", "2"]])
+def test_a_wrong_command_line_is_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == failures.EXIT_USAGE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_nobody_there_is_one_line_and_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    # Port 1 is reserved; nothing listens there.
+    assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == failures.EXIT_CANNOT_CONNECT
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("tidelog: ")
+    assert "127.0.0.1:1" in lines[0]
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--debug", "topic", "list", "--bootstrap", "127.0.0.1:1"]) == failures.EXIT_CANNOT_CONNECT
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_parts_are_loaded_only_when_they_may_be_meant() -> None:
+    assert not any(needs_plugins([name]) for name in OWN_COMMANDS)
+    assert not needs_plugins(["--debug", "topic", "list"])
+    assert needs_plugins([])
+    assert needs_plugins(["--help"])
+    assert needs_plugins(["node", "--data", "topic"])
+
+
+def test_a_python_without_assertions_is_refused() -> None:
+    command = [sys.executable, "-O", "-m", "tidelog_cli", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == failures.EXIT_FAILED
+    assert "python -O is refused" in ended.stderr
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == failures.EXIT_OK
+    shown = capsys.readouterr().out
+    assert [name for name in (*OWN_COMMANDS, "node", "gateway", "log", "bench") if name not in shown] == []

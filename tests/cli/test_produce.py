@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli
+
+
+def consumed(cli: Cli, topic: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in cli("consume", topic, "--json").out.splitlines()]
+
+
+def test_lines_become_records_with_one_key(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, "--key", "k", stdin=b"a\n\nb").out == f"published 3 records to {topic}\n"
+    records = consumed(cli, topic)
+    assert [(record["key"], record["value"]) for record in records] == [("k", "a"), ("k", ""), ("k", "b")]
+    assert len({record["partition"] for record in records}) == 1
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression_changes_nothing_for_the_reader(cli: Cli, topic: str, codec: str) -> None:
+    content = b"".join(b'{"n":%d}\n' % n for n in range(1000))
+    assert cli("produce", topic, "-", "--partition", 0, "--compression", codec, stdin=content).code == 0
+    assert cli("consume", topic).out.encode() == content
+
+
+def test_files_and_standard_input_follow_each_other(cli: Cli, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("from a\n")
+    (tmp_path / "b.ndjson").write_text('\n{"from":"b"}\n\n')
+    ended = cli("produce", topic, tmp_path / "a.txt", "-", tmp_path / "b.ndjson", "--partition", 1, stdin=b"stdin\n")
+    assert ended.out == f"published 3 records to {topic}\n"
+    assert cli("consume", topic).out == 'from a\nstdin\n{"from":"b"}\n'
+
+
+def test_the_key_field_keeps_a_key_in_order_on_one_partition(cli: Cli, topic: str) -> None:
+    content = b"".join(b'{"id":%d,"n":%d}\n' % (n % 7, n) for n in range(700))
+    report = json.loads(cli("produce", topic, "--key-field", "id", "--json", stdin=content).out)
+    assert report["records"] == 700
+    assert sum(p["last_offset"] - p["first_offset"] + 1 for p in report["partitions"]) == 700
+    of_key: dict[object, list[int]] = {}
+    partitions_of_key: dict[object, set[object]] = {}
+    for record in consumed(cli, topic):
+        of_key.setdefault(record["key"], []).append(json.loads(str(record["value"]))["n"])
+        partitions_of_key.setdefault(record["key"], set()).add(record["partition"])
+    assert of_key == {str(key): list(range(key, 700, 7)) for key in range(7)}
+    assert all(len(partitions) == 1 for partitions in partitions_of_key.values())
+
+
+def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.ndjson"
+    bad.write_text('{"id":1}\n{"id":')
+    refused = cli("produce", topic, bad, "--key-field", "id")
+    assert (refused.code, "bad.ndjson: line 2 is no JSON" in refused.err) == (1, True)
+    assert cli("produce", topic, tmp_path / "absent").code == 1
+    assert cli("produce", topic, "--key", "a", "--key-field", "b").code == 2
+    assert cli("produce", topic, "--partition", 9, stdin=b"x\n").code == 1
+    assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
+
+
+def test_nothing_to_publish_is_no_error(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic).out == f"published 0 records to {topic}\n"

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Cli
+
+
+def test_a_topic_s_life(cli: Cli) -> None:
+    assert cli("topic", "create", "life", "--partitions", 3, "--flush", "never").out == (
+        "created topic life with 3 partitions\n"
+    )
+    described = json.loads(cli("topic", "describe", "life", "--json").out)
+    assert (described["name"], described["flush"], len(described["partitions"])) == ("life", "never", 3)
+    assert cli("topic", "alter", "life", "--partitions", 4, "--retention-bytes", 1 << 30).code == 0
+    listed = [topic for topic in json.loads(cli("topic", "list", "--json").out) if topic["name"] == "life"]
+    assert [(len(topic["partitions"]), topic["retention_bytes"]) for topic in listed] == [(4, 1 << 30)]
+    assert "life" in cli("topic", "list").out
+    assert "high watermark" in cli("topic", "describe", "life").out
+    assert cli("topic", "delete", "life", "--yes").out == "deleted topic life\n"
+    assert "life" not in cli("topic", "list").out
+
+
+def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:
+    again = cli("topic", "create", topic)
+    assert (again.code, topic in again.err) == (1, True)
+    assert cli("topic", "describe", "nowhere").code == 1
+    assert cli("topic", "create", "bad name").code == 1
+    assert cli("topic", "alter", topic).code == 2
+    unsure = cli("topic", "delete", topic)
+    assert (unsure.code, "--yes" in unsure.err) == (2, True)
+    assert topic in cli("topic", "list").out

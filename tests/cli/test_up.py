@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tidelog_cli import failures
+from tidelog_cli.main import main
+
+pytestmark = pytest.mark.e2e
+
+
+def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
+    ports = ["--port", "0", "--management-port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "data"), *ports, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        for url in (f"{ready['http_url']}/livez", f"{ready['management_url']}/livez"):
+            with urllib.request.urlopen(url) as reply:
+                assert reply.status == 200
+        assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_OK
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == failures.EXIT_OK
+    assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_CANNOT_CONNECT
+
+
+def test_several_nodes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--nodes", "3"]) == failures.EXIT_USAGE
+    assert "single node" in capsys.readouterr().err
+
+
+def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "file"), "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == failures.EXIT_FAILED
+    assert "the node did not start" in ended.stderr
+    assert "Traceback" not in ended.stderr
