@@ -1,0 +1,262 @@
+"""The one segment of an epoch that grows: space, writes, sync, and its sealing."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.storage.disk import Disk, OpenSegment
+from tidelog_broker.storage.errors import StorageFailedError, is_disk_full
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.index import Index, SegmentEnd, pack_index
+from tidelog_broker.storage.preallocate import next_chunk_bytes
+from tidelog_broker.storage.segment import (
+    MARK_BYTES,
+    NEW_SUFFIX,
+    SEGMENT_HEADER_BYTES,
+    BatchFields,
+    SegmentHeader,
+    index_path,
+    pack_mark,
+    padded,
+    segment_path,
+)
+from tidelog_proto.header import Buffer
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
+
+_PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStart:
+    """What a new segment continues."""
+
+    topic_id: bytes
+    partition: int
+    epoch: int
+    base_offset: int
+    start_digest: int
+    synced_offset: int
+
+
+class ActiveSegment:
+    """A segment that is appended to by one thread; only its space may grow from another."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        header: SegmentHeader,
+        opened: OpenSegment,
+        end: SegmentEnd,
+        *,
+        marked_offset: int,
+        segment_bytes: int,
+    ) -> None:
+        self._disk = disk
+        self.path = path
+        self.header = header
+        self.opened = opened
+        self.end = end
+        self.marked_offset = marked_offset
+        self._space_lock = threading.Lock()
+        self._segment_bytes = segment_bytes
+        self._allocated_bytes = opened.file.size()
+        self._growing = False
+        self._sealed = False
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int) -> ActiveSegment:
+        """Make a new segment file, durable with its header before it has its name.
+
+        Raises:
+            OSError: it has no name, nothing has changed.
+            StorageFailedError: it has its name, but perhaps not durably.
+        """
+        header = SegmentHeader(
+            nonce=secrets.randbits(64),
+            topic_id=start.topic_id,
+            partition=start.partition,
+            epoch=start.epoch,
+            base_offset=start.base_offset,
+            start_digest=start.start_digest,
+            synced_offset=start.synced_offset,
+        )
+        path = segment_path(directory, start.base_offset)
+        unnamed = path.with_name(path.name + NEW_SUFFIX)
+        if disk.fs.exists(unnamed):
+            disk.fs.unlink(unnamed)
+        file = disk.fs.open(unnamed, create=True)
+        try:
+            file.allocate(0, next_chunk_bytes(0))
+            file.pwritev([header.pack()], 0)
+            file.datasync()
+            disk.fs.rename(unnamed, path)
+        except OSError:
+            file.close()
+            _remove_leftover(disk.fs, unnamed)
+            raise
+        try:
+            disk.fs.sync_dir(directory)
+        except OSError as error:
+            file.close()
+            raise StorageFailedError(f"{directory} could not be synced: {error}") from error
+        opened = OpenSegment(file, Index())
+        disk.open_segments.adopt(path, opened)
+        end = SegmentEnd(start.base_offset, SEGMENT_HEADER_BYTES, start.start_digest)
+        return cls(disk, path, header, opened, end, marked_offset=start.synced_offset, segment_bytes=segment_bytes)
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return self.header.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last record."""
+        return self.end.offset
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds, without space that is only taken ahead."""
+        return self.end.position
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether anything was appended."""
+        return len(self.opened.index) > 0
+
+    def ensure_space(self, length_bytes: int) -> None:
+        """Make sure of space for this much behind the end.
+
+        Raises:
+            OSError: ENOSPC and others from the allocation; nothing has changed.
+        """
+        needed = self.end.position + length_bytes
+        if needed > self._allocated_bytes:
+            self._grow_to(needed)
+        preallocator = self._disk.preallocator
+        left_bytes = self._allocated_bytes - needed
+        wanted = left_bytes < next_chunk_bytes(self._allocated_bytes) // 2
+        if preallocator is not None and wanted and not self._growing and self._allocated_bytes < self._segment_bytes:
+            self._growing = preallocator.request(self._grow_ahead)
+
+    def abandon(self) -> None:
+        """Close the file, which goes on to be opened under another name."""
+        self._disk.open_segments.drop(self.path)
+        self._disk.open_segments.release(self.opened)
+
+    def write(self, batches: Sequence[Buffer], fields: Sequence[BatchFields], synced_offset: int) -> None:
+        """Write a group behind the end in one go, a sync mark in front of it if there is news; then index it.
+
+        Raises:
+            OSError: the group may be on the disk in any part; the segment must not be used any more.
+        """
+        position = self.end.position
+        buffers: list[Buffer] = []
+        if synced_offset > self.marked_offset:
+            buffers.append(pack_mark(nonce=self.header.nonce, position=position, synced_offset=synced_offset))
+            position += MARK_BYTES
+        places: list[tuple[int, int]] = []
+        for batch in batches:
+            length = len(batch)
+            buffers.append(batch)
+            if gap := -length % BATCH_ALIGNMENT_BYTES:
+                buffers.append(_PADDING[gap])
+            places.append((position, length))
+            position += padded(length)
+        assert position <= self._allocated_bytes, "reserve the space first"
+        self.opened.file.pwritev(buffers, self.end.position)
+        self.marked_offset = max(self.marked_offset, synced_offset)
+        index = self.opened.index
+        for (at, length), batch_fields in zip(places, fields, strict=True):
+            index.append(batch_fields.base_offset, at, length, batch_fields.max_timestamp_us)
+        last = fields[-1]
+        # Published last and in one step: readers take the end first and look only below it.
+        self.end = SegmentEnd(last.base_offset + last.last_offset_delta + 1, position, last.digest)
+
+    def write_mark(self, synced_offset: int) -> None:
+        """Write a sync mark without a group behind it, for a clean stop, if there is news and space for it."""
+        if synced_offset <= self.marked_offset or self.end.position + MARK_BYTES > self._allocated_bytes:
+            return
+        position = self.end.position
+        mark = pack_mark(nonce=self.header.nonce, position=position, synced_offset=synced_offset)
+        self.opened.file.pwritev([mark], position)
+        self.marked_offset = synced_offset
+        self.end = SegmentEnd(self.end.offset, position + MARK_BYTES, self.end.digest)
+
+    def datasync(self) -> None:
+        """Make everything written durable."""
+        self.opened.file.datasync()
+
+    def seal(self) -> None:
+        """Give back the space behind the end and write the index file. The caller still holds the lease."""
+        with self._space_lock:
+            self._sealed = True
+            if self._allocated_bytes > self.end.position:
+                self.opened.file.truncate(self.end.position)
+        write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
+
+    def _grow_to(self, size_bytes: int) -> None:
+        with self._space_lock:
+            missing = size_bytes - self._allocated_bytes
+            if missing <= 0:
+                return
+            chunk = self._chunk_bytes()
+            if chunk > missing:
+                try:
+                    self._allocate(chunk)
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    # What is needed may still fit where a whole chunk does not.
+                    self._allocate(missing)
+            else:
+                self._allocate(missing)
+
+    def _grow_ahead(self) -> None:
+        """Run by the preallocator."""
+        with self._space_lock:
+            self._growing = False
+            if self._sealed:
+                return
+            try:
+                self._allocate(self._chunk_bytes())
+            except OSError:
+                # The appender meets the same error where it can be answered, before an offset is given out.
+                return
+
+    def _chunk_bytes(self) -> int:
+        """Never beyond the size at which the log rolls: a larger group takes exactly what it needs."""
+        return min(next_chunk_bytes(self._allocated_bytes), max(0, self._segment_bytes - self._allocated_bytes))
+
+    def _allocate(self, length_bytes: int) -> None:
+        if length_bytes > 0:
+            self.opened.file.allocate(self._allocated_bytes, length_bytes)
+            self._allocated_bytes += length_bytes
+
+
+def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
+    """Write the index file of a sealed segment beside it and give it its name. It is not synced: its CRC is enough."""
+    path = index_path(segment)
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    file = fs.open(unnamed, create=True)
+    try:
+        file.pwritev([pack_index(index, nonce=header.nonce, end=end)], 0)
+    finally:
+        file.close()
+    fs.rename(unnamed, path)
+
+
+def _remove_leftover(fs: FileSystem, path: Path) -> None:
+    """Remove what a failed creation left; on a disk that fails, the next open does."""
+    with contextlib.suppress(OSError):  # the first error is the one to report
+        if fs.exists(path):
+            fs.unlink(path)

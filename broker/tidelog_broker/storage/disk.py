@@ -1,0 +1,124 @@
+"""What the logs of a node share: the file system, the bounded set of open segments, the preallocating thread.
+
+Open segments are leased: a lease keeps the file and its index open while it is read, whatever is rolled, evicted or
+deleted meanwhile; a deleted file stays readable until its last lease ends, as Unix does it. Rejected: a file object
+that closes itself when garbage collected, which hides how many descriptors are open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.index import Index
+from tidelog_broker.storage.preallocate import Preallocator
+
+OPEN_SEGMENTS_MAX: Final = 512
+"""How many segments stay open without a lease: two descriptors' worth each, as an index is mapped and closed."""
+
+
+class OpenSegment:
+    """A segment's file and index, open. `leases` is guarded by the set that holds it."""
+
+    __slots__ = ("dropped", "file", "index", "leases")
+
+    def __init__(self, file: File, index: Index) -> None:
+        self.file = file
+        self.index = index
+        self.leases = 0
+        self.dropped = False
+
+
+class OpenSegments:
+    """A least-recently-used set of open segments, bounded but for those that are leased. Thread-safe."""
+
+    def __init__(self, capacity: int = OPEN_SEGMENTS_MAX) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def adopt(self, path: Path, segment: OpenSegment) -> None:
+        """Put an opened segment into the set with one lease on it, ended by `release`."""
+        with self._lock:
+            assert path not in self._open, f"{path} is open already"
+            segment.leases = 1
+            self._open[path] = segment
+        self._evict()
+
+    @contextmanager
+    def lease(self, path: Path, opener: Callable[[], OpenSegment]) -> Iterator[OpenSegment]:
+        """Hold a segment open, opening it if need be; whatever `opener` raises is raised."""
+        segment = self._take(path)
+        if segment is None:
+            segment = self._put(path, opener())
+        try:
+            yield segment
+        finally:
+            self.release(segment)
+
+    def release(self, segment: OpenSegment) -> None:
+        """End a lease."""
+        with self._lock:
+            segment.leases -= 1
+            assert segment.leases >= 0
+            close = segment.dropped and segment.leases == 0
+        if close:
+            segment.file.close()
+        self._evict()
+
+    def drop(self, path: Path) -> None:
+        """Take a segment out of the set; it closes when its last lease ends."""
+        with self._lock:
+            segment = self._open.pop(path, None)
+            if segment is None:
+                return
+            segment.dropped = True
+            close = segment.leases == 0
+        if close:
+            segment.file.close()
+
+    def _take(self, path: Path) -> OpenSegment | None:
+        with self._lock:
+            segment = self._open.get(path)
+            if segment is not None:
+                segment.leases += 1
+                self._open.move_to_end(path)
+            return segment
+
+    def _put(self, path: Path, mine: OpenSegment) -> OpenSegment:
+        """Add a segment that was opened outside the lock; another thread may have been faster."""
+        with self._lock:
+            segment = self._open.setdefault(path, mine)
+            segment.leases += 1
+        if segment is not mine:
+            mine.file.close()
+        self._evict()
+        return segment
+
+    def _evict(self) -> None:
+        if len(self._open) <= self._capacity:
+            return
+        with self._lock:
+            excess = len(self._open) - self._capacity
+            idle = [path for path, segment in self._open.items() if segment.leases == 0][: max(0, excess)]
+            closing = [self._open.pop(path) for path in idle]
+        for segment in closing:
+            segment.file.close()
+
+
+@dataclass(slots=True)
+class Disk:
+    """The shared parts, passed to every log. Without a preallocator all space is taken by the appender itself."""
+
+    fs: FileSystem = field(default_factory=RealFileSystem)
+    open_segments: OpenSegments = field(default_factory=OpenSegments)
+    preallocator: Preallocator | None = None

@@ -1,0 +1,68 @@
+"""What can go wrong with files, as errors that a caller can tell apart.
+
+    ProtocolError
+    └── StorageError
+        ├── DiskFullError        no space; nothing was written, nothing has changed
+        ├── StorageFailedError   a write or a sync failed: this log takes nothing more, for good
+        └── DamagedError         bytes that were synced once are not what they were
+    NodeDirError                 the data directory cannot be used as it is: for the person who starts the node
+    └── NodeDirLockedError       another process has it open
+
+The first three are protocol errors, so that the boundary of the node turns them into replies without a table
+of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+class StorageError(ProtocolError):
+    """A fault of the disk or of what lies on it."""
+
+
+class DiskFullError(StorageError):
+    """No space (DISK_FULL). Raised before anything was written; the same request may succeed later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.DISK_FULL, message)
+
+
+class StorageFailedError(StorageError):
+    """A write or sync failed (STORAGE_FAILED). Never retried: the kernel may have dropped the pages already."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.STORAGE_FAILED, message)
+
+
+class DamagedError(StorageError):
+    """Synced bytes have changed or are gone (LIMBO).
+
+    Attributes:
+        path: the damaged file.
+        position: where in it, in bytes.
+    """
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(
+            pb.LIMBO, f"{path} is damaged at byte {position}: {reason}; repair it from another copy or a backup"
+        )
+        self.path = path
+        self.position = position
+
+
+class NodeDirError(Exception):
+    """The data directory cannot be used as it is; the message says why and what to do."""
+
+
+class NodeDirLockedError(NodeDirError):
+    """Another process has the data directory open."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that there is no space or no quota left."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}

@@ -1,0 +1,173 @@
+"""The layout of a segment file: a header, then groups of record batches with sync marks between them.
+
+| at | size | field of the segment header |
+| --- | --- | --- |
+| 0 | 4 | magic `TLSG` |
+| 4 | 4 | version |
+| 8 | 8 | nonce: random, new for every file; sync marks and the index repeat it |
+| 16 | 16 | topic id |
+| 32 | 4 | partition |
+| 36 | 4 | reserved, zero |
+| 40 | 8 | epoch |
+| 48 | 8 | base offset: of the first batch |
+| 56 | 4 | start digest: the epoch's running digest in front of the first batch |
+| 60 | 4 | reserved, zero |
+| 64 | 8 | synced offset: how far the epoch was synced when the file was begun |
+| 72 | 52 | reserved, zero |
+| 124 | 4 | CRC32C of bytes 0..123 |
+
+| at | size | field of a sync mark |
+| --- | --- | --- |
+| 0 | 4 | magic `TLMK` |
+| 4 | 4 | version |
+| 8 | 8 | nonce of the file |
+| 16 | 8 | position of the mark itself in the file |
+| 24 | 8 | synced offset: everything of the epoch below it was on the disk when the mark was written |
+| 32 | 28 | reserved, zero |
+| 60 | 4 | CRC32C of bytes 0..59 |
+
+Batches and marks start at multiples of 64 bytes; a block that begins with a zero magic ends the file's content.
+
+A mark is written in front of the group that follows a sync, by the same `pwritev`. Recovery looks for marks
+*behind* a bad block: one that covers it proves that the block was on the disk once, so that it has rotted. The
+nonce and the position inside the mark keep a producer from forging one in a body, and keep an old file's marks
+from counting. Rejected: a slot in the first page of the file, which makes every sync write two places; and a file
+of its own, which makes it two syncs.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tidelog_proto.header import Buffer
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, TOPIC_ID_BYTES
+
+SEGMENT_HEADER_BYTES: Final = 128
+MARK_BYTES: Final = 64
+SEGMENT_SUFFIX: Final = ".seg"
+INDEX_SUFFIX: Final = ".idx"
+NEW_SUFFIX: Final = ".new"
+"""What is being made; a leftover of a crash, removed at open."""
+
+FORMAT_VERSION: Final = 1
+SEGMENT_MAGIC: Final = int.from_bytes(b"TLSG", "little")
+MARK_MAGIC_BYTES: Final = b"TLMK"
+_MARK_MAGIC: Final = int.from_bytes(MARK_MAGIC_BYTES, "little")
+
+_HEADER: Final = struct.Struct("<IIQ16sI4xQQI4xQ52xI")
+_MARK: Final = struct.Struct("<IIQQQ28xI")
+_U32: Final = struct.Struct("<I")
+_BATCH_FIELDS: Final = struct.Struct("<12xI36xI8xqQ8xQ24xI")
+
+assert _HEADER.size == SEGMENT_HEADER_BYTES
+assert _MARK.size == MARK_BYTES
+assert SEGMENT_HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0
+assert MARK_BYTES % BATCH_ALIGNMENT_BYTES == 0
+
+
+class LayoutError(Exception):
+    """Bytes are not what they should be; the reader knows the path and position and says what follows from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """A segment's header as values; see the table above."""
+
+    nonce: int
+    topic_id: bytes
+    partition: int
+    epoch: int
+    base_offset: int
+    start_digest: int
+    synced_offset: int
+
+    def pack(self) -> bytes:
+        """Return the 128 bytes."""
+        assert len(self.topic_id) == TOPIC_ID_BYTES
+        raw = bytearray(
+            _HEADER.pack(
+                SEGMENT_MAGIC,
+                FORMAT_VERSION,
+                self.nonce,
+                self.topic_id,
+                self.partition,
+                self.epoch,
+                self.base_offset,
+                self.start_digest,
+                self.synced_offset,
+                0,
+            )
+        )
+        _U32.pack_into(raw, SEGMENT_HEADER_BYTES - 4, crc32c(memoryview(raw)[:-4]))
+        return bytes(raw)
+
+    @classmethod
+    def unpack(cls, data: Buffer) -> SegmentHeader:
+        """Read a header.
+
+        Raises:
+            LayoutError: short, another magic, CRC or version.
+        """
+        if len(data) < SEGMENT_HEADER_BYTES:
+            raise LayoutError(f"a segment header is {SEGMENT_HEADER_BYTES} bytes, {len(data)} are here")
+        magic, version, *fields, crc = _HEADER.unpack_from(data)
+        if magic != SEGMENT_MAGIC:
+            raise LayoutError(f"the segment's magic is {magic:#010x}, not {SEGMENT_MAGIC:#010x}")
+        if crc != crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4]):
+            raise LayoutError("the segment header's CRC32C does not match")
+        if version != FORMAT_VERSION:
+            raise LayoutError(f"segment version {version}; this build reads {FORMAT_VERSION}")
+        return cls(*fields)
+
+
+def pack_mark(*, nonce: int, position: int, synced_offset: int) -> bytes:
+    """Return the 64 bytes of a sync mark for `position` in the file with `nonce`."""
+    raw = bytearray(_MARK.pack(_MARK_MAGIC, FORMAT_VERSION, nonce, position, synced_offset, 0))
+    _U32.pack_into(raw, MARK_BYTES - 4, crc32c(memoryview(raw)[:-4]))
+    return bytes(raw)
+
+
+def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | None:
+    """Return the synced offset of the mark at `at` of `data`, or None if no mark of this file and position is there."""
+    if len(data) - at < MARK_BYTES:
+        return None
+    magic, version, found_nonce, found_position, synced_offset, crc = _MARK.unpack_from(data, at)
+    if (magic, version, found_nonce, found_position) != (_MARK_MAGIC, FORMAT_VERSION, nonce, position):
+        return None
+    return int(synced_offset) if crc == crc32c(memoryview(data)[at : at + MARK_BYTES - 4]) else None
+
+
+class BatchFields(NamedTuple):
+    """The few fields of a stamped batch that an append needs."""
+
+    body_length: int
+    last_offset_delta: int
+    max_timestamp_us: int
+    base_offset: int
+    epoch: int
+    digest: int
+
+
+def batch_fields(batch: Buffer) -> BatchFields:
+    """Read them without the checks of `unpack_header`: for batches that this node has verified and stamped."""
+    return BatchFields._make(_BATCH_FIELDS.unpack_from(batch))
+
+
+def padded(length_bytes: int) -> int:
+    """Return what a batch of this length takes in a segment."""
+    return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    """Return the path of the segment that begins at an offset."""
+    return directory / f"{base_offset:020d}{SEGMENT_SUFFIX}"
+
+
+def index_path(segment: Path) -> Path:
+    """Return the path of a segment's index."""
+    return segment.with_suffix(INDEX_SUFFIX)
