@@ -1,0 +1,157 @@
+"""The application: `create_app(settings)` puts routes, limits, errors and the client together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog import Client
+from tidelog.errors import TidelogError
+from tidelog_gateway import docs_page, fetch, offsets, publish, service, topics
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.limits import Budget, LimitsMiddleware
+from tidelog_gateway.metrics import Metrics, MetricsMiddleware
+from tidelog_gateway.problems import MEDIA_TYPE, TITLES, Problem, from_error, invalid, validation_errors
+from tidelog_gateway.producers import Producers
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket import route as websocket_route
+from tidelog_proto.errors import ProtocolError
+
+OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
+
+_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "description": "RFC 9457. Some problems carry more members: errors, log_start_offset, high_watermark.",
+    "required": ["type", "title", "status", "detail", "code", "retryable", "request_id"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "request_id": {"type": "string"},
+        "errors": {"type": "array", "items": {"type": "object"}},
+        "log_start_offset": {"type": "integer"},
+        "high_watermark": {"type": "integer"},
+    },
+}
+_PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {
+        "description": "Anything that went wrong.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+@asynccontextmanager
+async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
+    """Open the client that every route shares."""
+    async with Client(
+        settings.bootstrap, client_id="tidelog-gateway", request_timeout_s=settings.request_timeout_s
+    ) as client:
+        yield client
+
+
+def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
+    """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
+    budget = Budget(settings.in_flight_bytes_max)
+    metrics = Metrics(budget)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with opener(settings) as client:
+            producers = Producers(client, limit=settings.producers_max)
+            app.state.gateway = Gateway(settings, client, producers, metrics, budget)
+            try:
+                yield
+            finally:
+                app.state.gateway.stopping.set()
+                await producers.close()
+
+    app = FastAPI(
+        title="Tidelog gateway",
+        version=version("tidelog"),
+        summary="HTTP and WebSocket in front of a Tidelog cluster.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=_PROBLEM_ANSWER,
+    )
+    for router in (topics.router, publish.router, fetch.router, offsets.router, service.router, docs_page.router):
+        app.include_router(router)
+    app.include_router(websocket_route.router)
+    _install_errors(app)
+    _install_schema(app)
+    # The last one added is the outermost: requests are counted even when the limits refuse them.
+    app.add_middleware(LimitsMiddleware, settings=settings, budget=budget)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
+    return app
+
+
+def _install_errors(app: FastAPI) -> None:
+    """Make a problem document of everything that can be raised."""
+
+    @app.exception_handler(Problem)
+    async def on_problem(request: Request, error: Problem) -> Response:
+        return error.response(_request_id(request))
+
+    @app.exception_handler(TidelogError)
+    async def on_log_error(request: Request, error: TidelogError) -> Response:
+        return from_error(error).response(_request_id(request))
+
+    @app.exception_handler(ProtocolError)
+    async def on_protocol_error(request: Request, error: ProtocolError) -> Response:
+        return from_error(error).response(_request_id(request))
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> Response:
+        return invalid(validation_errors(error.errors())).response(_request_id(request))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        code = TITLES.get(error.status_code, "error").lower().replace(" ", "_")
+        names = {404: "not_found", 405: "method_not_allowed"}
+        detail = {404: f"nothing is at {request.url.path}", 405: f"{request.method} is not possible here"}
+        problem = Problem(
+            error.status_code,
+            names.get(error.status_code, code),
+            detail.get(error.status_code, error.detail),
+            headers=dict(error.headers or {}),
+        )
+        return problem.response(_request_id(request))
+
+    @app.exception_handler(Exception)
+    async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs it with its trace
+        detail = "the gateway failed on this request; its log names the request_id"
+        return Problem(500, "internal", detail).response(_request_id(request))
+
+
+def _request_id(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def _install_schema(app: FastAPI) -> None:
+    """Add the problem document to the OpenAPI description, to which every route refers."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=app.openapi_tags
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # the framework documents this way to extend the schema

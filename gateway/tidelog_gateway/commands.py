@@ -1,0 +1,47 @@
+"""The `gateway` command of `tidelog`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.settings import SettingsError, load_settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command; called by `tidelog` through the entry point `tidelog.commands`."""
+    app.command("gateway")(gateway)
+
+
+def gateway(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(help="Nodes to start from, HOST:PORT, separated by commas.", show_default="127.0.0.1:7400"),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 picks a free one.", show_default="8080")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with a [gateway] section.")] = None,
+) -> None:
+    """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
+    nodes = None if bootstrap is None else [part.strip() for part in bootstrap.split(",") if part.strip()]
+    try:
+        settings = load_settings(
+            GatewaySettings, "gateway", config, {"bootstrap": nodes, "host": host, "http_port": http_port}
+        )
+    except SettingsError as error:
+        typer.echo(f"tidelog gateway: {error}", err=True)
+        raise typer.Exit(2) from error
+    from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
+
+    try:
+        serve(settings)
+    except OSError as error:
+        typer.echo(
+            f"tidelog gateway: cannot listen on {settings.host}:{settings.http_port}: {error.strerror}", err=True
+        )
+        raise typer.Exit(1) from error

@@ -1,0 +1,48 @@
+"""`/docs`: the API's documentation, with every file served from this machine.
+
+FastAPI's own page loads Swagger UI from a CDN, which a closed network does not reach and a careful operator
+does not want. The files come from the installed package `fastapi-offline`, of which nothing else is used.
+Rejected: `swagger-ui-bundle`, whose Swagger UI 4.15 does not read OpenAPI 3.1.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.responses import Response
+
+from tidelog_gateway.problems import Problem
+
+_ASSETS_PACKAGE: Final = "fastapi_offline"
+_MEDIA_TYPES: Final = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "favicon.png": "image/png",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+async def docs() -> Response:
+    """Return the documentation page."""
+    return get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="Tidelog gateway",
+        swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+        swagger_css_url="/docs/assets/swagger-ui.css",
+        swagger_favicon_url="/docs/assets/favicon.png",
+    )
+
+
+@router.get("/docs/assets/{name}")
+async def asset(name: str) -> Response:
+    """Return one of the page's files."""
+    media_type = _MEDIA_TYPES.get(name)
+    if media_type is None:
+        raise Problem(404, "not_found", f"the documentation page has no file {name!r}")
+    data = files(_ASSETS_PACKAGE).joinpath("static", name).read_bytes()
+    return Response(data, media_type=media_type, headers={"Cache-Control": "public, max-age=86400"})

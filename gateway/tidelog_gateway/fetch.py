@@ -1,0 +1,148 @@
+"""`GET /v1/topics/{topic}/partitions/{partition}/records`: a stateless fetch, safe to repeat.
+
+The answer says where to go on (`next_offset`), so a reader needs nothing but the last answer. With `wait_ms`
+the node waits for records, not the gateway: no polling anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from tidelog.errors import OffsetOutOfRangeError
+from tidelog.model import Fetched
+from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath, json_response
+from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
+from tidelog_gateway.problems import Problem, from_error, invalid
+from tidelog_gateway.records_out import BatchReader
+from tidelog_proto.limits import KIB
+
+NATIVE_BYTES_MIN: Final = 64 * KIB
+NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
+"""How much is asked of the node for each record that may be returned: a guess that keeps a reader of few records
+from moving megabytes each time. Too low a guess only makes an answer shorter."""
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+
+class RecordView(BaseModel):
+    """A record. `key_encoding`, `headers` and `tag` are there only when they say something."""
+
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: Annotated[str | None, Field(description="null is a tombstone.")]
+    value_encoding: Annotated[Literal["utf8", "base64"], Field(description="base64 for values that are not UTF-8.")]
+    key_encoding: Literal["base64"] | None = None
+    headers: list[list[str | None]] | None = None
+    tag: str | None = None
+
+
+class FetchView(BaseModel):
+    """Records and where to go on."""
+
+    records: list[RecordView]
+    next_offset: Annotated[int, Field(description="The next offset to read.")]
+    log_start_offset: int
+    high_watermark: int
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/records",
+    response_model=FetchView,
+    response_model_exclude_none=True,
+    summary="Fetch records",
+)
+async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    topic: TopicPath,
+    partition: PartitionPath,
+    offset: Annotated[int | None, Query(ge=0, lt=2**63, description="The first offset to read.")] = None,
+    timestamp: TimestampQuery = None,
+    from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
+    max_records: Annotated[int, Query(ge=1)] = 500,
+    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
+    wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
+) -> Response:
+    """Read from an offset, a time, or an end of the log; `from=earliest` when none is named."""
+    settings = gateway.settings
+    _check_limit("max_records", max_records, settings.records_per_request_max)
+    _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
+    _check_limit("wait_ms", wait_ms, settings.fetch_wait_ms_max)
+    if sum(start is not None for start in (offset, timestamp, from_)) > 1:
+        raise invalid([{"parameter": "offset", "detail": "name one of offset, timestamp and from, not several"}])
+    start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
+    size_bytes = max_bytes or settings.fetch_bytes_max
+    native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, max_records * NATIVE_BYTES_PER_RECORD))
+    try:
+        fetched = await _fetch(gateway, (topic, partition, start), native_bytes, wait_ms)
+    except OffsetOutOfRangeError as error:
+        raise _out_of_range(start, error) from error
+    records, next_offset = _rows(fetched, max_records, size_bytes)
+    gateway.metrics.records_out.labels("http").inc(len(records))
+    return json_response(
+        {
+            "records": records,
+            "next_offset": next_offset,
+            "log_start_offset": fetched.log_start_offset,
+            "high_watermark": fetched.high_watermark,
+        }
+    )
+
+
+def _check_limit(parameter: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise invalid([{"parameter": parameter, "detail": f"is at most {limit} here"}])
+
+
+async def _start(
+    gateway: Gateway, topic: str, partition: int, timestamp: str | None, from_: Literal["earliest", "latest"] | None
+) -> int:
+    at = parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest"
+    return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
+
+
+async def _fetch(gateway: Gateway, place: tuple[str, int, int], size_bytes: int, wait_ms: int) -> Fetched:
+    """Fetch from (topic, partition, offset); when the process stops, what is there ends the wait."""
+    fetch = gateway.client.fetch
+    if not wait_ms:
+        return await fetch(*place, max_bytes=size_bytes)
+    waiting = asyncio.ensure_future(fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms))
+    stopping = asyncio.ensure_future(gateway.stopping.wait())
+    try:
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+    finally:
+        waiting.cancel()
+        stopping.cancel()
+    return await fetch(*place, max_bytes=size_bytes)
+
+
+def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
+    """Return rows within the limits and the offset to go on from."""
+    rows: list[dict[str, Any]] = []
+    for batch in fetched.batches:
+        if not len(batch) or batch.control:
+            continue
+        if rows and (len(rows) >= records_max or bytes_max <= 0):
+            return rows, batch.base_offset
+        reader = BatchReader(batch)
+        taken, payload_bytes = reader.take(records_max - len(rows), bytes_max)
+        rows += taken
+        bytes_max -= payload_bytes
+        if len(reader):
+            return rows, reader.next_offset
+    return rows, fetched.next_offset
+
+
+def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:
+    """Return 410 for what was deleted, 422 for what does not exist yet; both carry the bounds."""
+    problem = from_error(error)
+    if offset > error.high_watermark:
+        problem.status = 422
+    return problem

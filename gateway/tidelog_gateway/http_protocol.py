@@ -1,0 +1,107 @@
+"""uvicorn's HTTP/1.1 protocol with what it lacks: a deadline for the head, a cap on connections, problems.
+
+uvicorn bounds neither how long a connection may take to send its head nor how many there are; a few thousand
+sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
+connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
+thrown away.
+
+The two places where uvicorn itself answers (a head that is no HTTP, too many connections) answer with a
+problem document here, like everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import cast
+
+import h11
+import orjson
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tidelog_gateway.problems import MEDIA_TYPE, Problem
+
+
+def bounded_protocol(*, head_timeout_s: float, connections_max: int) -> type[asyncio.Protocol]:
+    """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
+
+    class Bounded(BoundedProtocol):
+        pass
+
+    Bounded.head_timeout_s = head_timeout_s
+    Bounded.connections_max = connections_max
+    return Bounded
+
+
+class BoundedProtocol(H11Protocol):
+    """One HTTP connection. Use `bounded_protocol` to make a class with limits of its own."""
+
+    head_timeout_s: float
+    connections_max: int
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a new connection, or answer 503 and close when there are too many."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        if len(self.connections) > self.connections_max:
+            self._answer_and_close(
+                Problem(503, "overloaded", "this gateway has too many connections open: try again", retryable=True)
+            )
+            return
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; watch the clock while no request is being answered."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.transport.is_closing() or self._answering():
+            self._disarm()
+        elif self._head_timer is None:
+            self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock with the connection."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Stop the clock: from here on the connection is a WebSocket's."""
+        self._disarm()
+        super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a head that is not HTTP."""
+        self._answer_and_close(Problem(400, "malformed_request", msg))
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _arm(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.conn.our_state is h11.IDLE:
+            detail = f"the head did not arrive within {self.head_timeout_s:g} s"
+            self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
+        else:
+            self.transport.close()
+
+    def _answer_and_close(self, problem: Problem) -> None:
+        """Write a whole response past h11, whose state a bad head has spoilt, and close."""
+        self._disarm()
+        request_id = secrets.token_hex(8)
+        body = orjson.dumps(problem.document(request_id))
+        reason = problem.document(request_id)["title"]
+        lines = [f"HTTP/1.1 {problem.status} {reason}", f"Content-Type: {MEDIA_TYPE}", f"Content-Length: {len(body)}"]
+        lines += [f"X-Request-Id: {request_id}", "Connection: close"]
+        if problem.retry_after_s is not None:
+            lines.append(f"Retry-After: {problem.retry_after_s}")
+        self.transport.write("\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body)
+        self.transport.close()

@@ -1,0 +1,93 @@
+"""The gateway's Prometheus metrics and the ASGI middleware that counts requests.
+
+Each application has a registry of its own, so that several in one process (tests, mostly) do not share
+counters. Routes are labelled by their template, never by the path, which clients choose.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidelog_gateway.limits import Budget
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Metrics:
+    """The counters of one application."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "tidelog_gateway_requests",
+            "HTTP requests answered.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self.request_s = Histogram(
+            "tidelog_gateway_request_seconds",
+            "Time from a request's head to the end of its answer.",
+            ("method", "route"),
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.records_in = Counter(
+            "tidelog_gateway_records_published",
+            "Records acknowledged by the log.",
+            ("surface",),
+            registry=self.registry,
+        )
+        self.records_out = Counter(
+            "tidelog_gateway_records_delivered", "Records handed to readers.", ("surface",), registry=self.registry
+        )
+        self.websockets = Gauge("tidelog_gateway_websockets", "Open WebSockets.", registry=self.registry)
+        self.subscriptions = Gauge(
+            "tidelog_gateway_subscriptions", "Subscriptions of open WebSockets.", registry=self.registry
+        )
+        self.websocket_closes = Counter(
+            "tidelog_gateway_websocket_closes", "WebSockets closed by the gateway.", ("code",), registry=self.registry
+        )
+        in_flight = Gauge(
+            "tidelog_gateway_in_flight_bytes", "Bytes of request bodies in memory.", registry=self.registry
+        )
+        in_flight.set_function(lambda: float(budget.used_bytes))
+
+    def page(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class MetricsMiddleware:
+    """Counts and times HTTP requests."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection of the server."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        status = "500"
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_counted)
+        finally:
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "none")
+            self.metrics.requests.labels(method, route, status).inc()
+            self.metrics.request_s.labels(method, route).observe(time.monotonic() - began_s)

@@ -1,0 +1,201 @@
+"""`/v1/topics/{topic}/offsets` and `/v1/groups/{group}/offsets`: where partitions and groups stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from tidelog.model import Committed, Offset
+from tidelog_gateway.context import (
+    Gateway,
+    GatewayDep,
+    GroupPath,
+    PartitionPath,
+    TopicPath,
+    json_response,
+    require_json,
+)
+from tidelog_gateway.problems import invalid
+from tidelog_gateway.records_in import TIMESTAMP_MS_MAX
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
+from tidelog_proto.names import check_topic_name
+
+router = APIRouter(prefix="/v1", tags=["offsets"])
+
+TimestampQuery = Annotated[
+    str | None,
+    Query(
+        max_length=40,
+        description="Milliseconds since 1970, or ISO 8601 with a time zone; the first record that is not older.",
+    ),
+]
+
+
+class OffsetView(BaseModel):
+    """A partition's bounds, and with `timestamp` the first record that is not older."""
+
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    next_offset: int
+    found: Annotated[bool, Field(description="False when no record is that late; next_offset is the end then.")]
+    timestamp_ms: Annotated[int | None, Field(description="With `timestamp`: the timestamp of the record found.")]
+
+
+class OffsetsView(BaseModel):
+    """The bounds of every partition."""
+
+    topic: str
+    offsets: list[OffsetView]
+
+
+class CommitItem(BaseModel):
+    """A position to keep."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    topic: str
+    partition: Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
+    next_offset: Annotated[int, Field(ge=0, lt=2**63)]
+    note: Annotated[str, Field(max_length=NOTE_BYTES_MAX)] = ""
+
+
+class CommitBody(BaseModel):
+    """Positions to keep; an older position than the one kept does not move it back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    offsets: Annotated[list[CommitItem], Field(min_length=1, max_length=ENTRIES_PER_REQUEST_MAX)]
+
+
+class CommittedView(BaseModel):
+    """A position that is kept."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    note: str
+    commit_timestamp_ms: int
+
+
+class GroupView(BaseModel):
+    """What a group has committed."""
+
+    group: str
+    offsets: list[CommittedView]
+
+
+@router.get("/topics/{topic}/offsets", response_model=OffsetsView, summary="Offsets of every partition")
+async def topic_offsets(gateway: GatewayDep, topic: TopicPath, timestamp: TimestampQuery = None) -> Response:
+    """Return each partition's readable range and its end, or with `timestamp` where that time begins."""
+    return json_response({"topic": topic, "offsets": await _offsets(gateway, topic, timestamp, None)})
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/offsets", response_model=OffsetView, summary="Offsets of one partition"
+)
+async def partition_offsets(
+    gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
+) -> Response:
+    """Return the partition's readable range and its end, or with `timestamp` where that time begins."""
+    return json_response((await _offsets(gateway, topic, timestamp, [partition]))[0])
+
+
+@router.get("/groups/{group}/offsets", response_model=GroupView, summary="Committed offsets of a group")
+async def group_offsets(
+    gateway: GatewayDep, group: GroupPath, topic: Annotated[str | None, Query(description="Only this topic's.")] = None
+) -> Response:
+    """Return what the group has committed, by topic and partition."""
+    if topic is not None:
+        check_topic_name(topic)
+    committed = await committed_of(gateway, group, topic)
+    return json_response({"group": group, "offsets": [committed_view(item) for item in committed]})
+
+
+@router.put(
+    "/groups/{group}/offsets",
+    response_model=GroupView,
+    dependencies=[Depends(require_json)],
+    summary="Commit offsets for a group",
+)
+async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody) -> Response:
+    """Keep positions and return what holds now; durable when answered."""
+    wanted: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    seen: set[tuple[str, int]] = set()
+    for index, item in enumerate(body.offsets):
+        check_topic_name(item.topic)
+        if (item.topic, item.partition) in seen:
+            detail = f"{item.topic} partition {item.partition} is there twice"
+            raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])
+        seen.add((item.topic, item.partition))
+        wanted[item.topic, item.note][item.partition] = item.next_offset
+    views: list[dict[str, Any]] = []
+    for (topic, note), offsets in wanted.items():
+        held = await gateway.client.commit(group, topic, offsets, note=note)
+        views += [committed_view(item) for item in held.values()]
+    views.sort(key=_place)
+    return json_response({"group": group, "offsets": views})
+
+
+async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[Committed]:
+    """Return what a group has committed, ordered by topic and partition."""
+    committed = await gateway.client.committed(group, topic)
+    return sorted(committed, key=lambda item: (item.topic, item.partition))
+
+
+def committed_view(item: Committed) -> dict[str, Any]:
+    """Return a committed position as the API shows it."""
+    return {
+        "topic": item.topic,
+        "partition": item.partition,
+        "next_offset": item.next_offset,
+        "note": item.note,
+        "commit_timestamp_ms": item.commit_timestamp_us // 1000,
+    }
+
+
+def parse_timestamp(text: str) -> int:
+    """Return a `timestamp` parameter as us since 1970.
+
+    Raises:
+        Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range.
+    """
+    if text.isascii() and text.isdigit() and int(text) <= TIMESTAMP_MS_MAX:
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or moment.timestamp() < 0:
+        detail = "is milliseconds since 1970, or ISO 8601 with a time zone: 2013-01-01T00:00:00Z"
+        raise invalid([{"parameter": "timestamp", "detail": detail}])
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+async def _offsets(
+    gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int] | None
+) -> list[dict[str, Any]]:
+    at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
+    found = await gateway.client.list_offsets(topic, at, partitions)
+    return [_view(number, found[number], by_time=timestamp is not None) for number in sorted(found)]
+
+
+def _view(partition: int, offset: Offset, *, by_time: bool) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "log_start_offset": offset.log_start_offset,
+        "high_watermark": offset.high_watermark,
+        "next_offset": offset.offset,
+        "found": offset.found if by_time else True,
+        "timestamp_ms": offset.timestamp_us // 1000 if by_time and offset.found else None,
+    }
+
+
+def _place(view: dict[str, Any]) -> tuple[str, int]:
+    return view["topic"], view["partition"]

@@ -1,0 +1,192 @@
+"""Problem documents (RFC 9457): the one shape of every error that leaves the gateway.
+
+Members: `type`, `title`, `status`, `detail`, and of our own `code` (the protocol's name of the error, lower
+case), `retryable`, `request_id`; some carry more: `errors` (what is wrong where, as JSON pointers),
+`log_start_offset` and `high_watermark` (an offset out of range), `allow`. `Retry-After` goes with every 429
+and 503.
+
+The statuses say what a client may do: 503 means *not accepted*, the same request may be sent again; 504 means
+*outcome unknown*, only a publish that may be stored twice should be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError, code_name
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:tidelog:problem:"
+RETRY_AFTER_S_DEFAULT: Final = 1
+
+_STATUS: Final[dict[int, int]] = {
+    pb.INVALID_REQUEST: 422,
+    pb.UNAUTHENTICATED: 401,
+    pb.FORBIDDEN: 403,
+    pb.BATCH_TOO_LARGE: 413,
+    pb.FRAME_TOO_LARGE: 413,
+    pb.UNKNOWN_TOPIC: 404,
+    pb.TOPIC_EXISTS: 409,
+    pb.INVALID_TOPIC: 422,
+    pb.UNKNOWN_PARTITION: 404,
+    pb.OFFSET_OUT_OF_RANGE: 410,
+    pb.UNKNOWN_SUBSCRIPTION: 404,
+    pb.PRODUCER_FENCED: 409,
+    pb.OVERLOADED: 429,
+}
+"""What is not listed follows from its nature: 503 retriable, 504 outcome unknown, 500 the rest."""
+
+TITLES: Final[dict[int, str]] = {
+    400: "The request is malformed",
+    401: "Authentication is needed",
+    403: "This is not allowed",
+    404: "There is no such thing",
+    405: "The method is not allowed here",
+    408: "The request took too long to arrive",
+    409: "This conflicts with what is there",
+    410: "The offset is gone",
+    413: "The request is too large",
+    415: "The media type is not supported",
+    422: "The request is not valid",
+    429: "Too much at once",
+    500: "The gateway failed",
+    503: "The log cannot accept this now",
+    504: "The outcome is unknown",
+}
+
+
+class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
+    """An error on its way to becoming a problem document.
+
+    Attributes:
+        status: the HTTP status, a key of `TITLES`.
+        code: a name for programs, lower case with underscores.
+        detail: what happened and what to do next, for a person.
+        retryable: whether the same request may succeed later.
+        retry_after_s: for `Retry-After`; set for every 429 and 503.
+        extra: further members of the document.
+        headers: further headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        if status in {429, 503} and retry_after_s is None:
+            self.retry_after_s = RETRY_AFTER_S_DEFAULT
+        self.extra = dict(extra or {})
+        self.headers = dict(headers or {})
+
+    def document(self, request_id: str) -> dict[str, Any]:
+        """Return the problem document as plain values."""
+        return {
+            "type": TYPE_PREFIX + self.code,
+            "title": TITLES.get(self.status, "The request failed"),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "retryable": self.retryable,
+            "request_id": request_id,
+            **self.extra,
+        }
+
+    def brief(self) -> dict[str, Any]:
+        """Return the error as a member of a larger answer: one record's result, a WebSocket message."""
+        return {
+            "code": self.code,
+            "status": self.status,
+            "detail": self.detail,
+            "retryable": self.retryable,
+            **self.extra,
+        }
+
+    def response(self, request_id: str) -> Response:
+        """Return the HTTP response."""
+        headers = dict(self.headers)
+        if self.retry_after_s is not None and self.status in {429, 503}:
+            headers["Retry-After"] = str(self.retry_after_s)
+        return Response(orjson.dumps(self.document(request_id)), self.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def from_error(error: TidelogError | ProtocolError) -> Problem:
+    """Turn an error of the log into the problem that a client of the gateway sees."""
+    code = int(error.code)
+    if isinstance(error, ClosedError):
+        return Problem(503, "shutting_down", "this gateway is stopping: send the request again", retryable=True)
+    status = _STATUS.get(code)
+    if status is None:
+        status = 504 if not error.definite else 503 if error.retriable else 500
+    extra: dict[str, Any] = {}
+    if isinstance(error, OffsetOutOfRangeError):
+        extra = {"log_start_offset": error.log_start_offset, "high_watermark": error.high_watermark}
+    return Problem(
+        status,
+        _code_of(error),
+        error.message if isinstance(error, ProtocolError) else str(error),
+        retryable=error.retriable,
+        retry_after_s=math.ceil(error.retry_after_ms / 1000) if error.retry_after_ms else None,
+        extra=extra,
+    )
+
+
+def _code_of(error: TidelogError | ProtocolError) -> str:
+    """Return the code's name; what only the client knows is named by its class: `node_unreachable`."""
+    if error.code:
+        return code_name(error.code).lower()
+    words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
+    return "_".join(words).lower() or "unknown"
+
+
+def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> Problem:
+    """Return the 422 for a request whose parts are wrong; each error says where (`pointer` or `parameter`)."""
+    shown = [dict(error) for error in errors[:ERRORS_SHOWN_MAX]]
+    first = shown[0] if shown else {}
+    where = first.get("pointer") or first.get("parameter") or ""
+    text = detail or f"{where}: {first.get('detail', 'not valid')}".removeprefix(": ")
+    if len(errors) > 1 and detail is None:
+        text += f" (and {len(errors) - 1} more)"
+    return Problem(422, "invalid_request", text, extra={"errors": shown})
+
+
+ERRORS_SHOWN_MAX: Final = 20
+"""A body of ten thousand wrong records answers with the first few errors, not with a megabyte of them."""
+
+
+def pointer(path: Sequence[str | int]) -> str:
+    """Return a JSON pointer (RFC 6901) to a place in the request's body."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
+    """Turn pydantic's errors into `{"pointer"|"parameter", "detail"}`, without echoing what was sent."""
+    found: list[dict[str, str]] = []
+    for error in errors:
+        location = [*prefix, *error["loc"]]
+        source = location[0] if location else "body"
+        if source in {"query", "path", "header", "cookie"}:
+            found.append({"parameter": ".".join(map(str, location[1:])), "detail": str(error["msg"])})
+        else:
+            path = location[1:] if source == "body" else location
+            found.append({"pointer": pointer(path), "detail": str(error["msg"])})
+    return found

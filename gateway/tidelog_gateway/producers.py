@@ -1,0 +1,73 @@
+"""One producer per topic for the whole application, so that concurrent requests share native batches.
+
+Producers are made when a topic is first published to and closed when they have given way to more recently
+used ones. One that is in use is never closed under its users: it is retired, and the last user closes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tidelog import Client, Producer
+
+
+@dataclass(slots=True)
+class _Entry:
+    producer: Producer
+    users: int = 0
+    retired: bool = False
+
+
+class Producers:
+    """The producers of an application; at most `limit` of them are kept while idle."""
+
+    def __init__(self, client: Client, *, limit: int) -> None:
+        self._client = client
+        self._limit = limit
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @asynccontextmanager
+    async def use(self, topic: str) -> AsyncIterator[Producer]:
+        """Lend the topic's producer for the length of the block."""
+        entry = self._entries.get(topic)
+        if entry is None:
+            entry = self._entries[topic] = _Entry(self._client.producer(topic))
+        self._entries.move_to_end(topic)
+        entry.users += 1
+        try:
+            await self._trim()
+            yield entry.producer
+        finally:
+            entry.users -= 1
+            if entry.retired and not entry.users:
+                await entry.producer.close()
+
+    async def forget(self, topic: str) -> None:
+        """Stop keeping the topic's producer: the topic is gone."""
+        entry = self._entries.pop(topic, None)
+        if entry is not None:
+            await self._retire(entry)
+
+    async def close(self) -> None:
+        """Close every producer; what they have accepted is sent first."""
+        entries = list(self._entries.values())
+        self._entries.clear()
+        for entry in entries:
+            entry.retired = True
+            await entry.producer.close()
+
+    async def _trim(self) -> None:
+        while len(self._entries) > self._limit:
+            _, oldest = self._entries.popitem(last=False)
+            await self._retire(oldest)
+
+    async def _retire(self, entry: _Entry) -> None:
+        entry.retired = True
+        if not entry.users:
+            await entry.producer.close()

@@ -1,0 +1,188 @@
+"""`POST /v1/topics/{topic}/records`: publish JSON records or one raw body.
+
+A body is validated whole before anything of it is sent; what the log then says is reported record by record:
+200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
+Records go out as columns through the application's one producer for the topic, so requests that arrive
+together travel together.
+
+Records that name a partition are sent apart from those that leave it to the key, so the order between the
+two kinds is not kept within a request; within each it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog import Producer
+from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog_gateway.context import (
+    Gateway,
+    GatewayDep,
+    TopicPath,
+    json_response,
+    media_type_of,
+    now_us,
+    unsupported_media_type,
+)
+from tidelog_gateway.problems import from_error, invalid
+from tidelog_gateway.records_in import Records, body_adapter, parse_body
+from tidelog_proto.batch import columns_of
+from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+JSON: Final = "application/json"
+RAW: Final = "application/octet-stream"
+KEY_CHARS_MAX: Final = 4096
+
+Outcome = tuple[int, int] | TidelogError
+"""A record's partition and offset, or why it has none."""
+
+
+class RecordError(BaseModel):
+    """Why one record was not stored (or is not known to be)."""
+
+    code: str
+    status: int
+    detail: str
+    retryable: bool
+
+
+class RecordResult(BaseModel):
+    """One record's place, or its error."""
+
+    partition: int | None = None
+    offset: int | None = None
+    error: RecordError | None = None
+
+
+class PublishView(BaseModel):
+    """One result a record, in the order of the request."""
+
+    results: Annotated[list[RecordResult], Field(min_length=1)]
+
+
+_REQUEST_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": body_adapter(10_000).json_schema(ref_template="#/components/schemas/{model}"),
+                "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
+            },
+            RAW: {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+@router.post(
+    "/topics/{topic}/records",
+    response_model=PublishView,
+    response_model_exclude_none=True,
+    responses={207: {"model": PublishView, "description": "Some records were not stored; see each result."}},
+    openapi_extra=_REQUEST_BODY,
+    summary="Publish records",
+)
+async def publish_records(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    topic: TopicPath,
+    request: Request,
+    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Of a raw body.")] = None,
+    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
+    partition: Annotated[int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Of a raw body.")] = None,
+) -> Response:
+    """Publish records; each is durable as the topic's configuration says when its result comes."""
+    media_type = media_type_of(request)
+    body = await request.body()
+    if media_type == JSON:
+        if key is not None or tag is not None or partition is not None:
+            detail = "key, tag and partition stand in each record of a JSON body, not in the query"
+            raise invalid([{"parameter": "key", "detail": detail}])
+        records = parse_body(body, records_max=gateway.settings.records_per_request_max, now_us=now_us())
+    elif media_type == RAW:
+        records = _raw_record(body, key, tag, partition)
+    else:
+        raise unsupported_media_type(media_type, JSON, RAW)
+    outcomes = await publish(gateway, topic, records, surface="http")
+    results, status = results_of(outcomes)
+    return json_response({"results": results}, status)
+
+
+def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:
+    if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
+        raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
+    columns = columns_of([body], keys=None if key is None else [key.encode()], tags=None if tag is None else [tag])
+    return Records(columns, None if partition is None else [partition])
+
+
+async def publish(
+    gateway: Gateway, topic: str, records: Records, *, surface: Literal["http", "websocket"]
+) -> list[Outcome]:
+    """Publish records and return what became of each, in order.
+
+    Raises:
+        TidelogError: all of them failed for one reason.
+    """
+    groups = _groups(records)
+    outcomes: list[Outcome | None] = [None] * len(records)
+    async with gateway.producers.use(topic) as producer:
+        sent = await asyncio.gather(*(_send(producer, columns, number) for number, _, columns in groups))
+    for (_, indices, _), group in zip(groups, sent, strict=True):
+        for index, outcome in zip(indices, group, strict=True):
+            outcomes[index] = outcome
+    complete = [outcome for outcome in outcomes if outcome is not None]
+    assert len(complete) == len(records), "every record has an outcome"
+    stored = sum(1 for outcome in complete if not isinstance(outcome, TidelogError))
+    gateway.metrics.records_in.labels(surface).inc(stored)
+    first = complete[0]
+    if isinstance(first, UnknownTopicError):
+        await gateway.producers.forget(topic)
+    if isinstance(first, TidelogError) and all(_same(first, outcome) for outcome in complete):
+        raise first
+    return complete
+
+
+def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
+    """Return outcomes as the API shows them, and the status: 200 when all are stored, else 207."""
+    results: list[dict[str, Any]] = []
+    status = 200
+    for outcome in outcomes:
+        if isinstance(outcome, TidelogError):
+            status = 207
+            results.append({"error": from_error(outcome).brief()})
+        else:
+            results.append({"partition": outcome[0], "offset": outcome[1]})
+    return results, status
+
+
+def _groups(records: Records) -> list[tuple[int | None, list[int] | range, pa.RecordBatch]]:
+    """Split records by the partition that they ask for: (partition, places in the request, columns)."""
+    if records.partitions is None:
+        return [(None, range(len(records)), records.columns)]
+    indices: dict[int | None, list[int]] = {}
+    for index, number in enumerate(records.partitions):
+        indices.setdefault(number, []).append(index)
+    if len(indices) == 1:
+        return [(records.partitions[0], range(len(records)), records.columns)]
+    return [(number, places, records.columns.take(pa.array(places))) for number, places in indices.items()]
+
+
+async def _send(producer: Producer, columns: pa.RecordBatch, partition: int | None) -> list[Outcome]:
+    """Send one group and return each record's outcome; a failure is every record's of the group."""
+    try:
+        receipts = await producer.send_arrow(columns, partition=partition)
+    except TidelogError as error:
+        return [error] * columns.num_rows
+    return [(receipt.partition, receipt.offset) for receipt in receipts]
+
+
+def _same(error: TidelogError, outcome: Outcome) -> bool:
+    return isinstance(outcome, TidelogError) and type(outcome) is type(error) and outcome.code == error.code

@@ -1,0 +1,139 @@
+"""Records as clients read them in JSON: columns cut to a limit, and rows made of what is left.
+
+A slice of a batch is cut as columns first; Python objects are made only for the rows that are sent, so a
+reader with small limits does not pay for a large batch again and again. Bytes that are not UTF-8 come as
+base64, and the encoding beside them says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto.batch import RecordBatch
+
+
+class BatchReader:
+    """Hands out one batch's records piece by piece, in order.
+
+    Raises (in the constructor):
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self.next_offset = batch.base_offset
+        self.end_offset = batch.end_offset
+        self._columns = batch.to_arrow()
+        self._timestamp_us = batch.header.base_timestamp_us
+        self._ends = pc.cumulative_sum(payload_sizes(self._columns))
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Records that are left."""
+        return int(self._columns.num_rows) - self._at
+
+    def take(self, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
+        """Return the next records and their payload in bytes.
+
+        At most `records_max` (>= 1) of them and at most `bytes_max` bytes, but always one.
+        """
+        assert records_max >= 1, "ask only for records that may be taken"
+        assert len(self) > 0, "ask only while there are records"
+        before = self._ends[self._at - 1].as_py() if self._at else 0
+        window = self._ends.slice(self._at, records_max)
+        fitting = pc.sum(pc.less_equal(window, before + bytes_max)).as_py() or 0
+        count = max(1, fitting)
+        rows = rows_of(self._columns.slice(self._at, count), self.next_offset, self._timestamp_us)
+        payload_bytes = window[count - 1].as_py() - before
+        self._at += count
+        self.next_offset = self.next_offset + count if len(self) else self.end_offset
+        return rows, payload_bytes
+
+
+def payload_sizes(columns: pa.RecordBatch) -> pa.Array[Any]:
+    """Return each record's payload in bytes (int64): key, value, tag, names and values of headers."""
+    total: Any = pa.repeat(pa.scalar(0, pa.int64()), columns.num_rows)
+    for name in ("key", "value", "tag"):
+        if name in columns.schema.names:
+            total = pc.add(total, _lengths(columns.column(name)))
+    if "headers" in columns.schema.names:
+        total = pc.add(total, _header_sizes(columns.column("headers")))
+    return total  # type: ignore[no-any-return] # the stubs know no result type for arithmetic
+
+
+def _lengths(array: Any) -> Any:
+    return pc.fill_null(pc.binary_length(array).cast(pa.int64()), 0)
+
+
+def _header_sizes(lists: Any) -> Any:
+    """Sum the headers of each record: differences of a running sum at the ends of its lists."""
+    pairs = lists.flatten()
+    flat = pc.add(_lengths(pairs.field("key")), _lengths(pairs.field("value")))
+    running = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(flat)])
+    counts = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), 0)
+    ends = pc.cumulative_sum(counts)
+    return pc.subtract(running.take(ends), running.take(pc.subtract(ends, counts)))
+
+
+def rows_of(columns: pa.RecordBatch, base_offset: int, timestamp_us: int) -> list[dict[str, Any]]:
+    """Make rows for JSON of canonical columns; `timestamp_us` is that of records without a column of it."""
+    names = set(columns.schema.names)
+    values = columns.column("value").to_pylist() if "value" in names else [None] * columns.num_rows
+    rows = [_row(base_offset + index, timestamp_us, value) for index, value in enumerate(values)]
+    if "timestamp" in names:
+        stamps: Any = columns.column("timestamp")
+        for row, stamp_us in zip(rows, stamps.view(pa.int64()).to_pylist(), strict=True):
+            row["timestamp_ms"] = stamp_us // 1000
+    if "key" in names:
+        for row, key in zip(rows, columns.column("key").to_pylist(), strict=True):
+            text, encoding = _text(key)
+            row["key"] = text
+            if encoding != "utf8":
+                row["key_encoding"] = encoding
+    if "tag" in names:
+        for row, tag in zip(rows, columns.column("tag").to_pylist(), strict=True):
+            row["tag"] = tag
+    if "headers" in names:
+        _add_headers(rows, columns.column("headers"))
+    return rows
+
+
+def _row(offset: int, timestamp_us: int, value: bytes | None) -> dict[str, Any]:
+    text, encoding = _text(value)
+    return {
+        "offset": offset,
+        "timestamp_ms": timestamp_us // 1000,
+        "key": None,
+        "value": text,
+        "value_encoding": encoding,
+    }
+
+
+def _add_headers(rows: list[dict[str, Any]], lists: Any) -> None:
+    pairs = lists.flatten()
+    flat = [
+        _header(name, value)
+        for name, value in zip(pairs.field("key").to_pylist(), pairs.field("value").to_pylist(), strict=True)
+    ]
+    at = 0
+    for row, count in zip(rows, pc.list_value_length(lists).to_pylist(), strict=True):
+        row["headers"] = flat[at : at + count]
+        at += count
+
+
+def _header(name: str, value: bytes | None) -> list[str | None]:
+    text, encoding = _text(value)
+    return [name, text] if encoding == "utf8" else [name, text, encoding]
+
+
+def _text(data: bytes | None) -> tuple[str | None, str]:
+    """Return bytes as text and the name of its encoding."""
+    if data is None:
+        return None, "utf8"
+    try:
+        return data.decode(), "utf8"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode("ascii"), "base64"

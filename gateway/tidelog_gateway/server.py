@@ -1,0 +1,105 @@
+"""Running the application under uvicorn: the socket, the ready line, and a stop that keeps its promises.
+
+On SIGTERM or SIGINT the server stops accepting, lets requests in flight finish (those that wait for records
+stop waiting), closes WebSockets with 1012 so that clients reconnect elsewhere and resume, and exits with 0.
+uvicorn itself would end by raising the signal again, which looks like a crash to whoever supervises it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from tidelog_gateway.app import create_app
+from tidelog_gateway.http_protocol import bounded_protocol
+from tidelog_gateway.settings import GatewaySettings
+
+BACKLOG: Final = 2048
+
+
+class GatewayServer(uvicorn.Server):
+    """A uvicorn server that says when it is ready and wakes waiting requests when it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, http_port: int) -> None:
+        super().__init__(config)
+        self._app = app
+        self._http_port = http_port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then print the one line that starters wait for."""
+        await super().startup(sockets=sockets)
+        sys.stdout.write(json.dumps({"event": "ready", "http_port": self._http_port}) + "\n")
+        sys.stdout.flush()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wake whoever waits for records, then stop as uvicorn does."""
+        self._app.state.gateway.stopping.set()
+        await super().shutdown(sockets=sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:  # type: ignore[override] # uvicorn says Generator, which this is
+        """Turn SIGTERM and SIGINT into a graceful stop; a second SIGINT stops at once."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Bind the listening socket.
+
+    Raises:
+        OSError: the address is in use or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it: a peer that leaves what was sent unread is dropped by the kernel in the end.
+        unread_ms = int(1000 * 2 * settings.ws_slow_timeout_s)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
+        listener.bind((settings.host, settings.http_port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serve until a signal says stop.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    listener = listen(settings)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=bounded_protocol(head_timeout_s=settings.head_timeout_s, connections_max=settings.connections_max),
+        ws="websockets-sansio",
+        ws_max_size=settings.ws_message_bytes_max,
+        ws_ping_interval=settings.ws_ping_interval_s,
+        ws_ping_timeout=settings.ws_ping_timeout_s,
+        timeout_graceful_shutdown=settings.stop_timeout_s,
+        access_log=False,
+        server_header=False,
+        log_level="warning",
+        proxy_headers=False,
+    )
+    GatewayServer(config, app, listener.getsockname()[1]).run(sockets=[listener])

@@ -1,0 +1,82 @@
+"""What an operator may set: the `[gateway]` section, `TIDELOG_GATEWAY_…` variables, flags of the command.
+
+Every limit of the HTTP surface stands here with its unit. They exist so that no client, slow, huge or
+many, can make the process grow without bound; the defaults suit a machine with a gigabyte to spare.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, KIB, MIB
+
+Address = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class GatewaySettings(BaseModel):
+    """The gateway's settings; every field is a key of `[gateway]` in the configuration file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap: list[Address] = Field(
+        default=["127.0.0.1:7400"], min_length=1, description="Nodes to start from, HOST:PORT; commas in a variable."
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    http_port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    request_timeout_s: float = Field(
+        default=30.0, gt=0, le=600, description="How long a request to a node may take before it answers 503 or 504."
+    )
+    head_timeout_s: float = Field(
+        default=10.0, gt=0, le=600, description="How long the head of a request may take to arrive, in all."
+    )
+    body_timeout_s: float = Field(
+        default=30.0, gt=0, le=3600, description="How long the body of a request may take to arrive, in all."
+    )
+    stop_timeout_s: int = Field(
+        default=10, ge=1, le=600, description="How long a stop waits for requests that are being answered."
+    )
+    connections_max: int = Field(default=10_000, ge=1, description="Open connections, WebSockets included.")
+    body_bytes_max: int = Field(
+        default=8 * MIB, ge=KIB, le=1024 * MIB, description="The largest body of a request; past it 413."
+    )
+    in_flight_bytes_max: int = Field(
+        default=128 * MIB, ge=KIB, description="Bytes of request bodies in memory at a time, in all; past it 429."
+    )
+    records_per_request_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Records in one publish and in one fetch."
+    )
+    fetch_bytes_max: int = Field(
+        default=8 * MIB,
+        ge=KIB,
+        le=FETCH_BYTES_MAX,
+        description="Payload bytes in the answer to one fetch (one record may pass).",
+    )
+    fetch_wait_ms_max: int = Field(
+        default=30_000, ge=0, le=FETCH_WAIT_MS_MAX, description="How long a fetch may wait for records."
+    )
+    producers_max: int = Field(
+        default=1024, ge=1, description="Topics that are published to at a time; the longest unused give way."
+    )
+    allowed_origins: list[str] = Field(
+        default=[],
+        description="Origins of pages that may open a WebSocket besides the gateway's own; * allows every page.",
+    )
+    ws_connections_max: int = Field(default=2000, ge=1, description="Open WebSockets; past it close code 4429.")
+    ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")
+    ws_publishes_max: int = Field(
+        default=64, ge=1, le=4096, description="Unanswered pub messages of one WebSocket; past it reading stops."
+    )
+    ws_message_bytes_max: int = Field(
+        default=1 * MIB, ge=KIB, le=64 * MIB, description="The largest message a WebSocket may send; past it 1009."
+    )
+    ws_batch_records_max: int = Field(default=1000, ge=1, le=100_000, description="Records in one batch message.")
+    ws_batch_bytes_max: int = Field(
+        default=1 * MIB, ge=KIB, le=64 * MIB, description="Payload bytes in one batch message (one record may pass)."
+    )
+    ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
+    ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")
+    ws_slow_timeout_s: float = Field(
+        default=30.0, gt=0, le=3600, description="How long a client may leave a message unread before 4408."
+    )

@@ -1,0 +1,198 @@
+"""`/v1/topics`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from tidelog.model import Partition, Topic
+from tidelog_gateway.context import GatewayDep, TopicPath, json_response, require_json
+from tidelog_gateway.problems import invalid
+from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.names import check_topic_name
+
+PAGE_MAX: Final = 1000
+
+router = APIRouter(prefix="/v1/topics", tags=["topics"])
+
+Flush = Literal["always", "interval", "never"]
+_FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
+_Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
+_Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]
+_Partitions = Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
+
+
+class TopicCreate(BaseModel):
+    """A new topic. What is left out takes the node's default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    partitions: _Partitions = 1
+    flush: Flush | None = None
+    flush_interval_ms: _FlushInterval | None = None
+    retention_bytes: _Retention | None = None
+    segment_bytes: _Segment | None = None
+    replication_factor: Annotated[int, Field(ge=1, le=15)] | None = None
+
+
+class TopicAlter(BaseModel):
+    """Changes to a topic. What is left out stays; partitions can only grow."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    partitions: _Partitions | None = None
+    flush: Flush | None = None
+    flush_interval_ms: _FlushInterval | None = None
+    retention_bytes: _Retention | None = None
+    segment_bytes: _Segment | None = None
+
+
+class PartitionView(BaseModel):
+    """One partition of a described topic."""
+
+    partition: int
+    owner: str
+    epoch: int
+    placement: list[str]
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    state: str
+
+
+class TopicView(BaseModel):
+    """A topic and its configuration."""
+
+    name: str
+    topic_id: Annotated[str, Field(description="32 hex digits; a re-created topic has another.")]
+    partitions: int
+    flush: Flush
+    flush_interval_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    replication_factor: int
+    ack_quorum: int
+    engine: str
+
+
+class TopicDetail(TopicView):
+    """A topic with the state of its partitions."""
+
+    partition_states: list[PartitionView]
+
+
+class TopicPage(BaseModel):
+    """A page of topics in the order of their names."""
+
+    topics: list[TopicView]
+    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+
+
+@router.post(
+    "", status_code=201, response_model=TopicDetail, dependencies=[Depends(require_json)], summary="Create a topic"
+)
+async def create_topic(gateway: GatewayDep, body: TopicCreate) -> Response:
+    """Create a topic; 409 when one of this name is there."""
+    check_topic_name(body.name)
+    await gateway.client.create_topic(**body.model_dump())
+    topic = await gateway.client.topic(body.name)
+    return json_response(detail_of(topic), 201, {"Location": f"/v1/topics/{body.name}"})
+
+
+@router.get("", response_model=TopicPage, summary="List topics")
+async def list_topics(
+    gateway: GatewayDep,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+    cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
+) -> Response:
+    """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""
+    after = "" if cursor is None else _name_in(cursor)
+    topics = sorted((topic for topic in await gateway.client.topics() if topic.name > after), key=_name_of)
+    page = topics[:limit]
+    next_cursor = _cursor_of(page[-1].name) if len(topics) > limit else None
+    return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
+
+
+@router.get("/{topic}", response_model=TopicDetail, summary="Describe a topic")
+async def describe_topic(gateway: GatewayDep, topic: TopicPath) -> Response:
+    """Describe a topic with the offsets, sizes and owners of its partitions."""
+    return json_response(detail_of(await gateway.client.topic(topic)))
+
+
+@router.patch("/{topic}", response_model=TopicDetail, dependencies=[Depends(require_json)], summary="Alter a topic")
+async def alter_topic(gateway: GatewayDep, topic: TopicPath, body: TopicAlter) -> Response:
+    """Change a topic's configuration; what the body leaves out stays."""
+    changes = {name: value for name, value in body.model_dump().items() if value is not None}
+    if not changes:
+        raise invalid([{"pointer": "", "detail": f"name something to change: {', '.join(TopicAlter.model_fields)}"}])
+    await gateway.client.alter_topic(topic, **changes)
+    return json_response(detail_of(await gateway.client.topic(topic)))
+
+
+@router.delete("/{topic}", status_code=204, summary="Delete a topic")
+async def delete_topic(gateway: GatewayDep, topic: TopicPath) -> Response:
+    """Delete a topic and its records."""
+    await gateway.client.delete_topic(topic)
+    await gateway.producers.forget(topic)
+    return Response(status_code=204)
+
+
+def view_of(topic: Topic) -> dict[str, Any]:
+    """Return a topic as the API shows it."""
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "partitions": topic.partition_count,
+        "flush": topic.flush,
+        "flush_interval_ms": topic.flush_interval_ms,
+        "retention_bytes": topic.retention_bytes,
+        "segment_bytes": topic.segment_bytes,
+        "replication_factor": topic.replication_factor,
+        "ack_quorum": topic.ack_quorum,
+        "engine": topic.engine,
+    }
+
+
+def detail_of(topic: Topic) -> dict[str, Any]:
+    """Return a topic and its partitions as the API shows them."""
+    return {**view_of(topic), "partition_states": [_partition_view(partition) for partition in topic.partitions]}
+
+
+def _partition_view(partition: Partition) -> dict[str, Any]:
+    return {
+        "partition": partition.partition,
+        "owner": partition.owner,
+        "epoch": partition.epoch,
+        "placement": list(partition.placement),
+        "log_start_offset": partition.log_start_offset,
+        "high_watermark": partition.high_watermark,
+        "size_bytes": partition.size_bytes,
+        "state": partition.state,
+    }
+
+
+def _name_of(topic: Topic) -> str:
+    return topic.name
+
+
+def _cursor_of(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode("ascii").rstrip("=")
+
+
+def _name_in(cursor: str) -> str:
+    """Return the name that a cursor stands for.
+
+    Raises:
+        Problem: 422 for what no page has given.
+    """
+    try:
+        name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; begin without one"}]) from error
+    return name

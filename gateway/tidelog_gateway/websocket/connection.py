@@ -1,0 +1,199 @@
+"""One WebSocket: reads messages, does what the protocol says, and closes with the right code.
+
+One task reads; each subscription delivers in a task of its own and each publish waits in one. All of them live
+in one task group, so nothing outlives the connection and no failure is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tidelog.errors import TidelogError
+from tidelog_gateway.context import Gateway, now_us
+from tidelog_gateway.problems import Problem, from_error
+from tidelog_gateway.publish import publish, results_of
+from tidelog_gateway.websocket.delivery import Delivery
+from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.ws_protocol import (
+    CLOSE_INTERNAL,
+    CLOSE_SLOW,
+    Close,
+    CommitOffsets,
+    CreditAdded,
+    EndSubscription,
+    OpenSubscription,
+    Publish,
+    Reply,
+    WsProtocol,
+    end_message,
+    error_message,
+    ok_message,
+)
+from tidelog_proto.errors import ProtocolError
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long a close frame may wait behind what the client has not read."""
+
+
+class SlowClientError(Exception):
+    """The client left a message unread for too long."""
+
+
+class Connection:
+    """An accepted WebSocket and what goes on over it."""
+
+    def __init__(self, socket: WebSocket, gateway: Gateway) -> None:
+        self._socket = socket
+        self._gateway = gateway
+        self._protocol = WsProtocol(gateway.settings)
+        self._deliveries: dict[int, tuple[Delivery, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._publish_slots = asyncio.Semaphore(gateway.settings.ws_publishes_max)
+
+    async def serve(self) -> None:
+        """Serve until the client leaves, the server stops, or the client has to be sent away."""
+        close: Close | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                close = await self._read(group)
+                for task in self._tasks:
+                    task.cancel()
+        except* SlowClientError:
+            seconds = self._gateway.settings.ws_slow_timeout_s
+            close = Close(CLOSE_SLOW, f"a message was left unread for {seconds:g} s; resume when you can read")
+        except* WebSocketDisconnect:
+            close = None
+        except* Exception:
+            await self._close(Close(CLOSE_INTERNAL, "the gateway failed"))
+            raise
+        if close is not None:
+            await self._close(close)
+
+    async def _close(self, close: Close) -> None:
+        self._gateway.metrics.websocket_closes.labels(str(close.code)).inc()
+        # Whoever does not read may not read this either, and one who has left cannot: the server then drops the line.
+        with contextlib.suppress(TimeoutError, WebSocketDisconnect):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._socket.close(close.code, close.reason)
+
+    async def _read(self, group: asyncio.TaskGroup) -> Close | None:
+        """Take messages one by one; return how to close, None when the client has left."""
+        while True:
+            event = await self._socket.receive()
+            if event["type"] == "websocket.disconnect":
+                return None
+            text = event.get("text")
+            if text is None:
+                return self._protocol.receive_binary()
+            await self._act(group, text)
+
+    async def _act(self, group: asyncio.TaskGroup, text: str) -> None:
+        action = self._protocol.receive(text, now_us=now_us())
+        match action:
+            case Reply(message):
+                await self._send(message)
+            case OpenSubscription(request_id, sub):
+                self._open(group, request_id, sub)
+            case CreditAdded(sid):
+                delivery, _ = self._deliveries[sid]
+                delivery.wake()
+            case EndSubscription(request_id, sid):
+                _, task = self._deliveries.pop(sid)
+                task.cancel()
+                await asyncio.wait({task})
+                await self._send(ok_message(request_id, {"sid": sid}))
+            case CommitOffsets():
+                await self._send(await self._answer(action.id, self._commit(action)))
+            case Publish():
+                await self._publish(group, action, len(text))
+            case Close():
+                raise AssertionError("a text message never closes the connection by itself")
+
+    def _open(self, group: asyncio.TaskGroup, request_id: int, sub: Sub) -> None:
+        delivery = Delivery(self._gateway, self._protocol, sub, self._send)
+        task = self._start(group, self._deliver(delivery, request_id, sub.sid))
+        self._deliveries[sub.sid] = (delivery, task)
+
+    def _start(self, group: asyncio.TaskGroup, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _deliver(self, delivery: Delivery, request_id: int, sid: int) -> None:
+        gauge = self._gateway.metrics.subscriptions
+        gauge.inc()
+        opened = False
+        try:
+            await delivery.open(request_id)
+            opened = True
+            await delivery.run()
+        except (Problem, TidelogError, ProtocolError) as error:
+            if self._deliveries.pop(sid, None) is None:
+                return  # the client has ended it meanwhile
+            problem = _problem_of(error)
+            self._protocol.ended(sid)
+            await self._send(end_message(sid, problem) if opened else error_message(request_id, problem))
+        finally:
+            gauge.dec()
+
+    async def _commit(self, action: CommitOffsets) -> dict[str, Any]:
+        held = await self._gateway.client.commit(action.group, action.topic, dict(action.offsets), note=action.note)
+        return {"offsets": {str(partition): position.next_offset for partition, position in sorted(held.items())}}
+
+    async def _publish(self, group: asyncio.TaskGroup, action: Publish, size_bytes: int) -> None:
+        """Start a publish; wait here, and so stop reading, while too many are unanswered."""
+        budget = self._gateway.budget
+        if not budget.take(size_bytes):
+            problem = Problem(429, "overloaded", "too much is being published at once: try again", retryable=True)
+            await self._send(error_message(action.id, problem))
+            return
+        try:
+            await self._publish_slots.acquire()
+        except asyncio.CancelledError:
+            budget.give_back(size_bytes)
+            raise
+        task = self._start(group, self._published(action))
+
+        def finished(_: asyncio.Task[None]) -> None:
+            self._publish_slots.release()
+            budget.give_back(size_bytes)
+
+        task.add_done_callback(finished)
+
+    async def _published(self, action: Publish) -> None:
+        async def results() -> dict[str, Any]:
+            outcomes = await publish(self._gateway, action.topic, action.records, surface="websocket")
+            return {"results": results_of(outcomes)[0]}
+
+        await self._send(await self._answer(action.id, results()))
+
+    async def _answer(self, request_id: int, work: Any) -> dict[str, Any]:
+        """Await a request's work and return its answer, an error included."""
+        try:
+            return ok_message(request_id, await work)
+        except (Problem, TidelogError, ProtocolError) as error:
+            return error_message(request_id, _problem_of(error))
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        """Send one message.
+
+        Raises:
+            SlowClientError: the client has not made room for it in time.
+        """
+        text = orjson.dumps(message).decode()
+        try:
+            async with asyncio.timeout(self._gateway.settings.ws_slow_timeout_s):
+                await self._socket.send_text(text)
+        except TimeoutError as error:
+            raise SlowClientError from error
+
+
+def _problem_of(error: Problem | TidelogError | ProtocolError) -> Problem:
+    return error if isinstance(error, Problem) else from_error(error)

@@ -1,0 +1,122 @@
+"""One subscription's way from the log to the socket: where it begins, and batches as credit allows.
+
+The shell reads from a consumer of the client only while there is credit; without it the consumer's own bounded
+prefetch fills and the node stops sending. Nothing is dropped and nothing grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from tidelog.model import ConsumedBatch
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.websocket.messages import AtTime, Sub
+from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
+from tidelog_proto.names import check_group_name, check_topic_name
+
+SendMessage = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+async def starting_offsets(gateway: Gateway, sub: Sub) -> dict[int, int]:
+    """Return the first offset to deliver of every partition: `resume`, else the group's, else `from`.
+
+    Raises:
+        Problem: 404 for a partition to resume that the topic does not have, 410 for an offset that is gone, 422
+            for one that does not exist yet.
+        TidelogError, ProtocolError: the topic or the group is wrong, or no node answers.
+    """
+    check_topic_name(sub.topic)
+    topic = await gateway.client.topic(sub.topic)
+    partitions = {partition.partition: partition for partition in topic.partitions}
+    unknown = sorted(set(sub.resume) - set(partitions))
+    if unknown:
+        raise Problem(404, "unknown_partition", f"{sub.topic} has {len(partitions)} partitions, no {unknown[0]}")
+    starts: dict[int, int] = {}
+    if sub.group is not None:
+        check_group_name(sub.group)
+        committed = await gateway.client.committed(sub.group, sub.topic)
+        starts.update({position.partition: position.next_offset for position in committed})
+    starts.update(sub.resume)
+    for number, offset in starts.items():
+        partition = partitions[number]
+        bounds = {"log_start_offset": partition.log_start_offset, "high_watermark": partition.high_watermark}
+        if offset < partition.log_start_offset:
+            text = f"partition {number}: offset {offset} is gone, the log begins at {partition.log_start_offset}"
+            raise Problem(410, "offset_out_of_range", text, extra=bounds)
+        if offset > partition.high_watermark:
+            text = f"partition {number}: offset {offset} does not exist yet, the log ends at {partition.high_watermark}"
+            raise Problem(422, "offset_out_of_range", text, extra=bounds)
+    rest = [number for number in partitions if number not in starts]
+    if rest:
+        found = await gateway.client.list_offsets(sub.topic, _at(sub.start), rest)
+        starts.update({number: found[number].offset for number in rest})
+    return dict(sorted(starts.items()))
+
+
+def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | int:
+    return start.timestamp_ms * 1000 if isinstance(start, AtTime) else start
+
+
+class Delivery:
+    """Opens a subscription and sends its batches until it is cancelled or the log ends it."""
+
+    def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, send: SendMessage) -> None:
+        self._gateway = gateway
+        self._protocol = protocol
+        self._sub = sub
+        self._send = send
+        self._credit_added = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at the credit again."""
+        self._credit_added.set()
+
+    async def open(self, request_id: int) -> None:
+        """Find where each partition begins and answer the request.
+
+        Raises:
+            Problem, TidelogError, ProtocolError: as `starting_offsets`.
+        """
+        starts = await starting_offsets(self._gateway, self._sub)
+        self._protocol.opened(self._sub.sid, starts)
+        offsets = {str(number): offset for number, offset in starts.items()}
+        await self._send(ok_message(request_id, {"sid": self._sub.sid, "offsets": offsets}))
+
+    async def run(self) -> None:
+        """Deliver for ever.
+
+        Raises:
+            TidelogError: the log ended the subscription.
+        """
+        starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
+        client = self._gateway.client
+        async with client.consumer(self._sub.topic, start=starts, partitions=list(starts)) as consumer:
+            async for consumed in consumer.batches():
+                await self._deliver(consumed)
+
+    async def _deliver(self, consumed: ConsumedBatch) -> None:
+        """Send one batch in as many messages as credit and limits make of it."""
+        if not len(consumed.batch):
+            return
+        sid = self._sub.sid
+        reader = BatchReader(consumed.batch)
+        while len(reader):
+            allowance = self._protocol.allowance(sid)
+            if not allowance.records:
+                self._credit_added.clear()
+                await self._credit_added.wait()
+                continue
+            records, payload_bytes = reader.take(allowance.records, allowance.bytes)
+            self._protocol.delivered(
+                sid,
+                consumed.partition,
+                records=len(records),
+                payload_bytes=payload_bytes,
+                next_offset=reader.next_offset,
+            )
+            await self._send(batch_message(sid, consumed.partition, records, reader.next_offset))
+            self._gateway.metrics.records_out.labels("websocket").inc(len(records))

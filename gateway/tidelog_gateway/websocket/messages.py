@@ -1,0 +1,120 @@
+"""What a client may send over a WebSocket, as types: one message, one request.
+
+```
+{"id":1,"auth":{"token":"..."}}
+{"id":2,"sub":{"sid":7,"topic":"t","group":"g","from":"latest","resume":{"0":42},"credit":{"records":500,"bytes":1048576}}}
+{"credit":{"sid":7,"records":100,"bytes":65536}}
+{"id":3,"commit":{"sid":7,"offsets":{"0":50}}}
+{"id":4,"pub":{"topic":"t","records":[{"key":"k","value":"v"}]}}
+{"id":5,"unsub":{"sid":7}}
+```
+
+Every request but `credit` has an id of the client's choice, which the answer repeats.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidelog_gateway.records_in import TIMESTAMP_MS_MAX, JsonRecord, PartitionNumber
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
+
+INTEGER_MAX: Final = 2**53 - 1
+"""The largest integer that every JSON implementation keeps exact."""
+
+Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+OffsetNumber = Annotated[int, Field(ge=0, lt=2**63)]
+TopicName = Annotated[str, Field(min_length=1, max_length=TOPIC_NAME_CHARS_MAX)]
+GroupName = Annotated[str, Field(min_length=1, max_length=GROUP_NAME_BYTES_MAX)]
+Offsets = Annotated[dict[PartitionNumber, OffsetNumber], Field(max_length=PARTITIONS_MAX)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Auth(_Message):
+    """Credentials. Tokens come in a message because addresses end up in logs."""
+
+    token: Annotated[str, Field(max_length=16_384)]
+
+
+class AtTime(_Message):
+    """A position by time: the first record that is not older."""
+
+    timestamp_ms: Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)]
+
+
+class InitialCredit(_Message):
+    """How much may be sent before more credit comes; without `bytes` only records are counted."""
+
+    records: Count
+    bytes: Count | None = None
+
+
+class Sub(_Message):
+    """Start a subscription to every partition of a topic."""
+
+    sid: Id
+    topic: TopicName
+    group: GroupName | None = None
+    start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
+    resume: Offsets = {}
+    credit: InitialCredit
+
+
+class Credit(_Message):
+    """Allow more of a subscription to be sent."""
+
+    sid: Id
+    records: Count = 0
+    bytes: Count = 0
+
+
+class Commit(_Message):
+    """Keep positions for the subscription's group; each is the next offset to read."""
+
+    sid: Id
+    offsets: Annotated[Offsets, Field(min_length=1)]
+    note: Annotated[str, Field(max_length=NOTE_BYTES_MAX)] = ""
+
+
+class Pub(_Message):
+    """Publish records; the same shape as in the body of an HTTP publish."""
+
+    topic: TopicName
+    records: Annotated[list[JsonRecord], Field(min_length=1)]
+
+
+class Unsub(_Message):
+    """End a subscription."""
+
+    sid: Id
+
+
+class ClientMessage(_Message):
+    """One message: exactly one request in it."""
+
+    id: Id | None = None
+    auth: Auth | None = None
+    sub: Sub | None = None
+    credit: Credit | None = None
+    commit: Commit | None = None
+    pub: Pub | None = None
+    unsub: Unsub | None = None
+
+    @model_validator(mode="after")
+    def _one_request(self) -> Self:
+        given = [name for name in REQUESTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a message holds exactly one of {', '.join(REQUESTS)}; this one has {given or 'none'}")
+        if self.id is None and self.credit is None:
+            raise ValueError(f"{given[0]} needs an id, so that its answer can be told apart")
+        return self
+
+
+REQUESTS: Final = ("auth", "sub", "credit", "commit", "pub", "unsub")
+"""The kinds of requests; a message has exactly one."""

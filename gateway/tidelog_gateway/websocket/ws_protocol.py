@@ -1,0 +1,264 @@
+"""The WebSocket conversation without I/O: messages in, actions out, and the credit of each subscription.
+
+The shell calls `receive` with every text it gets and does what the returned action says; when a subscription
+has something to send it asks `allowance` how much, and reports what left with `delivered`. Everything a client
+may and may not do is decided here, so all of it can be tested without a socket or a log.
+
+Theory of operation. A subscription is *opening* from its `sub` until the shell has resolved where each
+partition begins (`opened`), then *open* until `ended` (by the client, the log, or the connection). Credit may
+arrive in both states. Credit in records is exact: a batch message never has more records than were allowed.
+Credit in bytes counts payload (key, value, tag, headers) and may be overdrawn by one record, because a record
+larger than all credit could never be sent otherwise; nothing more leaves until it is above zero again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+from pydantic import ValidationError
+
+from tidelog_gateway.problems import Problem, invalid, pointer, validation_errors
+from tidelog_gateway.records_in import Records, records_of
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket.messages import INTEGER_MAX, ClientMessage, Commit, Pub, Sub
+
+SUBPROTOCOL: Final = "tidelog.v1.json"
+
+CLOSE_UNSUPPORTED_DATA: Final = 1003
+CLOSE_INTERNAL: Final = 1011
+CLOSE_SLOW: Final = 4408
+CLOSE_TOO_MANY: Final = 4429
+
+
+@dataclass(slots=True)
+class Reply:
+    """Send this message."""
+
+    message: dict[str, Any]
+
+
+@dataclass(slots=True)
+class OpenSubscription:
+    """Resolve where each partition begins, call `opened`, answer, and deliver."""
+
+    id: int
+    sub: Sub
+
+
+@dataclass(slots=True)
+class EndSubscription:
+    """Stop delivering; the subscription is gone already. Then answer."""
+
+    id: int
+    sid: int
+
+
+@dataclass(slots=True)
+class CreditAdded:
+    """Wake the delivery of this subscription."""
+
+    sid: int
+
+
+@dataclass(slots=True)
+class CommitOffsets:
+    """Commit for a group, then answer."""
+
+    id: int
+    topic: str
+    group: str
+    offsets: Mapping[int, int]
+    note: str
+
+
+@dataclass(slots=True)
+class Publish:
+    """Publish, then answer."""
+
+    id: int
+    topic: str
+    records: Records
+
+
+@dataclass(slots=True)
+class Close:
+    """Close the connection with this code."""
+
+    code: int
+    reason: str
+
+
+Action: TypeAlias = Reply | OpenSubscription | EndSubscription | CreditAdded | CommitOffsets | Publish | Close
+
+
+class Allowance(NamedTuple):
+    """How much of a subscription may be sent now; zero records means pause."""
+
+    records: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What the protocol knows of one subscription.
+
+    Attributes:
+        positions: the next offset of each partition; empty while opening.
+        credit_bytes: None when the client counts records only.
+    """
+
+    sid: int
+    topic: str
+    group: str | None
+    credit_records: int
+    credit_bytes: int | None
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+class WsProtocol:
+    """One connection's conversation."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self.subscriptions: dict[int, Subscription] = {}
+
+    def receive(self, text: str, *, now_us: int) -> Action:
+        """Take one text message and say what follows. Faults of the client become a `Reply` with an error."""
+        try:
+            message = ClientMessage.model_validate_json(text)
+        except ValidationError as error:
+            faults = validation_errors(error.errors(include_url=False, include_input=False, include_context=False))
+            return Reply(error_message(_id_in(text), invalid(faults)))
+        try:
+            return self._act(message, now_us)
+        except Problem as problem:
+            return Reply(error_message(message.id, problem))
+
+    def receive_binary(self) -> Close:
+        """Take a binary message, which this subprotocol does not have."""
+        return Close(CLOSE_UNSUPPORTED_DATA, f"{SUBPROTOCOL} is text")
+
+    def _act(self, message: ClientMessage, now_us: int) -> Action:
+        if message.credit is not None:
+            credit = message.credit
+            self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
+            return CreditAdded(credit.sid)
+        assert message.id is not None, "the message model demands an id for everything but credit"
+        if message.auth is not None:
+            # Authentication is not switched on in this release; clients may already send their token.
+            return Reply(ok_message(message.id, {}))
+        if message.sub is not None:
+            return self._subscribe(message.id, message.sub)
+        if message.commit is not None:
+            return self._commit(message.id, message.commit)
+        if message.pub is not None:
+            return self._publish(message.id, message.pub, now_us)
+        assert message.unsub is not None, "the message model demands exactly one request"
+        sid = self._known(message.unsub.sid).sid
+        self.ended(sid)
+        return EndSubscription(message.id, sid)
+
+    def _known(self, sid: int) -> Subscription:
+        found = self.subscriptions.get(sid)
+        if found is None:
+            raise Problem(404, "unknown_subscription", f"this connection has no subscription {sid}")
+        return found
+
+    def _subscribe(self, request_id: int, sub: Sub) -> Action:
+        if sub.sid in self.subscriptions:
+            raise Problem(409, "subscription_exists", f"subscription {sub.sid} is open on this connection already")
+        limit = self._settings.ws_subscriptions_max
+        if len(self.subscriptions) >= limit:
+            raise Problem(429, "too_many_subscriptions", f"a connection has at most {limit} subscriptions")
+        self.subscriptions[sub.sid] = Subscription(sub.sid, sub.topic, sub.group, sub.credit.records, sub.credit.bytes)
+        return OpenSubscription(request_id, sub)
+
+    def _add_credit(self, subscription: Subscription, records: int, size_bytes: int) -> None:
+        subscription.credit_records = min(INTEGER_MAX, subscription.credit_records + records)
+        if subscription.credit_bytes is not None:
+            subscription.credit_bytes = min(INTEGER_MAX, subscription.credit_bytes + size_bytes)
+
+    def _commit(self, request_id: int, commit: Commit) -> Action:
+        subscription = self._known(commit.sid)
+        if subscription.group is None:
+            raise Problem(422, "invalid_request", f"subscription {commit.sid} has no group to commit for")
+        for partition, next_offset in commit.offsets.items():
+            position = subscription.positions.get(partition)
+            where = pointer(["commit", "offsets", partition])
+            if position is None:
+                raise invalid([{"pointer": where, "detail": "the subscription has no such partition"}])
+            if next_offset > position:
+                raise invalid([{"pointer": where, "detail": f"only what is before {position} has been delivered"}])
+        return CommitOffsets(request_id, subscription.topic, subscription.group, commit.offsets, commit.note)
+
+    def _publish(self, request_id: int, pub: Pub, now_us: int) -> Action:
+        limit = self._settings.records_per_request_max
+        if len(pub.records) > limit:
+            raise invalid([{"pointer": "/pub/records", "detail": f"at most {limit} records in one message"}])
+        return Publish(request_id, pub.topic, records_of(pub.records, now_us=now_us, path=("pub", "records")))
+
+    def opened(self, sid: int, positions: Mapping[int, int]) -> None:
+        """Say where the partitions of an opening subscription begin."""
+        subscription = self.subscriptions[sid]
+        assert not subscription.positions, "a subscription opens once"
+        subscription.positions = dict(positions)
+
+    def ended(self, sid: int) -> None:
+        """Forget a subscription."""
+        del self.subscriptions[sid]
+
+    def allowance(self, sid: int) -> Allowance:
+        """Return how much may be sent now, bounded by what one batch message may hold."""
+        subscription = self.subscriptions[sid]
+        size_bytes = self._settings.ws_batch_bytes_max
+        if subscription.credit_bytes is not None:
+            size_bytes = min(size_bytes, subscription.credit_bytes)
+        if subscription.credit_records <= 0 or size_bytes <= 0:
+            return Allowance(0, 0)
+        return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
+
+    def delivered(self, sid: int, partition: int, *, records: int, payload_bytes: int, next_offset: int) -> None:
+        """Spend credit for a batch message that is about to be sent and move the partition's position."""
+        subscription = self.subscriptions[sid]
+        assert 0 < records <= subscription.credit_records, "records never exceed what was allowed"
+        assert next_offset > subscription.positions[partition], "positions only move forward"
+        subscription.credit_records -= records
+        if subscription.credit_bytes is not None:
+            assert subscription.credit_bytes > 0, "nothing is sent without credit"
+            subscription.credit_bytes -= payload_bytes
+        subscription.positions[partition] = next_offset
+
+
+def ok_message(request_id: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request that worked."""
+    return {"id": request_id, "ok": dict(body)}
+
+
+def error_message(request_id: int | None, problem: Problem) -> dict[str, Any]:
+    """Return the answer to a request that failed; without an id when the message had none that could be read."""
+    answer: dict[str, Any] = {} if request_id is None else {"id": request_id}
+    return {**answer, "error": problem.brief()}
+
+
+def batch_message(sid: int, partition: int, records: list[dict[str, Any]], next_offset: int) -> dict[str, Any]:
+    """Return a batch of records; `next_offset` is what to resume from or commit when it is done with."""
+    return {"batch": {"sid": sid, "partition": partition, "records": records, "next_offset": next_offset}}
+
+
+def end_message(sid: int, problem: Problem) -> dict[str, Any]:
+    """Return the news that the log ended a subscription."""
+    return {"end": {"sid": sid, "error": problem.brief()}}
+
+
+def _id_in(text: str) -> int | None:
+    """Return the id of a message that is otherwise not valid, if it can be read."""
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    candidate = found.get("id") if isinstance(found, dict) else None
+    valid = isinstance(candidate, int) and not isinstance(candidate, bool) and 0 <= candidate <= INTEGER_MAX
+    return candidate if valid else None
