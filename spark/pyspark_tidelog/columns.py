@@ -193,10 +193,20 @@ def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
     """Return a wire column of a piece, made up if the batch does not have it."""
     column = piece.arrays.get(field.name)
     if column is not None:
+        column = _without_empty_lists(column) if field.name == "headers" else column
         return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
     if field.name == "timestamp":
         return pa.repeat(pa.scalar(piece.base_timestamp_us, pa.int64()), piece.rows).cast(field.type)
     return _nulls(piece.rows, field.type)
+
+
+def _without_empty_lists(lists: Any) -> pa.Array[Any]:
+    """Return the lists with null for each empty one: no headers are null, whatever else is in the batch."""
+    # A slice's offsets keep their place in the whole array, and a mask is only taken with offsets of their own.
+    offsets = pa.array(lists.offsets.to_numpy())
+    starts = offsets.to_numpy()
+    without: pa.Array[Any] = pa.ListArray.from_arrays(offsets, lists.values, mask=pa.array(starts[1:] == starts[:-1]))
+    return without
 
 
 def _nulls(rows: int, of: Any) -> pa.Array[Any]:

@@ -1,0 +1,107 @@
+"""From options to offset ranges: ask the broker once what there is, then let `offsets.py` decide.
+
+All questions are asked while Spark plans the query; the tasks get finished ranges. So every task of a load, and
+every retry of one, reads the same records, however the topic grows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from pyspark_tidelog.offsets import Bounds, Lookup, OffsetRange, TopicPartition, resolve, select, split, times_of
+from pyspark_tidelog.options import Position, ReadOptions
+from tidelog.model import Fetched, Offset, Topic
+
+
+class LogClient(Protocol):
+    """What the source needs of `tidelog.sync.Client`."""
+
+    def topics(self, *, internal: bool = False) -> list[Topic]:
+        """Return all topics."""
+        ...
+
+    def topic(self, name: str) -> Topic:
+        """Describe one topic."""
+        ...
+
+    def list_offsets(
+        self,
+        topic: str,
+        at: Literal["earliest", "latest"] | datetime | int,
+        partitions: Sequence[int] | None = None,
+    ) -> dict[int, Offset]:
+        """Look up offsets by partition."""
+        ...
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int, wait_ms: int
+    ) -> Fetched:
+        """Read batches from an offset on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a load reads.
+
+    Attributes:
+        ranges: one for each Spark task; none when there is nothing to read.
+        topic_ids: of each topic in the ranges: one of the same name made later is not the same topic.
+        warnings: what will be missing; empty unless `failOnDataLoss` is off.
+    """
+
+    ranges: list[OffsetRange]
+    topic_ids: Mapping[str, bytes]
+    warnings: list[str]
+
+
+def make_plan(options: ReadOptions, client: LogClient) -> Plan:
+    """Decide which records a load reads.
+
+    Raises:
+        OptionError: the options do not fit the topics.
+        DataLossError: records that were asked for are gone and `failOnDataLoss` is on.
+        TidelogError: the client's, when the broker cannot be asked.
+    """
+    topics = {topic.name: topic for topic in client.topics()}
+    partitions = select(options.selection, {name: topic.partition_count for name, topic in topics.items()})
+    starting = _look_up(client, options.starting, partitions, "startingOffsetsByTimestamp")
+    ending = _look_up(client, options.ending, partitions, "endingOffsetsByTimestamp")
+    # Last, so that no answer above lies behind the bounds of a topic that is being written.
+    bounds = _bounds(client, partitions)
+    ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
+    pieces = split(ranges, options.min_partitions)
+    return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+
+
+def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    bounds: dict[TopicPartition, Bounds] = {}
+    for topic, numbers in _by_topic(partitions).items():
+        for partition, answer in client.list_offsets(topic, "latest", numbers).items():
+            bounds[TopicPartition(topic, partition)] = Bounds(answer.log_start_offset, answer.high_watermark)
+    return bounds
+
+
+def _look_up(
+    client: LogClient, position: Position, partitions: Sequence[TopicPartition], name: str
+) -> dict[TopicPartition, Lookup]:
+    """Ask for the offsets of a position by time, one request for each time and topic."""
+    by_time: dict[int, list[TopicPartition]] = {}
+    for at, timestamp_us in times_of(position, partitions, name).items():
+        by_time.setdefault(timestamp_us, []).append(at)
+    found: dict[TopicPartition, Lookup] = {}
+    for timestamp_us, ats in by_time.items():
+        for topic, numbers in _by_topic(ats).items():
+            for partition, answer in client.list_offsets(topic, timestamp_us, numbers).items():
+                found[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
+    return found
+
+
+def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    result: dict[str, list[int]] = {}
+    for at in partitions:
+        result.setdefault(at.topic, []).append(at.partition)
+    return result

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.options import (
+    COLUMN_NAMES,
+    MAX_RECORDS_PER_BATCH_DEFAULT,
+    OPTION_NAMES,
+    Assign,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Edge,
+    ReadOptions,
+    Subscribe,
+    SubscribePattern,
+    parse_options,
+)
+
+BARE = {"bootstrap": "127.0.0.1:7400", "subscribe": "flights"}
+
+
+def parsed(**more: str) -> ReadOptions:
+    return parse_options({**BARE, **more})
+
+
+def refused(options: dict[str, str]) -> str:
+    with pytest.raises(OptionError) as caught:
+        parse_options(options)
+    return str(caught.value)
+
+
+def test_the_least_that_can_be_said_reads_everything() -> None:
+    assert parse_options(BARE) == ReadOptions(
+        bootstrap=("127.0.0.1:7400",),
+        selection=Subscribe(("flights",)),
+        starting=Edge.EARLIEST,
+        ending=Edge.LATEST,
+        start_late_timestamps_at_latest=False,
+        min_partitions=None,
+        fail_on_data_loss=True,
+        columns=("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        max_records_per_batch=MAX_RECORDS_PER_BATCH_DEFAULT,
+    )
+
+
+def test_names_come_in_any_case_as_spark_lowers_them() -> None:
+    options = {"BOOTSTRAP": " a:1 , b:2 ", "Subscribe": "x, y,x", "failondataloss": "FALSE", "minpartitions": "7"}
+    result = parse_options(options)
+    assert result.bootstrap == ("a:1", "b:2")
+    assert result.selection == Subscribe(("x", "y"))
+    assert not result.fail_on_data_loss
+    assert result.min_partitions == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("kafka.bootstrap.servers", "bootstrap"),
+        ("path", "subscribe"),
+        ("topic", "subscribe"),
+        ("minPartition", "minPartitions"),
+        ("includeheader", "includeHeaders"),
+    ],
+)
+def test_an_unknown_option_is_an_error_with_a_suggestion(name: str, suggestion: str) -> None:
+    message = refused({**BARE, name: "1"})
+    assert f"unknown option {name!r}" in message
+    assert f"Did you mean {suggestion!r}?" in message
+
+
+def test_what_resembles_nothing_gets_the_list() -> None:
+    message = refused({**BARE, "zzz": "1"})
+    assert "Did you mean" not in message
+    assert all(name in message for name in OPTION_NAMES)
+
+
+def test_the_topics_are_named_in_exactly_one_way() -> None:
+    assert "none was given" in refused({"bootstrap": "a:1"})
+    assert "'subscribe' and 'assign'" in refused({**BARE, "assign": '{"t":[0]}'})
+    assert "empty" in refused({"bootstrap": "a:1", "subscribe": " , "})
+    assert "'bootstrap' is missing" in refused({"subscribe": "t"})
+
+
+def test_patterns_and_assignments() -> None:
+    assert parse_options({"bootstrap": "a:1", "subscribePattern": "fl.*"}).selection == SubscribePattern("fl.*")
+    assignment = parse_options({"bootstrap": "a:1", "assign": '{"a":[2,0,2],"b":[1]}'}).selection
+    assert assignment == Assign({"a": (0, 2), "b": (1,)})
+    assert "no regular expression" in refused({"bootstrap": "a:1", "subscribePattern": "("})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"t":[]}', '{"t":0}', '{"t":[-1]}', '{"t":["0"]}', '{"t":[true]}', "{", "[" * 100_000]
+)
+def test_a_malformed_assignment_is_refused(text: str) -> None:
+    assert "'assign'" in refused({"bootstrap": "a:1", "assign": text})
+
+
+def test_offsets() -> None:
+    result = parsed(startingOffsets='{"flights":{"0":5,"1":-2}}', endingOffsets='{"flights":{"0":-1,"1":9}}')
+    assert result.starting == AtOffsets({"flights": {0: 5, 1: -2}})
+    assert result.ending == AtOffsets({"flights": {0: -1, 1: 9}})
+    assert parsed(startingOffsets="Earliest", endingOffsets="LATEST") == parsed()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("startingOffsets", "latest", "nothing would be read"),
+        ("endingOffsets", "earliest", "nothing would be read"),
+        ("startingOffsets", '{"t":{"0":-1}}', "-1 (latest)"),
+        ("endingOffsets", '{"t":{"0":-2}}', "-2 (earliest)"),
+        ("startingOffsets", '{"t":{"0":-3}}', "out of range"),
+        ("startingOffsets", '{"t":{"0":1.5}}', "out of range"),
+        ("startingOffsets", '{"t":{"-1":0}}', "no partition"),
+        ("startingOffsets", '{"t":[0]}', "not followed by partitions"),
+        ("startingOffsets", "newest", "not understood"),
+        ("startingTimestamp", "-1", "milliseconds"),
+        ("startingTimestamp", "2013-01-01", "milliseconds"),
+        ("endingTimestamp", "9" * 30, "milliseconds"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', "out of range"),
+        ("startingOffsetsByTimestampStrategy", "newest", "'error' or 'latest'"),
+        ("minPartitions", "0", "from 1"),
+        ("minPartitions", "many", "from 1"),
+        ("maxRecordsPerBatch", "1000001", "to 1000000"),
+        ("failOnDataLoss", "yes", "'true' or 'false'"),
+        ("includeHeaders", "1", "'true' or 'false'"),
+        ("columns", "", "one or more"),
+        ("columns", "offset,offset", "each once"),
+        ("columns", "ofset", "Did you mean 'offset'?"),
+    ],
+)
+def test_a_wrong_value_names_the_option_and_what_is_right(name: str, text: str, says: str) -> None:
+    message = refused({**BARE, name: text})
+    assert repr(name) in message
+    assert says in message
+
+
+def test_what_is_more_precise_goes_first() -> None:
+    both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"flights":{"0":7}}'}
+    assert parsed(**both).starting == AtTimestamps({"flights": {0: 7000}})
+    assert parsed(**both, startingTimestamp="1700000000000").starting == AtTimestamp(1_700_000_000_000_000)
+
+
+def test_columns() -> None:
+    assert parsed(includeHeaders="true", includeTags="true").columns == COLUMN_NAMES
+    assert parsed(columns="offset, headers").columns == ("offset", "headers")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*OPTION_NAMES, "other"]),
+        st.text(max_size=20)
+        | st.sampled_from(["true", "1", "earliest", "latest"])
+        | st.recursive(
+            st.none() | st.integers() | st.floats() | st.text(max_size=3),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text("019t-", max_size=2), inner, max_size=3)
+            ),
+            max_leaves=8,
+        ).map(json.dumps),
+    )
+)
+def test_nothing_but_option_errors_comes_out(options: dict[str, Any]) -> None:
+    try:
+        result = parse_options(options)
+    except OptionError:
+        return
+    assert result.bootstrap

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from tests.spark.logs import FakeLog, numbered, values_of
+
+from pyspark_tidelog.columns import arrow_schema
+from pyspark_tidelog.errors import DataLossError
+from pyspark_tidelog.offsets import OffsetRange
+from pyspark_tidelog.reader import Fetch, fetch_range, read_batches
+from tidelog.errors import NodeUnreachableError
+from tidelog.model import Fetched
+
+SCHEMA = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
+
+
+def log_of(*counts: int, start: int = 0) -> FakeLog:
+    log = FakeLog(deleted=start)
+    for count in counts:
+        log.batches.append(numbered(count, log.end))
+    return log
+
+
+def read(fetch: Fetch, start: int, end: int, *, max_records: int = 1000, fail_on_data_loss: bool = True) -> list[int]:
+    wanted = OffsetRange("t", 0, start, end)
+    batches = list(read_batches(wanted, fetch, SCHEMA, max_records=max_records, fail_on_data_loss=fail_on_data_loss))
+    offsets: list[int] = [offset for batch in batches for offset in batch.to_pydict()["offset"]]
+    assert values_of(batches) == [b"%d" % offset for offset in offsets]
+    return offsets
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=10), st.data())
+def test_a_range_is_read_exactly(counts: list[int], data: st.DataObject) -> None:
+    log = log_of(*counts)
+    log.batches_per_fetch = data.draw(st.integers(1, 4))
+    start = data.draw(st.integers(0, log.end))
+    end = data.draw(st.integers(start, log.end))
+    assert read(log.fetch, start, end, max_records=data.draw(st.integers(1, 20))) == list(range(start, end))
+
+
+def test_nothing_is_fetched_behind_the_range() -> None:
+    log = log_of(*[10] * 8)
+    assert read(log.fetch, 5, 35) == list(range(5, 35))
+    assert log.fetched_at == [5, 20]
+
+
+def test_the_next_fetch_is_under_way_while_a_batch_is_used() -> None:
+    log = log_of(*[10] * 6)
+    second = threading.Event()
+
+    def fetch(offset: int) -> Fetched:
+        if offset == 20:
+            second.set()
+        return log.fetch(offset)
+
+    batches = fetch_range(OffsetRange("t", 0, 0, 60), fetch, fail_on_data_loss=True)
+    next(batches)
+    assert second.wait(30)
+    assert 40 not in log.fetched_at  # one ahead, not more
+    batches.close()  # type: ignore[attr-defined] # it is a generator, as every caller may see
+
+
+def test_records_deleted_since_planning_fail_the_task() -> None:
+    log = log_of(10, 10, start=30)
+    with pytest.raises(DataLossError, match=r"offsets 20 to 29 were there .* 'failOnDataLoss'"):
+        read(log.fetch, 20, 50)
+
+
+def test_records_deleted_since_planning_are_skipped_when_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(10, 10, start=30)
+    with caplog.at_level(logging.WARNING):
+        assert read(log.fetch, 20, 45, fail_on_data_loss=False) == list(range(30, 45))
+    assert "offsets 20 to 29" in caplog.text
+    assert read(log.fetch, 20, 25, fail_on_data_loss=False) == []
+
+
+def test_retention_may_strike_between_two_fetches() -> None:
+    log = log_of(*[10] * 6)
+
+    def fetch(offset: int) -> Fetched:
+        if offset == 20:
+            log.deleted = 45
+        return log.fetch(offset)
+
+    assert read(fetch, 0, 60, fail_on_data_loss=False) == [*range(20), *range(45, 60)]
+
+
+@pytest.mark.parametrize("start", [12, 20, 25])
+def test_a_log_that_turns_out_shorter_fails_or_ends_the_task(start: int, caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(10, 10)
+    with pytest.raises(DataLossError, match="to 29"):
+        read(log.fetch, start, 30)
+    assert read(log.fetch, start, 30, fail_on_data_loss=False) == list(range(start, 20))
+    assert "skipped" in caplog.text
+
+
+def test_the_clients_errors_pass_through() -> None:
+    def fetch(offset: int) -> Fetched:
+        raise NodeUnreachableError("nobody there")
+
+    with pytest.raises(NodeUnreachableError):
+        read(fetch, 0, 1, fail_on_data_loss=False)
