@@ -1,0 +1,80 @@
+"""Publishing the flights: the first few thousand over REST, the rest natively in bulk.
+
+Both ways store the same records: the carrier's code as key, the flight as a JSON object. The client keeps records
+of one key in order in one partition; so does the gateway, which is a client itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+import orjson
+
+from tidelog import Client
+from tidelog_demo.source import Rows
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 4
+REST_RECORDS: Final = 3_000
+RECORDS_PER_REQUEST: Final = 250
+"""A page's worth: what a web application sends at a time."""
+
+Advance = Callable[[int], None]
+
+
+class PublishError(Exception):
+    """The gateway refused records; the message holds its answer."""
+
+
+async def publish_over_rest(http_url: str, rows: Rows, advance: Advance) -> None:
+    """POST the rows in requests of `RECORDS_PER_REQUEST`, telling `advance` how many records each stored.
+
+    Raises:
+        PublishError: an answer other than 200.
+        httpx.HTTPError: the gateway cannot be reached.
+    """
+    records: list[dict[str, Any]] = [
+        {"key": key.decode(), "value": orjson.Fragment(value), "value_encoding": "json"}
+        for key, value in zip(rows.keys, rows.values, strict=True)
+    ]
+    async with httpx.AsyncClient(base_url=http_url, timeout=30.0, trust_env=False) as http:
+        for at in range(0, len(records), RECORDS_PER_REQUEST):
+            part = records[at : at + RECORDS_PER_REQUEST]
+            answer = await http.post(
+                f"/v1/topics/{TOPIC}/records",
+                content=orjson.dumps({"records": part}),
+                headers={"content-type": "application/json"},
+            )
+            if answer.status_code != HTTPStatus.OK:
+                raise PublishError(f"POST {answer.url} gave {answer.status_code}: {answer.text[:500]}")
+            advance(len(part))
+
+
+async def publish_natively(client: Client, parts: Iterable[Rows], advance: Advance) -> None:
+    """Publish the rows part by part; while one is on its way, the next is made.
+
+    Raises:
+        TidelogError: the node refused something.
+    """
+    async with client.producer(TOPIC) as producer:
+
+        async def send(rows: Rows) -> None:
+            receipts = await producer.send_many(rows.values, keys=rows.keys)
+            advance(len(receipts))
+
+        under_way: asyncio.Task[None] | None = None
+        try:
+            for rows in parts:
+                if under_way is not None:
+                    await under_way
+                under_way = asyncio.create_task(send(rows))
+                await asyncio.sleep(0)  # lets it start before the next part is made
+            if under_way is not None:
+                await under_way
+        finally:
+            if under_way is not None:
+                under_way.cancel()

@@ -1,0 +1,83 @@
+"""The Spark job: flights and mean departure delay by carrier, read from the topic.
+
+It is a process of its own (`python -m tidelog_demo.spark_job BOOTSTRAP TOPIC`, one JSON line on stdout), because a
+Java runtime in the demonstration's process could not be left on Ctrl-C: a call into it blocks until Spark is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict
+from typing import Final
+
+from tidelog_demo.source import CarrierStats
+
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+class SparkJobError(Exception):
+    """The job failed; what it said is on stderr."""
+
+
+async def stats_by_carrier(bootstrap: str, topic: str) -> list[CarrierStats]:
+    """Run the job and return its lines, most flights first. Cancelling ends the job's process.
+
+    Raises:
+        SparkJobError: it ended with an error.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__, bootstrap, topic,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+    if process.returncode:
+        raise SparkJobError(f"the Spark job ended with code {process.returncode}; its message stands above")
+    lines = output.splitlines()
+    if not lines:
+        raise SparkJobError("the Spark job printed no result")
+    return [CarrierStats(**line) for line in json.loads(lines[-1])]
+
+
+def run(bootstrap: str, topic: str) -> list[CarrierStats]:
+    """Group the topic's JSON values by the record's key, in this process."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - only the job's process needs Spark
+
+    from pyspark_tidelog import local_spark  # noqa: PLC0415 - likewise
+
+    spark = local_spark("flights by carrier")
+    try:
+        records = spark.read.format("tidelog").option("bootstrap", bootstrap).option("subscribe", topic).load()
+        flight = sql.from_json(records["value"].cast("string"), "dep_delay double")
+        rows = (
+            records.select(records["key"].cast("string").alias("carrier"), flight.alias("flight"))
+            .groupBy("carrier")
+            .agg(sql.count("*").alias("flights"), sql.avg("flight.dep_delay").alias("delay"))
+            .orderBy(sql.desc("flights"))
+            .collect()
+        )
+    finally:
+        spark.stop()
+    return [CarrierStats(row["carrier"], row["flights"], row["delay"]) for row in rows]
+
+
+def main() -> None:
+    """Run the job and print its lines as JSON."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Spark cleans up behind itself
+    bootstrap, topic = sys.argv[1:]
+    print(json.dumps([asdict(line) for line in run(bootstrap, topic)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A WebSocket subscriber that counts flights as they come in, and checks that none is missing or comes twice.
+
+It speaks the subprotocol `tidelog.v1.json`: subscribe with some credit, give credit back for what was received.
+Offsets of a partition are contiguous, so a gap or a repeat shows in the first record of a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+SUBPROTOCOL: Final = "tidelog.v1.json"
+CREDIT_RECORDS: Final = 20_000
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+SILENCE_S_MAX: Final = 60.0
+"""Nothing for so long while records are still expected: something is broken."""
+
+_SID: Final = 1
+
+
+class SubscriberError(Exception):
+    """The subscription failed, fell silent, or lost or repeated a record."""
+
+
+class Counter:
+    """Counts the records of batch messages and checks their offsets, partition by partition.
+
+    Attributes:
+        records: how many have come.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._next_offset: dict[int, int] = defaultdict(int)
+
+    def receive(self, batch: dict[str, Any]) -> int:
+        """Take one batch message's content and return how many records it brought.
+
+        Raises:
+            SubscriberError: a gap or a repeat.
+        """
+        partition, records = batch["partition"], batch["records"]
+        expected = self._next_offset[partition]
+        end = expected + len(records)
+        if records and (records[0]["offset"] != expected or batch["next_offset"] != end):
+            raise SubscriberError(
+                f"partition {partition} went from {expected} to {records[0]['offset']}..{batch['next_offset']} "
+                f"with {len(records)} records"
+            )
+        self._next_offset[partition] = end
+        self.records += len(records)
+        return len(records)
+
+
+async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int], None], ready: asyncio.Event) -> None:
+    """Count the records of `topic` from its beginning until `expected` have come.
+
+    Args:
+        url: the gateway's WebSocket.
+        topic: what to subscribe to; it must be there.
+        expected: how many records to wait for.
+        counted: told the number of records of each message.
+        ready: set as soon as the subscription stands.
+
+    Raises:
+        SubscriberError: an error from the gateway, a gap or a repeat, or nothing for `SILENCE_S_MAX`.
+    """
+    async with connect(
+        url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MESSAGE_BYTES_MAX, proxy=None
+    ) as connection:
+        credit = {"records": CREDIT_RECORDS}
+        await _send(connection, {"id": 1, "sub": {"sid": _SID, "topic": topic, "from": "earliest", "credit": credit}})
+        counter = Counter()
+        while counter.records < expected:
+            message = await _receive(connection)
+            if "batch" in message:
+                records = counter.receive(message["batch"])
+                counted(records)
+                await _send(connection, {"credit": {"sid": _SID, "records": records}})
+            elif "ok" in message:
+                ready.set()
+            else:
+                raise SubscriberError(f"the gateway ended the subscription: {message}")
+        if counter.records > expected:
+            raise SubscriberError(f"{counter.records} records came over the WebSocket; {expected} were published")
+
+
+async def _send(connection: ClientConnection, message: dict[str, Any]) -> None:
+    await connection.send(orjson.dumps(message).decode())
+
+
+async def _receive(connection: ClientConnection) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(SILENCE_S_MAX):
+            message: dict[str, Any] = orjson.loads(await connection.recv())
+    except TimeoutError as error:
+        raise SubscriberError(f"nothing came over the WebSocket for {SILENCE_S_MAX:.0f} s") from error
+    return message
