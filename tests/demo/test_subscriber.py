@@ -40,8 +40,7 @@ async def _gateway(messages: list[dict[str, Any]], got: list[dict[str, Any]]) ->
         got.append(json.loads(await connection.recv()))
         for message in messages:
             await connection.send(json.dumps(message))
-        async for text in connection:
-            got += [json.loads(text)]  # as it comes: the test looks while the connection is open
+        got.extend([json.loads(text) async for text in connection])
 
     async with serve(talk, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
         port = server.sockets[0].getsockname()[1]
