@@ -121,7 +121,7 @@ def arrow_body(codec: Codec = Codec.NONE, **arrays: pa.Array[Any]) -> pa.Buffer:
     if codec is Codec.NONE:
         return columns.serialize()
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec(codec.name.lower()), use_threads=False)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if codec is Codec.LZ4 else "zstd", use_threads=False)
     with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
         writer.write_batch(columns)
         end = sink.tell()

@@ -12,6 +12,12 @@ from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical, colum
 from tidelog_proto.header import Flags
 from tidelog_proto.limits import TAG_BYTES_MAX
 
+
+def rows(columns: pa.RecordBatch, name: str) -> list[Any]:
+    array: Any = columns.column(name)
+    return list(array.to_pylist())
+
+
 ALL = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS | Flags.TAG
 
 
@@ -47,7 +53,7 @@ def test_columns_hold_what_was_given(records: Given) -> None:
     columns.validate(full=True)
     assert columns.column("value").to_pylist() == records.values
     if records.headers is not None:
-        pairs = [[(pair["key"], pair["value"]) for pair in one] for one in columns.column("headers").to_pylist()]
+        pairs = [[(pair["key"], pair["value"]) for pair in one] for one in rows(columns, "headers")]
         assert pairs == records.headers
     assert canonical(columns).equals(columns)
     flags_of(columns.schema)
@@ -138,7 +144,7 @@ def test_every_kind_of_timestamp_becomes_utc_microseconds(array: pa.Array[Any], 
     assert columns.column("timestamp").view(pa.int64()).to_pylist() == [expected_us]
 
 
-HEADER_ROWS = [[("a", b"1"), ("a", None)], [], [("b", b"")]]
+HEADER_ROWS: list[list[tuple[str, bytes | None]]] = [[("a", b"1"), ("a", None)], [], [("b", b"")]]
 HEADER_DICTS = [[{"key": key, "value": value} for key, value in row] for row in HEADER_ROWS]
 
 
@@ -161,16 +167,16 @@ def test_every_kind_of_headers_becomes_lists_of_structs(array: pa.Array[Any]) ->
 
 def test_null_header_lists_become_empty_even_when_they_hide_something() -> None:
     hidden = pa.ListArray.from_arrays(
-        pa.array([0, 1, 2, 3]),
+        pa.array([0, 1, 2, 3], pa.int32()),
         pa.array([{"key": key, "value": b""} for key in "abc"], HEADERS_TYPE.value_type),
         mask=pa.array([False, True, False]),
     )
     columns = canonical(pa.record_batch({"value": pa.nulls(3, pa.binary()), "headers": hidden}))
-    keys = [[pair["key"] for pair in one] for one in columns.column("headers").to_pylist()]
+    keys = [[pair["key"] for pair in one] for one in rows(columns, "headers")]
     assert keys == [["a"], [], ["c"]]
     assert columns.column("headers").null_count == 0
     sliced = pa.record_batch({"value": pa.nulls(2, pa.binary()), "headers": hidden.slice(1)})
-    assert [len(one) for one in canonical(sliced).column("headers").to_pylist()] == [0, 1]
+    assert [len(one) for one in rows(canonical(sliced), "headers")] == [0, 1]
 
 
 @pytest.mark.parametrize(

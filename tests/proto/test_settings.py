@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, Field
+
 from tidelog_proto.settings import SettingsError, load_settings
 
 
