@@ -34,14 +34,20 @@ class GroupOffsets:
     def prepare(
         self, key: OffsetKey, *, next_offset: int, note: str, reset: bool, now_us: int
     ) -> pb.OffsetRecord | None:
-        """Return the record to write for a commit, or None when an equal or newer position already stands.
+        """Return the record to write for a commit, or None when an equal or newer position is durable.
 
-        What was prepared but is not yet durable counts: two commits on their way keep their order.
+        What was prepared but is not yet durable counts: two commits on their way keep their order. One that
+        is overtaken by a pending record repeats it, so that its reply too comes after something durable.
         """
-        newest = self._pending.get(key) or self._records.get(key)
-        if newest is not None and not reset and next_offset <= newest.next_offset:
-            if next_offset < newest.next_offset or note == newest.note:
-                return None
+        pending = self._pending.get(key)
+        newest = pending or self._records.get(key)
+        if newest is not None and not reset:
+            behind = next_offset < newest.next_offset
+            repeated = next_offset == newest.next_offset and note == newest.note
+            if behind or repeated:
+                if pending is None:
+                    return None
+                next_offset, note = pending.next_offset, pending.note
         record = pb.OffsetRecord(
             group=key.group,
             topic_id=key.topic_id,

@@ -164,8 +164,9 @@ def _find(state: ProducerState, header: BatchHeader) -> StoredBatch:
                 return stored
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"sequence {header.base_sequence} was stored with {stored.end_sequence - stored.base_sequence} records, "
-                f"the retry has {header.record_count}: a batch must not change between attempts",
+                f"sequence {header.base_sequence} was stored with another number of records "
+                f"({stored.end_sequence - stored.base_sequence}, not {header.record_count}): "
+                "a batch must not change between attempts",
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,

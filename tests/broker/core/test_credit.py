@@ -1,0 +1,48 @@
+"""A subscription's credit: both kinds count, at most one batch too much, partitions take turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.credit import CREDIT_MAX, Subscription
+from tidelog_proto.errors import ProtocolError
+
+A, B = (b"a", 0), (b"b", 0)
+
+
+def test_sending_stops_when_either_kind_of_credit_is_spent() -> None:
+    subscription = Subscription(1, credit_records=10, credit_bytes=100)
+    subscription.add(A, 5)
+    subscription.spend(A, records=8, size_bytes=150, next_offset=13)
+    assert not subscription.may_send
+    subscription.grant(records=0, size_bytes=51)
+    assert subscription.may_send
+    subscription.spend(A, records=2, size_bytes=1, next_offset=15)
+    assert not subscription.may_send
+    assert subscription.positions == {A: 15}
+
+
+def test_no_credit_sends_nothing_and_credit_has_a_ceiling() -> None:
+    subscription = Subscription(1, credit_records=0, credit_bytes=10)
+    assert not subscription.may_send
+    subscription.grant(records=2**63, size_bytes=2**63)
+    assert subscription.credit_records == CREDIT_MAX
+
+
+def test_partitions_take_turns_and_are_named_once() -> None:
+    subscription = Subscription(1, credit_records=1, credit_bytes=1)
+    subscription.add(A, 0)
+    subscription.add(B, 0)
+    assert subscription.turns() == [A, B]
+    assert subscription.turns() == [B, A]
+    with pytest.raises(ProtocolError, match="twice"):
+        subscription.add(A, 3)
+    subscription.remove(B)
+    assert subscription.turns() == [A]
+
+
+def test_a_position_never_goes_back() -> None:
+    subscription = Subscription(1, credit_records=9, credit_bytes=9)
+    subscription.add(A, 5)
+    with pytest.raises(AssertionError):
+        subscription.spend(A, records=1, size_bytes=1, next_offset=5)
