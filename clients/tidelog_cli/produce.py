@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import sys
 import time
@@ -18,9 +17,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 
-from tidelog import Client, Producer, Receipts, TidelogError
+from tidelog import Client, Producer, Receipts
+from tidelog.errors import TidelogError
+from tidelog.receipts import PendingReceipts
 from tidelog_cli.background import in_background
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed, exit_code_of
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed, describe, exit_code_of
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json
 from tidelog_cli.session import with_client
 from tidelog_cli.sources import Format, format_of, read_file, read_stream
@@ -118,32 +119,27 @@ async def publish(
         CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
     """
     published = Published()
-    shown = progress.add_task("publishing", total=None)
-    in_flight: deque[tuple[asyncio.Task[Receipts], int]] = deque()
+    shown = progress.add_task("publishing", total=None, size="", rate="")
+    in_flight: deque[tuple[PendingReceipts, int]] = deque()
     try:
         async for batch in batches:
-            sending = asyncio.create_task(producer.send_arrow(batch, partition=partition))
-            in_flight.append((sending, batch.nbytes))
+            in_flight.append((await producer.enqueue_arrow(batch, partition=partition), batch.nbytes))
             while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
                 await _settle(in_flight, published)
-                _show(progress, shown, published)
+            _show(progress, shown, published)
         while in_flight:
             await _settle(in_flight, published)
             _show(progress, shown, published)
-    except TidelogError as error:
+    except (TidelogError, TypeError, ValueError) as error:
         raise CommandFailed(
-            f"{error} ({published.records:,} records were acknowledged before)", exit_code_of(error)
+            f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
         ) from error
-    finally:
-        for sending, _ in in_flight:
-            sending.cancel()
-        await asyncio.gather(*(sending for sending, _ in in_flight), return_exceptions=True)
     return published
 
 
-async def _settle(in_flight: deque[tuple[asyncio.Task[Receipts], int]], published: Published) -> None:
-    sending, size_bytes = in_flight.popleft()
-    published.add(await sending, size_bytes)
+async def _settle(in_flight: deque[tuple[PendingReceipts, int]], published: Published) -> None:
+    receipts, size_bytes = in_flight.popleft()
+    published.add(await receipts, size_bytes)
 
 
 def _read_all(names: list[str], file_format: Format | None, key_field: str | None) -> Iterator[pa.RecordBatch]:

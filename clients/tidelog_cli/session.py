@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidelog import Client
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 
 _ResultT = TypeVar("_ResultT")
 
@@ -20,15 +19,11 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
         work: what to do; Ctrl-C cancels it, and it may still clean up.
 
     Raises:
-        CommandFailed: no address was given.
         TidelogError: whatever the client raises.
     """
-    addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
-    if not addresses:
-        raise CommandFailed("--bootstrap names no address; give HOST:PORT", EXIT_USAGE)
 
     async def run() -> _ResultT:
-        async with Client(addresses, client_id="tidelog-cli") as client:
+        async with Client(bootstrap, client_id="tidelog-cli") as client:
             return await work(client)
 
     return asyncio.run(run())

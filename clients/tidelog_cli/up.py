@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidelog import Client, TidelogError
+from tidelog import Client
+from tidelog.errors import TidelogError
 from tidelog_cli.children import Child, running
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import JsonOption, bytes_text

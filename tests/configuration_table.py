@@ -1,0 +1,88 @@
+"""Write `docs/configuration.md` from the settings themselves: `python -m tests.configuration_table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tidelog_broker.config import NodeSettings
+from tidelog_gateway.settings import GatewaySettings
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+Every setting has a default except the node's `data`. A process reads, the later winning over the earlier:
+
+1. the table `[node]` or `[gateway]` of a TOML file, named with `--config FILE`; one file serves every process;
+2. environment variables, `TIDELOG_NODE_` or `TIDELOG_GATEWAY_` and the key in capitals, lists with commas;
+3. options of the command line, where there is one for the key.
+
+A key that does not exist is an error with a suggestion. `KiB` and `MiB` below are 1,024 and 1,048,576 bytes; files and
+variables take plain numbers.
+
+```toml
+[node]
+data = "/var/lib/tidelog"
+host = "0.0.0.0"
+advertise_host = "log1.example.org"
+
+[gateway]
+bootstrap = ["log1.example.org:7400"]
+allowed_origins = ["https://app.example.org"]
+```
+
+Topics have settings of their own (`flush`, `retention_bytes`, `segment_bytes`): see `tidelog topic create --help`. The
+commands built on the client take `--bootstrap` or the variable `TIDELOG_BOOTSTRAP`, by default `127.0.0.1:7400`.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([INTRODUCTION, *_table("node", NodeSettings), *_table("gateway", GatewaySettings)])
+
+
+def _table(section: str, settings: type[BaseModel]) -> list[str]:
+    rows = [
+        f"| `{key}` | {_type_text(field)} | {_default_text(key, field)} | {_description(field)} |"
+        for key, field in settings.model_fields.items()
+    ]
+    return [f"## `[{section}]`", "", "| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
+
+
+def _type_text(field: FieldInfo) -> str:
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
+    name = {str: "text", int: "number", float: "number", bool: "true or false", Path: "path"}
+    if str(field.annotation).startswith("list"):
+        return "list"
+    return name[kinds[0]] if kinds[0] in name else str(kinds[0])
+
+
+def _default_text(key: str, field: FieldInfo) -> str:
+    default: Any = field.get_default(call_default_factory=True, validated_data={})
+    if default is PydanticUndefined:
+        return "(needed)"
+    if default is None:
+        return "none"
+    if isinstance(default, int) and "bytes" in key:
+        for unit, unit_bytes in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if default and default % unit_bytes == 0:
+                return f"{default // unit_bytes:,} {unit}"
+    if isinstance(default, list):
+        return f"`{', '.join(map(str, default))}`" if default else "empty"
+    return f"`{default}`"
+
+
+def _description(field: FieldInfo) -> str:
+    assert field.description, "every setting says what it means"
+    return field.description.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

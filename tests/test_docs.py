@@ -1,0 +1,123 @@
+"""The documentation names nothing that is not there.
+
+What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py. Other pages have no such blocks.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import typer
+
+from tidelog_cli.main import build_app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+RUN_PAGES = {ROOT / "README.md"}
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+PATH_LIKE = re.compile(r"(?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|svg|proto)")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    prose = FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands() -> dict[str, set[str]]:
+    """Return the command's sub-commands, each with its own."""
+    group = typer.main.get_command(build_app())
+    return {name: set(getattr(command, "commands", {})) for name, command in getattr(group, "commands", {}).items()}
+
+
+def invocations(page: Path) -> set[tuple[str, str | None]]:
+    """Return every `tidelog COMMAND [WORD]` that a page shows in code."""
+    text = page.read_text()
+    code = [*CODE_SPAN.findall(FENCE.sub("", text)), *(block for _, block in FENCE.findall(text))]
+    found = re.findall(r"(?:^|[\s|(])tidelog ([a-z]+)(?: ([a-z]+))?(?![\w.:=])", "\n".join(code), re.MULTILINE)
+    return {(command, word or None) for command, word in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_relative_link_resolves(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_snippets_that_say_they_run_are_run(page: Path) -> None:
+    languages = {language for language, _ in FENCE.findall(page.read_text())}
+    assert page in RUN_PAGES or not languages & {"bash", "sh", "shell", "python"}
+    assert "" not in languages, "say what a block is: bash, python, text, toml"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_exist(page: Path) -> None:
+    known = commands()
+    unknown = [
+        f"tidelog {command} {word or ''}"
+        for command, word in invocations(page)
+        if command not in known or (known[command] and word is not None and word not in known[command])
+    ]
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = page.read_text()
+    code = "\n".join([*CODE_SPAN.findall(text), *(block for _, block in FENCE.findall(text))])
+    assert set(re.findall(r"(?:^|\s)make ([a-z]+)", code, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = {
+        path
+        for span in CODE_SPAN.findall(FENCE.sub("", page.read_text()))
+        for path in PATH_LIKE.findall(span)
+        if span == path
+    }
+    places = (ROOT, page.parent, *(ROOT / folder for folder in ("broker", "proto", "clients", "gateway", "spark")))
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
+
+
+def test_every_page_is_in_an_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    decisions = (ROOT / "docs" / "adr" / "README.md").read_text()
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    records = [page.name for page in (ROOT / "docs" / "adr").glob("[0-9]*.md")]
+    assert [name for name in pages if f"({name})" not in index] == []
+    assert [name for name in records if f"({name})" not in decisions] == []
+
+
+def test_every_target_and_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [name for name in (*targets, *commands()) if name != "help" and f"`{name}`" not in readme] == []
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=page_id)
+def test_pictures_are_sound_and_fit_light_and_dark(picture: Path) -> None:
+    root = ET.parse(picture).getroot()
+    assert root.tag.endswith("svg")
+    assert root.find("{http://www.w3.org/2000/svg}desc") is not None
+    assert "prefers-color-scheme: dark" in picture.read_text()

@@ -1,0 +1,114 @@
+"""What can be checked of the Dockerfile without an engine to build it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import typer
+
+from tidelog_cli.main import build_app
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the Dockerfile's instructions as (name, arguments), continued lines joined."""
+    text = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
+
+
+def arguments_of(name: str) -> list[str]:
+    return [arguments for instruction, arguments in instructions() if instruction == name]
+
+
+def copied() -> list[str]:
+    """Return what comes from the build context."""
+    return [
+        source.removeprefix("./")
+        for arguments in arguments_of("COPY")
+        if not arguments.startswith("--from")
+        for source in arguments.split()[:-1]
+    ]
+
+
+def test_what_is_copied_exists_and_is_let_in() -> None:
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert sorted(copied()) == sorted(let_in)
+    assert [source for source in copied() if not (ROOT / source).exists()] == []
+
+
+def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
+    for source in copied():
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, tmp_path / source)
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "out"], cwd=tmp_path, check=True)
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    packages = {Path(name).parts[0] for name in zipfile.ZipFile(wheel).namelist() if name.endswith("py.typed")}
+    wanted = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert packages == {Path(package).name for package in wanted}
+
+
+def test_it_runs_the_command_as_nobody_special() -> None:
+    (entrypoint,) = arguments_of("ENTRYPOINT")
+    assert json.loads(entrypoint) == ["tidelog"]
+    assert "tidelog" in PROJECT["project"]["scripts"]
+    last_stage = instructions()[max(at for at, (name, _) in enumerate(instructions()) if name == "FROM") :]
+    assert [arguments for name, arguments in last_stage if name == "USER"] == ["tidelog"]
+    assert all("latest" not in arguments and ":" in arguments for arguments in arguments_of("FROM"))
+
+
+def test_the_default_command_is_a_valid_one() -> None:
+    (command,) = arguments_of("CMD")
+    name, *options = json.loads(command)
+    group = typer.main.get_command(build_app())
+    known = {option for parameter in group.commands[name].params for option in parameter.opts}  # type: ignore[attr-defined]  # a group has commands
+    assert {option for option in options if option.startswith("--")} <= known
+
+
+@pytest.fixture
+def health(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Answer every request with the given status; the value is the port."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param if self.path == "/livez" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("health", "healthy"), [(200, True), (503, False)], indirect=["health"])
+def test_the_health_check_tells_well_from_ill(health: int, healthy: bool) -> None:
+    (check,) = arguments_of("HEALTHCHECK")
+    interpreter, flag, code = json.loads(check.partition("CMD ")[2])
+    assert (interpreter, flag) == ("python", "-c")
+    code = code.replace(":7401/", f":{health}/")
+    assert str(health) in code
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (ended.returncode == 0) is healthy
+
+
+def test_the_ports_are_the_documented_ones() -> None:
+    assert arguments_of("EXPOSE") == ["7400 7401"]
