@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import canonical, columns_of, flags_of, schema_of
+from tidelog_proto.columns import canonical, columns_of, flags_of, schema_of, with_tight_headers
 from tidelog_proto.compression import encode_body, message_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import (
@@ -100,7 +100,7 @@ def encode_batch(
     base_timestamp_us, max_timestamp_us = (
         timestamp_range(columns.column(0)) if flags & Flags.TIMESTAMP else (now_us, now_us)
     )
-    body, uncompressed_length = encode_body(columns, codec)
+    body, uncompressed_length = encode_body(with_tight_headers(columns) if flags & Flags.HEADERS else columns, codec)
     if len(body) > BATCH_BYTES_MAX - HEADER_BYTES or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
         raise _too_large(f"{count} records in a body of {len(body)} bytes, {uncompressed_length} uncompressed")
     header = BatchHeader(

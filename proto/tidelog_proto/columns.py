@@ -129,6 +129,21 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
     return _assembled(given)
 
 
+def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return canonical columns whose header lists hold nothing but their headers.
+
+    Arrow's writer cuts most slices to size, but of a slice without any headers it writes the offsets of the whole
+    array that it was cut from.
+    """
+    at = columns.schema.get_field_index("headers")
+    if at < 0:
+        return columns
+    lists: Any = columns.column(at)
+    if len(lists.flatten()):
+        return columns
+    return columns.set_column(at, "headers", pa.repeat(pa.scalar([], HEADERS_TYPE), len(lists)))
+
+
 def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
     """Cast one column, naming it when that fails."""
     if name == "headers" and pa.types.is_map(array.type):

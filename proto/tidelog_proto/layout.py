@@ -18,6 +18,7 @@ from tidelog_proto.ipc_message import Message, padded
 
 _OFFSET_BYTES: Final = 4
 _TIMESTAMP_BYTES: Final = 8
+_WRITER_PADDING_BYTES: Final = 64
 
 
 class _Node(NamedTuple):
@@ -91,16 +92,19 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
             raise _corrupt(f"{node.name}: {length} entries in a batch of {record_count} records")
         if not 0 <= null_count <= (length if node.nullable else 0):
             raise _corrupt(f"{node.name}: {null_count} nulls")
-        _expect(node, "validity", next(buffers), -(-length // 8) if null_count else 0)
+        validity_bytes = -(-length // 8) if null_count else 0
+        _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))
         if node.offsets:
             offsets_bytes = next(buffers)
             # Arrow lets an array without entries go without offsets.
             if length or offsets_bytes:
-                _expect(node, "offsets", offsets_bytes, (length + 1) * _OFFSET_BYTES)
+                needed_bytes = (length + 1) * _OFFSET_BYTES
+                _expect(node, "offsets", offsets_bytes, needed_bytes, padded(needed_bytes))
         if node.data:
             data_bytes = next(buffers)
             if node.item_bytes:
-                _expect(node, "data", data_bytes, length * node.item_bytes)
+                needed_bytes = length * node.item_bytes
+                _expect(node, "data", data_bytes, needed_bytes, _at_most(needed_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -109,9 +113,14 @@ def _plan(flags: int) -> _Plan:
     return _Plan(nodes, sum(1 + node.offsets + node.data for node in nodes))
 
 
-def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int) -> None:
-    """Refuse a buffer that has not the size it needs, its padding counted or not."""
-    if actual_bytes not in (needed_bytes, padded(needed_bytes)):
+def _at_most(needed_bytes: int) -> int:
+    """Return how long a buffer of fixed-size items may be: of a slice, Arrow's writer cuts whole cache lines only."""
+    return -(-needed_bytes // _WRITER_PADDING_BYTES) * _WRITER_PADDING_BYTES
+
+
+def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int, most_bytes: int) -> None:
+    """Refuse a buffer that is too short, or longer than padding explains."""
+    if not needed_bytes <= actual_bytes <= most_bytes:
         raise _corrupt(f"{node.name}: {actual_bytes} bytes of {what} where {needed_bytes} are needed")
 
 

@@ -30,6 +30,17 @@ def test_every_combination_of_columns_and_codecs_comes_back(records: Given, code
     assert (batch.base_offset, batch.end_offset, len(batch)) == (offset, offset + len(records.values), len(batch))
 
 
+@given(records=given_records(max_size=80), codec=st.sampled_from(CODECS), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_every_slice_of_columns_can_be_sent(records: Given, codec: Codec, data: st.DataObject) -> None:
+    columns = records.columns()
+    start = data.draw(st.integers(0, columns.num_rows - 1))
+    part = columns.slice(start, data.draw(st.integers(1, columns.num_rows)))
+    encoded = encode_batch(part, now_us=NOW_US, codec=codec).to_bytes()
+    verify_batch(encoded)
+    assert RecordBatch.parse(encoded).to_arrow().equals(part)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_columns_by_themselves(codec: Codec) -> None:
     batch = RecordBatch.parse(encode_batch(EVERYTHING.columns(), now_us=1, codec=codec).to_bytes())
@@ -91,12 +102,20 @@ def test_slices(codec: Codec) -> None:
 
 
 def test_a_slice_of_columns_is_encoded_without_the_rest() -> None:
-    columns = columns_of([b"%d" % i * 50 for i in range(1000)], keys=[None if i % 3 else b"k" for i in range(1000)])
-    part = columns.slice(501, 2)
-    encoded = encode_batch(part, now_us=1)
-    assert encoded.length < 1000
-    assert verify_batch(encoded.to_bytes()).record_count == 2
-    assert RecordBatch.parse(encoded.to_bytes()).to_arrow().equals(part)
+    count = 1000
+    columns = columns_of(
+        [b"%d" % i * 50 for i in range(count)],
+        keys=[None if i % 3 else b"k" for i in range(count)],
+        timestamps_us=range(count),
+        headers=[[("h", b"%d" % i)] * (i % 3) for i in range(count)],
+    )
+    for start in (0, 1, 501, 998):
+        part = columns.slice(start, 2)
+        for codec in CODECS:
+            encoded = encode_batch(part, now_us=1, codec=codec)
+            assert encoded.length < 2000
+            assert verify_batch(encoded.to_bytes()).record_count == 2
+            assert RecordBatch.parse(encoded.to_bytes()).to_arrow().equals(part)
 
 
 def test_uncompressed_columns_are_not_copied() -> None:

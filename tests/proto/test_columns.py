@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from tests.proto.batches import EVERYTHING, NOW_US, Given, given_records
 
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical, columns_of, flags_of, schema_of
+from tidelog_proto.columns import (
+    HEADERS_TYPE,
+    TIMESTAMP_TYPE,
+    canonical,
+    columns_of,
+    flags_of,
+    schema_of,
+    with_tight_headers,
+)
 from tidelog_proto.header import Flags
 from tidelog_proto.limits import TAG_BYTES_MAX
 
@@ -213,3 +221,15 @@ def test_a_column_that_is_there_twice() -> None:
 def test_values_that_do_not_fit(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         canonical(pa.record_batch(columns))
+
+
+def test_a_slice_without_headers_leaves_the_others_behind() -> None:
+    columns = columns_of([b""] * 100, headers=[[("k", b"v")]] * 50 + [None] * 50)
+    part = columns.slice(60, 3)
+    tight = with_tight_headers(part)
+    assert tight.equals(part)
+    assert tight.serialize().size < part.serialize().size
+    some = columns.slice(49, 2)
+    assert with_tight_headers(some) is some
+    plain = columns_of([b""])
+    assert with_tight_headers(plain) is plain
