@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +94,9 @@ def local_spark(
         builder = builder.config(name, value)
     if SparkContext._gateway is not None:  # noqa: SLF001 - the only way to ask whether the Java process runs
         return builder.getOrCreate()
-    with _environment(_launch_environment(directory, log_level)):
+    with _environment(_launch_environment(directory, log_level)), warnings.catch_warnings():
+        # Starting imports pyspark's test helpers, which complain about a pandas that nobody here uses.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         session = builder.getOrCreate()
     atexit.register(_end_java)
     return session
