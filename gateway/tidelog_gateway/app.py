@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog import Client
+from tidelog.client import Client
 from tidelog.errors import TidelogError
 from tidelog_gateway import docs_page, fetch, offsets, publish, service, topics
 from tidelog_gateway.context import Gateway
@@ -71,7 +71,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            producers = Producers(client, limit=settings.producers_max)
+            producers = Producers(client, limit=settings.producers_max, delivery_timeout_s=settings.request_timeout_s)
             app.state.gateway = Gateway(settings, client, producers, metrics, budget)
             try:
                 yield

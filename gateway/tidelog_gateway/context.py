@@ -13,7 +13,7 @@ from fastapi import Depends, Path
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from tidelog import Client
+from tidelog.client import Client
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.problems import Problem

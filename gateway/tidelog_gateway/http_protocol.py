@@ -17,7 +17,7 @@ from typing import cast
 
 import h11
 import orjson
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
 
@@ -75,7 +75,8 @@ class BoundedProtocol(H11Protocol):
         self._answer_and_close(Problem(400, "malformed_request", msg))
 
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation leaves out that there is none at first
+        return cycle is not None and not cycle.response_complete
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)

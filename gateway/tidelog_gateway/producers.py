@@ -6,12 +6,18 @@ used ones. One that is in use is never closed under its users: it is retired, an
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
-from tidelog import Client, Producer
+from tidelog.client import Client
+from tidelog.errors import TidelogError
+from tidelog.producer import Producer
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -24,9 +30,10 @@ class _Entry:
 class Producers:
     """The producers of an application; at most `limit` of them are kept while idle."""
 
-    def __init__(self, client: Client, *, limit: int) -> None:
+    def __init__(self, client: Client, *, limit: int, delivery_timeout_s: float) -> None:
         self._client = client
         self._limit = limit
+        self._delivery_timeout_s = delivery_timeout_s
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -37,7 +44,9 @@ class Producers:
         """Lend the topic's producer for the length of the block."""
         entry = self._entries.get(topic)
         if entry is None:
-            entry = self._entries[topic] = _Entry(self._client.producer(topic))
+            entry = self._entries[topic] = _Entry(
+                self._client.producer(topic, delivery_timeout_s=self._delivery_timeout_s)
+            )
         self._entries.move_to_end(topic)
         entry.users += 1
         try:
@@ -46,28 +55,36 @@ class Producers:
         finally:
             entry.users -= 1
             if entry.retired and not entry.users:
-                await entry.producer.close()
+                await _close(topic, entry.producer)
 
     async def forget(self, topic: str) -> None:
         """Stop keeping the topic's producer: the topic is gone."""
         entry = self._entries.pop(topic, None)
         if entry is not None:
-            await self._retire(entry)
+            await self._retire(topic, entry)
 
     async def close(self) -> None:
         """Close every producer; what they have accepted is sent first."""
-        entries = list(self._entries.values())
+        entries = list(self._entries.items())
         self._entries.clear()
-        for entry in entries:
+        for topic, entry in entries:
             entry.retired = True
-            await entry.producer.close()
+            await _close(topic, entry.producer)
 
     async def _trim(self) -> None:
         while len(self._entries) > self._limit:
-            _, oldest = self._entries.popitem(last=False)
-            await self._retire(oldest)
+            topic, oldest = self._entries.popitem(last=False)
+            await self._retire(topic, oldest)
 
-    async def _retire(self, entry: _Entry) -> None:
+    async def _retire(self, topic: str, entry: _Entry) -> None:
         entry.retired = True
         if not entry.users:
-            await entry.producer.close()
+            await _close(topic, entry.producer)
+
+
+async def _close(topic: str, producer: Producer) -> None:
+    """Close a producer. What could not be delivered belongs to requests that were given up: that is for the log."""
+    try:
+        await producer.close()
+    except TidelogError as error:
+        _LOG.warning("closing the producer of %s: %s", topic, error)

@@ -2,11 +2,10 @@
 
 A body is validated whole before anything of it is sent; what the log then says is reported record by record:
 200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
-Records go out as columns through the application's one producer for the topic, so requests that arrive
-together travel together.
-
-Records that name a partition are sent apart from those that leave it to the key, so the order between the
-two kinds is not kept within a request; within each it is.
+Requests share the application's one producer for the topic. The records of small requests are handed to it one
+by one, so that those of many requests gather in one native batch; a large request is a batch by itself and goes
+out as columns. In a large request, records that name a partition are sent apart from those that leave it to the
+key, so the order between the two kinds is not kept; within each it is.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog import Producer
 from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.producer import Producer
+from tidelog.receipts import PendingReceipt
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -33,14 +33,16 @@ from tidelog_gateway.context import (
 )
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.records_in import Records, body_adapter, parse_body
-from tidelog_proto.batch import columns_of
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
+from tidelog_proto.names import check_topic_name
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 KEY_CHARS_MAX: Final = 4096
+LOOSE_RECORDS_MAX: Final = 64
+"""Up to this many records a request's records travel with those of others; more make a batch of their own."""
 
 Outcome = tuple[int, int] | TidelogError
 """A record's partition and offset, or why it has none."""
@@ -74,7 +76,7 @@ _REQUEST_BODY: Final[dict[str, Any]] = {
         "required": True,
         "content": {
             JSON: {
-                "schema": body_adapter(10_000).json_schema(ref_template="#/components/schemas/{model}"),
+                "schema": body_adapter().json_schema(ref_template="#/components/schemas/{model}"),
                 "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
             },
             RAW: {"schema": {"type": "string", "format": "binary"}},
@@ -119,8 +121,12 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
 def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
         raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
-    columns = columns_of([body], keys=None if key is None else [key.encode()], tags=None if tag is None else [tag])
-    return Records(columns, None if partition is None else [partition])
+    return Records(
+        [body],
+        keys=None if key is None else [key.encode()],
+        tags=None if tag is None else [tag],
+        partitions=None if partition is None else [partition],
+    )
 
 
 async def publish(
@@ -130,24 +136,21 @@ async def publish(
 
     Raises:
         TidelogError: all of them failed for one reason.
+        ProtocolError: the topic's name is none.
     """
-    groups = _groups(records)
-    outcomes: list[Outcome | None] = [None] * len(records)
+    check_topic_name(topic)
     async with gateway.producers.use(topic) as producer:
-        sent = await asyncio.gather(*(_send(producer, columns, number) for number, _, columns in groups))
-    for (_, indices, _), group in zip(groups, sent, strict=True):
-        for index, outcome in zip(indices, group, strict=True):
-            outcomes[index] = outcome
-    complete = [outcome for outcome in outcomes if outcome is not None]
-    assert len(complete) == len(records), "every record has an outcome"
-    stored = sum(1 for outcome in complete if not isinstance(outcome, TidelogError))
+        send = _send_loose if len(records) <= LOOSE_RECORDS_MAX else _send_columns
+        outcomes = await send(producer, records)
+    assert len(outcomes) == len(records), "every record has an outcome"
+    stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
-    first = complete[0]
+    first = outcomes[0]
     if isinstance(first, UnknownTopicError):
         await gateway.producers.forget(topic)
-    if isinstance(first, TidelogError) and all(_same(first, outcome) for outcome in complete):
+    if isinstance(first, TidelogError) and all(_same(first, outcome) for outcome in outcomes):
         raise first
-    return complete
+    return outcomes
 
 
 def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
@@ -163,19 +166,53 @@ def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
     return results, status
 
 
-def _groups(records: Records) -> list[tuple[int | None, list[int] | range, pa.RecordBatch]]:
-    """Split records by the partition that they ask for: (partition, places in the request, columns)."""
-    if records.partitions is None:
-        return [(None, range(len(records)), records.columns)]
-    indices: dict[int | None, list[int]] = {}
-    for index, number in enumerate(records.partitions):
-        indices.setdefault(number, []).append(index)
-    if len(indices) == 1:
-        return [(records.partitions[0], range(len(records)), records.columns)]
-    return [(number, places, records.columns.take(pa.array(places))) for number, places in indices.items()]
+async def _send_loose(producer: Producer, records: Records) -> list[Outcome]:
+    """Hand the records to the producer one by one; they travel with those of other requests."""
+    pending: list[PendingReceipt | TidelogError] = []
+    for index, value in enumerate(records.values):
+        try:
+            receipt = await producer.enqueue(
+                value,
+                key=records.keys[index] if records.keys else None,
+                headers=records.headers[index] if records.headers else None,
+                tag=records.tags[index] if records.tags else None,
+                partition=records.partitions[index] if records.partitions else None,
+                timestamp_us=records.timestamps_us[index] if records.timestamps_us else None,
+            )
+        except TidelogError as error:
+            pending.append(error)
+        else:
+            pending.append(receipt)
+    return [await _outcome(each) for each in pending]
 
 
-async def _send(producer: Producer, columns: pa.RecordBatch, partition: int | None) -> list[Outcome]:
+async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
+    if isinstance(pending, TidelogError):
+        return pending
+    try:
+        receipt = await pending
+    except TidelogError as error:
+        return error
+    return receipt.partition, receipt.offset
+
+
+async def _send_columns(producer: Producer, records: Records) -> list[Outcome]:
+    """Send the records as columns, one group for each partition that is asked for."""
+    columns = records.columns()
+    places: dict[int | None, list[int]] = {}
+    for index, number in enumerate(records.partitions or [None] * len(records)):
+        places.setdefault(number, []).append(index)
+    groups = [
+        (number, columns if len(places) == 1 else columns.take(pa.array(indices))) for number, indices in places.items()
+    ]
+    sent = await asyncio.gather(*(_send_group(producer, group, number) for number, group in groups))
+    outcomes: dict[int, Outcome] = {}
+    for indices, group_outcomes in zip(places.values(), sent, strict=True):
+        outcomes.update(zip(indices, group_outcomes, strict=True))
+    return [outcomes[index] for index in range(len(records))]
+
+
+async def _send_group(producer: Producer, columns: pa.RecordBatch, partition: int | None) -> list[Outcome]:
     """Send one group and return each record's outcome; a failure is every record's of the group."""
     try:
         receipts = await producer.send_arrow(columns, partition=partition)

@@ -1,8 +1,8 @@
-"""Records as clients write them in JSON, checked exactly and turned into columns.
+"""Records as clients write them in JSON, checked exactly and decoded.
 
 Validation runs in pydantic's core over typed dictionaries (0.6 us a record here; a model instance per record
 costs several times that) and says where each fault is as a JSON pointer. What the types cannot say, that a
-value fits its encoding, is checked while the columns are made. Nothing is published from a body with a fault.
+value fits its encoding, is checked while they are decoded. Nothing is published from a body with a fault.
 
 A value of null is a tombstone in every encoding, `json` included; a value that is missing is an error.
 `key_encoding` and a header's third item exist so that whatever a fetch gives can be published as it came.
@@ -16,10 +16,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from tidelog_gateway.problems import invalid, pointer, validation_errors
 from tidelog_proto.batch import columns_of
@@ -49,46 +50,62 @@ class JsonRecord(TypedDict):
     timestamp_ms: NotRequired[Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)] | None]
 
 
+@with_config(_STRICT)
+class JsonBody(TypedDict):
+    """A body of records."""
+
+    records: Annotated[list[JsonRecord], Field(min_length=1)]
+
+
 @dataclass(slots=True)
 class Records:
-    """What one request publishes, as columns.
+    """What one request publishes: lists of equal length in the order of the request, None for unused ones.
 
     Attributes:
-        columns: canonical columns, one row a record, in the order of the request.
-        partitions: the partition that each record asks for; None when no record asks for one.
+        values: None is a tombstone.
+        partitions: the partition that each record asks for; None leaves it to the key.
     """
 
-    columns: pa.RecordBatch
-    partitions: list[int | None] | None
+    values: list[bytes | None]
+    keys: list[bytes | None] | None = None
+    headers: list[list[tuple[str, bytes | None]]] | None = None
+    tags: list[str | None] | None = None
+    timestamps_us: list[int] | None = None
+    partitions: list[int | None] | None = None
 
     def __len__(self) -> int:
-        return int(self.columns.num_rows)
+        return len(self.values)
+
+    def columns(self) -> pa.RecordBatch:
+        """Return the records as canonical columns (the partitions are no column)."""
+        return columns_of(
+            self.values, keys=self.keys, timestamps_us=self.timestamps_us, headers=self.headers, tags=self.tags
+        )
 
 
-@lru_cache(maxsize=8)
-def body_adapter(records_max: int) -> TypeAdapter[Any]:
-    """Return the validator of a whole body `{"records": [...]}` with 1 to `records_max` records."""
-    body = with_config(_STRICT)(
-        TypedDict("Body", {"records": Annotated[list[JsonRecord], Field(min_length=1, max_length=records_max)]})  # type: ignore[misc] # the bound is a setting, so the type is made at run time
-    )
-    return TypeAdapter(body)
+@lru_cache(maxsize=1)
+def body_adapter() -> TypeAdapter[JsonBody]:
+    """Return the validator of a whole body."""
+    return TypeAdapter(JsonBody)
 
 
 def parse_body(body: bytes, *, records_max: int, now_us: int) -> Records:
-    """Read a JSON body into columns.
+    """Read a JSON body of at most `records_max` records into lists.
 
     Raises:
         Problem: 422 with a pointer for everything that is wrong (the first few of it).
     """
     try:
-        parsed = body_adapter(records_max).validate_json(body)
+        records = body_adapter().validate_json(body)["records"]
     except ValidationError as error:
         raise invalid(validation_errors(error.errors(include_url=False, include_input=False))) from error
-    return records_of(parsed["records"], now_us=now_us)
+    if len(records) > records_max:
+        raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
+    return records_of(records, now_us=now_us)
 
 
 def records_of(records: Sequence[JsonRecord], *, now_us: int, path: Sequence[str | int] = ("records",)) -> Records:
-    """Turn validated records into columns; `path` is where the list stands in the message, for errors.
+    """Turn validated records into lists; `path` is where the list stands in the message, for errors.
 
     `now_us` stands in for the timestamps of records without one when others of the request have one.
 
@@ -111,15 +128,18 @@ def records_of(records: Sequence[JsonRecord], *, now_us: int, path: Sequence[str
         raise invalid(faults)
     stamps = [record.get("timestamp_ms") for record in records] if "timestamp_ms" in used else []
     partitions = [record.get("partition") for record in records] if "partition" in used else []
-    given = any(stamp is not None for stamp in stamps)
-    columns = columns_of(
+    return Records(
         values,
         keys=keys,
-        timestamps_us=[now_us if stamp is None else stamp * 1000 for stamp in stamps] if given else None,
         headers=headers,
         tags=tags,
+        timestamps_us=[now_us if stamp is None else stamp * 1000 for stamp in stamps] if _any_given(stamps) else None,
+        partitions=partitions if _any_given(partitions) else None,
     )
-    return Records(columns, partitions if any(number is not None for number in partitions) else None)
+
+
+def _any_given(column: Sequence[object]) -> bool:
+    return any(item is not None for item in column)
 
 
 def _keys(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list[dict[str, str]]) -> list[bytes | None]:

@@ -8,6 +8,7 @@ base64, and the encoding beside them says so.
 from __future__ import annotations
 
 import base64
+from bisect import bisect_right
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ class BatchReader:
         self.end_offset = batch.end_offset
         self._columns = batch.to_arrow()
         self._timestamp_us = batch.header.base_timestamp_us
-        self._ends = pc.cumulative_sum(payload_sizes(self._columns))
+        self._ends: Any = pc.cumulative_sum(payload_sizes(self._columns))
         self._at = 0
 
     def __len__(self) -> int:
@@ -43,11 +44,10 @@ class BatchReader:
         assert records_max >= 1, "ask only for records that may be taken"
         assert len(self) > 0, "ask only while there are records"
         before = self._ends[self._at - 1].as_py() if self._at else 0
-        window = self._ends.slice(self._at, records_max)
-        fitting = pc.sum(pc.less_equal(window, before + bytes_max)).as_py() or 0
-        count = max(1, fitting)
+        window = self._ends.slice(self._at, records_max).to_pylist()
+        count = max(1, bisect_right(window, before + bytes_max))
         rows = rows_of(self._columns.slice(self._at, count), self.next_offset, self._timestamp_us)
-        payload_bytes = window[count - 1].as_py() - before
+        payload_bytes = window[count - 1] - before
         self._at += count
         self.next_offset = self.next_offset + count if len(self) else self.end_offset
         return rows, payload_bytes

@@ -46,7 +46,7 @@ class GatewayServer(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override] # uvicorn says Generator, which this is
+    def capture_signals(self) -> Iterator[None]:
         """Turn SIGTERM and SIGINT into a graceful stop; a second SIGINT stops at once."""
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)

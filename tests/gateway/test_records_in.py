@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.records_in import Records, parse_body
+
+NOW_US = 1_700_000_000_000_000
+
+
+def parse(*records: Any, records_max: int = 100) -> Records:
+    return parse_body(json.dumps({"records": list(records)}).encode(), records_max=records_max, now_us=NOW_US)
+
+
+def refused(body: bytes, *, records_max: int = 100) -> list[dict[str, str]]:
+    with pytest.raises(Problem) as caught:
+        parse_body(body, records_max=records_max, now_us=NOW_US)
+    assert caught.value.status == 422
+    errors: list[dict[str, str]] = caught.value.extra["errors"]
+    return errors
+
+
+def refused_records(*records: Any) -> list[dict[str, str]]:
+    return refused(json.dumps({"records": list(records)}).encode())
+
+
+def test_encodings_of_values() -> None:
+    records = parse(
+        {"value": "grüß"},
+        {"value": "aGk=", "value_encoding": "base64"},
+        {"value": {"a": [1, 2.5, None, "ü"], "big": 2**80}, "value_encoding": "json"},
+        {"value": "text", "value_encoding": "json"},
+        {"value": ""},
+    )
+    assert records.columns().column("value").to_pylist() == [
+        "grüß".encode(),
+        b"hi",
+        b'{"a":[1,2.5,null,"\xc3\xbc"],"big":1208925819614629174706176}',
+        b'"text"',
+        b"",
+    ]
+    assert records.columns().schema.names == ["value"]
+    assert records.partitions is None
+
+
+@pytest.mark.parametrize("encoding", ["utf8", "base64", "json"])
+def test_null_is_a_tombstone_in_every_encoding(encoding: str) -> None:
+    records = parse({"key": "k", "value": None, "value_encoding": encoding})
+    assert records.columns().column("value").to_pylist() == [None]
+
+
+def test_every_column() -> None:
+    records = parse(
+        {
+            "key": "/w==",
+            "key_encoding": "base64",
+            "value": "a",
+            "headers": [["h", "1"], ["h", None], ["raw", "/w==", "base64"]],
+            "tag": "t",
+            "partition": 3,
+            "timestamp_ms": 5,
+        },
+        {"value": "b"},
+    )
+    assert records.columns().column("key").to_pylist() == [b"\xff", None]
+    assert records.columns().column("headers").to_pylist() == [
+        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}, {"key": "raw", "value": b"\xff"}],
+        [],
+    ]
+    assert records.columns().column("tag").to_pylist() == ["t", None]
+    stamps: Any = records.columns().column("timestamp")
+    assert stamps.cast("int64").to_pylist() == [5000, NOW_US]
+    assert records.partitions == [3, None]
+
+
+def test_members_that_are_null_make_no_columns() -> None:
+    records = parse({"value": "a", "key": None, "timestamp_ms": None, "partition": None, "tag": None})
+    assert "timestamp" not in records.columns().schema.names
+    assert records.partitions is None
+
+
+@pytest.mark.parametrize(
+    ("record", "pointer"),
+    [
+        ({}, "/records/0/value"),
+        ({"value": 1}, "/records/0/value"),
+        ({"value": {"a": 1}}, "/records/0/value"),
+        ({"value": "a", "value_encoding": "latin1"}, "/records/0/value_encoding"),
+        ({"value": "!", "value_encoding": "base64"}, "/records/0/value"),
+        ({"value": "YQ", "value_encoding": "base64"}, "/records/0/value"),
+        ({"value": 5, "value_encoding": "base64"}, "/records/0/value"),
+        ({"value": "ü", "value_encoding": "base64"}, "/records/0/value"),
+        ({"value": "a", "key": 5}, "/records/0/key"),
+        ({"value": "a", "key": "!", "key_encoding": "base64"}, "/records/0/key"),
+        ({"value": "a", "partition": -1}, "/records/0/partition"),
+        ({"value": "a", "partition": "1"}, "/records/0/partition"),
+        ({"value": "a", "partition": 1.5}, "/records/0/partition"),
+        ({"value": "a", "partition": True}, "/records/0/partition"),
+        ({"value": "a", "timestamp_ms": -1}, "/records/0/timestamp_ms"),
+        ({"value": "a", "timestamp_ms": 10**18}, "/records/0/timestamp_ms"),
+        ({"value": "a", "headers": {"a": "b"}}, "/records/0/headers"),
+        ({"value": "a", "headers": [["a"]]}, "/records/0/headers/0"),
+        ({"value": "a", "headers": [["a", "b"], [None, "b"]]}, "/records/0/headers/1"),
+        ({"value": "a", "headers": [["a", "b", "hex"]]}, "/records/0/headers/0"),
+        ({"value": "a", "headers": [["a", "!", "base64"]]}, "/records/0/headers/0"),
+        ({"value": "a", "headers": [["a", 5]]}, "/records/0/headers/0/1"),
+        ({"value": "a", "tag": "x" * 4097}, "/records/0/tag"),
+        ({"value": "a", "tag": "ü" * 2049}, "/records/0/tag"),
+        ({"value": "a", "vlaue": "b"}, "/records/0/vlaue"),
+        ("text", "/records/0"),
+        (None, "/records/0"),
+    ],
+)
+def test_faults_are_located(record: Any, pointer: str) -> None:
+    assert pointer in [error["pointer"] for error in refused_records(record)]
+
+
+def test_the_index_is_that_of_the_wrong_record() -> None:
+    good = {"value": "a"}
+    assert [error["pointer"] for error in refused_records(good, {"value": 1}, good, {"value": 2})] == [
+        "/records/1/value",
+        "/records/3/value",
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"{}",
+        b'{"records":[]}',
+        b'{"records":{}}',
+        b'{"records":[{"value":"a"}],"more":1}',
+        b'{"records":[{"value":"\xff"}]}',
+        b'{"records":[{"value":"\\ud800"}]}',
+        b'{"records":[{"value":NaN,"value_encoding":"json"}]}',
+        b'{"records":[{"value":1e999,"value_encoding":"json"}]}',
+        b'{"records":[{"value":' + b"[" * 100_000 + b"]" * 100_000 + b',"value_encoding":"json"}]}',
+        b'{"records":[{"value":"a"}]} trailing',
+    ],
+)
+def test_bodies_that_are_no_records_are_refused(body: bytes) -> None:
+    assert refused(body)
+
+
+def test_too_many_records_are_refused() -> None:
+    assert parse({"value": "a"}, {"value": "b"}, records_max=2)
+    body = json.dumps({"records": [{"value": "a"}] * 3}).encode()
+    assert refused(body, records_max=2)[0]["pointer"] == "/records"
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
+    status = 200
+    try:
+        parse_body(body, records_max=10, now_us=NOW_US)
+    except Problem as problem:
+        status = problem.status
+    assert status in {200, 422}
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_any_values_travel_as_base64(values: list[bytes | None]) -> None:
+    records = parse(
+        *(
+            {"value": None if value is None else base64.b64encode(value).decode(), "value_encoding": "base64"}
+            for value in values
+        )
+    )
+    assert records.columns().column("value").to_pylist() == values

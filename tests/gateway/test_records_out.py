@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog_gateway.records_in import parse_body
+from tidelog_gateway.records_out import BatchReader, payload_sizes
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.header import stamp_owner
+
+
+def batch_of(values: Sequence[bytes | None], *, base_offset: int = 100, **columns: Any) -> RecordBatch:
+    encoded = encode_batch(columns_of(values, **columns), now_us=1_000_500)
+    data = bytearray(encoded.to_bytes())
+    stamp_owner(data, base_offset=base_offset, append_timestamp_us=0, epoch=0, owner_incarnation=1, previous_digest=0)
+    return RecordBatch.parse(bytes(data))
+
+
+def read(batch: RecordBatch, records_max: int = 1000, bytes_max: int = 10**9) -> list[list[dict[str, Any]]]:
+    reader = BatchReader(batch)
+    pieces = []
+    while len(reader):
+        pieces.append(reader.take(records_max, bytes_max)[0])
+    assert reader.next_offset == batch.end_offset
+    return pieces
+
+
+def test_rows_say_what_their_bytes_are() -> None:
+    (rows,) = read(batch_of([b"text", b"\xff", None, b""], keys=[b"k", b"\xfe", None, b""]))
+    assert rows == [
+        {"offset": 100, "timestamp_ms": 1000, "key": "k", "value": "text", "value_encoding": "utf8"},
+        {
+            "offset": 101,
+            "timestamp_ms": 1000,
+            "key": "/g==",
+            "key_encoding": "base64",
+            "value": "/w==",
+            "value_encoding": "base64",
+        },
+        {"offset": 102, "timestamp_ms": 1000, "key": None, "value": None, "value_encoding": "utf8"},
+        {"offset": 103, "timestamp_ms": 1000, "key": "", "value": "", "value_encoding": "utf8"},
+    ]
+
+
+def test_the_other_columns() -> None:
+    (rows,) = read(
+        batch_of(
+            [b"a", b"b", b"c"],
+            timestamps_us=[1999, 2000, 0],
+            headers=[[("h", b"1"), ("x", b"\xff")], None, [("n", None)]],
+            tags=["t", None, ""],
+        )
+    )
+    assert [row["timestamp_ms"] for row in rows] == [1, 2, 0]
+    assert [row["headers"] for row in rows] == [[["h", "1"], ["x", "/w==", "base64"]], [], [["n", None]]]
+    assert [row["tag"] for row in rows] == ["t", None, ""]
+
+
+def test_pieces_respect_both_limits_and_always_move() -> None:
+    batch = batch_of([b"x" * 10] * 5 + [b"y" * 100] + [b"x" * 10] * 4)
+    assert [len(piece) for piece in read(batch, records_max=3)] == [3, 3, 3, 1]
+    assert [len(piece) for piece in read(batch, bytes_max=30)] == [3, 2, 1, 3, 1]
+    assert [len(piece) for piece in read(batch, bytes_max=1)] == [1] * 10
+    assert [row["offset"] for piece in read(batch, bytes_max=30) for row in piece] == list(range(100, 110))
+
+
+def test_a_slice_begins_where_it_was_cut() -> None:
+    batch = batch_of([b"a", b"b", b"c"], headers=[[("h", b"1")], [("h", b"22")], []]).slice_from(101)
+    (rows,) = read(batch)
+    assert [(row["offset"], row["value"], row["headers"]) for row in rows] == [
+        (101, "b", [["h", "22"]]),
+        (102, "c", []),
+    ]
+
+
+def test_payload_counts_every_column() -> None:
+    columns = columns_of(
+        [b"12345", None, b""],
+        keys=[b"k", None, b"kk"],
+        headers=[[("name", b"123"), ("n", None)], None, [("ab", b"")]],
+        tags=["ü", None, "t"],
+    )
+    assert payload_sizes(columns).to_pylist() == [5 + 1 + 4 + 3 + 1 + 2, 0, 2 + 2 + 1]
+    assert payload_sizes(columns.slice(2)).to_pylist() == [5]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.binary(max_size=20)),
+            st.one_of(st.none(), st.binary(max_size=20)),
+            st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3),
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    st.integers(1, 5),
+    st.integers(0, 60),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_read_can_be_published_as_it_came(records: list[Any], records_max: int, bytes_max: int) -> None:
+    columns = columns_of(
+        [value for value, _, _ in records],
+        keys=[key for _, key, _ in records],
+        headers=[headers for _, _, headers in records],
+    )
+    encoded = encode_batch(columns, now_us=0)
+    pieces = read(RecordBatch.parse(encoded.to_bytes()), records_max=records_max, bytes_max=bytes_max)
+    rows = [
+        {name: part for name, part in row.items() if name not in {"offset", "timestamp_ms"}}
+        for piece in pieces
+        for row in piece
+    ]
+    again = parse_body(json.dumps({"records": rows}).encode(), records_max=100, now_us=0)
+    for name in ("value", "key", "headers"):
+        if name in again.columns().schema.names:
+            assert again.columns().column(name).to_pylist() == columns.column(name).to_pylist()
