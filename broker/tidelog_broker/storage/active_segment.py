@@ -131,6 +131,17 @@ class ActiveSegment:
         """Whether anything was appended."""
         return len(self.opened.index) > 0
 
+    def has_space(self, length_bytes: int) -> bool:
+        """Whether this much fits behind the end without asking the disk, and no growth ahead is due."""
+        left_bytes = self._allocated_bytes - self.end.position - length_bytes
+        return left_bytes >= 0 and not self._wants_growth(left_bytes)
+
+    def has_room(self, length_bytes: int) -> bool:
+        """Whether this much fits behind the end, with enough left that no growth ahead is due."""
+        left_bytes = self._allocated_bytes - self.end.position - length_bytes
+        grows = self._allocated_bytes < self._soft_max_bytes and not self._growing
+        return left_bytes >= (next_chunk_bytes(self._allocated_bytes) // 2 if grows else 0)
+
     def ensure_space(self, length_bytes: int) -> None:
         """Make sure of space for this much behind the end.
 
@@ -141,9 +152,7 @@ class ActiveSegment:
         if needed > self._allocated_bytes:
             self._grow_to(needed)
         preallocator = self._disk.preallocator
-        left_bytes = self._allocated_bytes - needed
-        wanted = left_bytes < next_chunk_bytes(self._allocated_bytes) // 2
-        if preallocator is not None and wanted and not self._growing and self._allocated_bytes < self._segment_bytes:
+        if preallocator is not None and self._wants_growth(self._allocated_bytes - needed):
             self._growing = preallocator.request(self._grow_ahead)
 
     def abandon(self) -> None:
@@ -201,6 +210,12 @@ class ActiveSegment:
             if self._allocated_bytes > self.end.position:
                 self.opened.file.truncate(self.end.position)
         write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
+
+    def _wants_growth(self, left_bytes: int) -> bool:
+        """Less than half a chunk is left, more will be used before the log rolls, and nobody is at it."""
+        if self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes:
+            return False
+        return left_bytes < next_chunk_bytes(self._allocated_bytes) // 2
 
     def _grow_to(self, size_bytes: int) -> None:
         with self._space_lock:

@@ -18,12 +18,12 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk, OpenSegment
-from tidelog_broker.storage.errors import DamagedError, DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.errors import DamagedError, DiskFullError, LimboError, StorageFailedError, is_disk_full
 from tidelog_broker.storage.index import SegmentEnd
 from tidelog_broker.storage.reading import read_batches, read_headers
 from tidelog_broker.storage.recovery import Damage, LastSegment, recover_epoch, remove_epoch_dir, remove_segment
 from tidelog_broker.storage.sealed_segment import SealedSegment
-from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields, padded
+from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, Buffer, digest_after
@@ -107,7 +107,7 @@ class EpochLog:
             disk.fs.rename(unnamed, directory)
             disk.fs.sync_dir(directory.parent)
         except OSError as error:
-            raise _space_or_failure(f"epoch {epoch} cannot begin in {directory}", error) from error
+            raise space_or_failure(f"epoch {epoch} cannot begin in {directory}", error) from error
         return cls.open(disk, directory, segment_bytes=segment_bytes)
 
     @classmethod
@@ -152,6 +152,11 @@ class EpochLog:
         return self._end.offset
 
     @property
+    def oldest_end_offset(self) -> int:
+        """The end of the oldest segment."""
+        return self._segments[0].end_offset
+
+    @property
     def end_digest(self) -> int:
         """The running digest at the end."""
         return self._end.digest
@@ -168,17 +173,28 @@ class EpochLog:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def reserve(self, lengths_bytes: Sequence[int]) -> None:
-        """Make sure of the space for a group of batches of these lengths, rolling to a new segment if need be.
+    def has_room(self, needed_bytes: int) -> bool:
+        """Whether `reserve` for this much would find the space there already; does not touch the disk."""
+        active = self._active
+        if active is None or self._failure or self.damage is not None:
+            return False
+        return not self._must_roll(active, needed_bytes + MARK_BYTES) and active.has_space(needed_bytes + MARK_BYTES)
+
+    def reserve(self, needed_bytes: int) -> None:
+        """Make sure of the space for a group, rolling to a new segment if need be.
+
+        Args:
+            needed_bytes: the sum of `padded(length)` of the group's batches.
 
         Raises:
             DiskFullError: no space; nothing has changed and the log goes on.
-            StorageFailedError: the log is failed, sealed or in LIMBO.
+            LimboError: the log is damaged.
+            StorageFailedError: the log is failed or sealed.
         """
         active = self._writable()
-        needed = MARK_BYTES + sum(map(padded, lengths_bytes))
+        needed = MARK_BYTES + needed_bytes
         try:
-            if active.has_batches and active.end.position + needed > self.segment_bytes:
+            if self._must_roll(active, needed):
                 active = self._roll(active)
             active.ensure_space(needed)
         except OSError as error:
@@ -357,7 +373,7 @@ class EpochLog:
         start_offset = segments[0].base_offset
         if not start_offset <= offset <= end_offset:
             if self.damage is not None and offset > end_offset:
-                raise DamagedError(self.damage.path, self.damage.position, self.damage.reason)
+                raise DamagedError.at(self.damage.path, self.damage.position, self.damage.reason)
             raise self._out_of_range(offset, start_offset, end_offset)
         return segments[max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1) :]
 
@@ -391,10 +407,14 @@ class EpochLog:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
         if self.damage is not None:
-            raise StorageFailedError(f"{self.directory} is in LIMBO: {self.damage.reason} ({self.damage.path})")
+            raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
         if self._active is None:
             raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")
         return self._active
+
+    def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
+        """A group never spans two segments; one that is larger than a segment gets one to itself."""
+        return active.has_batches and active.end.position + needed_bytes > self.segment_bytes
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
@@ -475,5 +495,6 @@ def _reopen(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool
     )
 
 
-def _space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
+def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
+    """Return the storage's error for an operating system's."""
     return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")

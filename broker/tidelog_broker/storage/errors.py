@@ -4,11 +4,12 @@
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
         ├── StorageFailedError   a write or a sync failed: this log takes nothing more, for good
-        └── DamagedError         bytes that were synced once are not what they were
+        ├── DamagedError         bytes that were synced once are not what they were
+        └── LimboError           an append to a log that is damaged
     NodeDirError                 the data directory cannot be used as it is: for the person who starts the node
     └── NodeDirLockedError       another process has it open
 
-The first three are protocol errors, so that the boundary of the node turns them into replies without a table
+These are protocol errors, so that the boundary of the node turns them into replies without a table
 of its own.
 """
 
@@ -40,19 +41,22 @@ class StorageFailedError(StorageError):
 
 
 class DamagedError(StorageError):
-    """Synced bytes have changed or are gone (LIMBO).
+    """Synced bytes have changed or are gone (LIMBO)."""
 
-    Attributes:
-        path: the damaged file.
-        position: where in it, in bytes.
-    """
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.LIMBO, message)
 
-    def __init__(self, path: Path, position: int, reason: str) -> None:
-        super().__init__(
-            pb.LIMBO, f"{path} is damaged at byte {position}: {reason}; repair it from another copy or a backup"
-        )
-        self.path = path
-        self.position = position
+    @classmethod
+    def at(cls, path: Path, position: int, reason: str) -> DamagedError:
+        """Return the error for damage at a byte of a file."""
+        return cls(f"{path} is damaged at byte {position}: {reason}; repair it from another copy or a backup")
+
+
+class LimboError(StorageError):
+    """The log is damaged and takes no appends until it is repaired (LIMBO); what is good of it can be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.LIMBO, message)
 
 
 class NodeDirError(Exception):

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog, ReadResult, State
-from tidelog_broker.storage.errors import DamagedError, StorageFailedError
+from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog, ReadResult, State, space_or_failure
+from tidelog_broker.storage.errors import DamagedError, LimboError, StorageFailedError
 from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.recovery import Damage, remove_epoch_dir
-from tidelog_broker.storage.segment import NEW_SUFFIX
+from tidelog_broker.storage.recovery import remove_epoch_dir
+from tidelog_broker.storage.segment import NEW_SUFFIX, SEGMENT_HEADER_BYTES
 from tidelog_broker.storage.snapshots import ProducerSnapshot, load_snapshot, save_snapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -63,74 +63,50 @@ def epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
 
 
 class PartitionLog:
-    """See the module. Made by `create` or `open`; appended to by one thread, read by any."""
+    """See the module. Made by `open`; appended to by one thread, read by any.
 
-    def __init__(self, disk: Disk, directory: Path, epochs: list[EpochLog]) -> None:
-        assert epochs
+    A partition that was never used has no epochs and no directory: it begins with `start_epoch`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        name: PartitionName,
+        epochs: Sequence[EpochLog],
+        *,
+        segment_bytes: int,
+        limbo: str | None = None,
+    ) -> None:
         self.directory = directory
+        self.name = name
+        self.segment_bytes = segment_bytes
+        """For epochs and segments that begin from now on."""
         self._disk = disk
+        self._limbo = limbo
         # Replaced as a whole, never changed: readers on other threads take it once.
         self._epochs = tuple(epochs)
 
     @classmethod
-    def create(
-        cls,
-        disk: Disk,
-        partitions_dir: Path,
-        name: PartitionName,
-        *,
-        epoch: int = 0,
-        start_offset: int = 0,
-        segment_bytes: int,
+    def open(
+        cls, disk: Disk, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
     ) -> PartitionLog:
-        """Make the partition's directory with its first epoch; it is there durably and complete, or not at all.
+        """Recover every epoch of a partition; one that is damaged is opened all the same, see `limbo`.
 
         Raises:
-            DiskFullError, StorageFailedError: as `EpochLog.create`.
-        """
-        directory = partitions_dir / partition_dir_name(*name)
-        unnamed = directory.with_name(directory.name + NEW_SUFFIX)
-        try:
-            if disk.fs.exists(unnamed):
-                remove_partition_dir(disk.fs, unnamed)
-            disk.fs.make_dir(unnamed)
-            log = EpochLog.create(
-                disk,
-                unnamed / epoch_dir_name(epoch),
-                topic_id=name.topic_id,
-                partition=name.partition,
-                epoch=epoch,
-                start_offset=start_offset,
-                segment_bytes=segment_bytes,
-            )
-            log.close()
-            disk.fs.rename(unnamed, directory)
-            disk.fs.sync_dir(partitions_dir)
-        except OSError as error:
-            raise StorageFailedError(f"{directory} cannot be made: {error}") from error
-        return cls.open(disk, directory, segment_bytes=segment_bytes)
-
-    @classmethod
-    def open(cls, disk: Disk, directory: Path, *, segment_bytes: int) -> PartitionLog:
-        """Recover every epoch of a partition.
-
-        Raises:
-            DamagedError: an epoch is missing in the middle, or one's first header is gone.
             StorageFailedError: the disk does not read or write.
         """
+        name = PartitionName(topic, topic_id, partition)
+        directory = partitions_dir / partition_dir_name(*name)
+        logs: list[EpochLog] = []
+        limbo: str | None = None
         try:
-            dirs = _usable_epoch_dirs(disk.fs, directory)
+            if disk.fs.exists(directory):
+                dirs = _usable_epoch_dirs(disk.fs, directory)
+                logs, limbo = _open_epochs(disk, dirs, segment_bytes=segment_bytes)
         except OSError as error:
             raise StorageFailedError(f"{directory} cannot be opened: {error}; check the disk") from error
-        if not dirs:
-            raise DamagedError(directory, 0, "there is no epoch")
-        logs: list[EpochLog] = []
-        end_offset: int | None = None
-        for path in reversed(dirs.values()):
-            log = EpochLog.open(disk, path, segment_bytes=segment_bytes, sealed_end_offset=end_offset)
-            end_offset = log.start_offset
-            logs.insert(0, log)
-        return cls(disk, directory, logs)
+        return cls(disk, directory, name, logs, segment_bytes=segment_bytes, limbo=limbo)
 
     # ------------------------------------------------------------------------------------ what it is
 
@@ -140,39 +116,51 @@ class PartitionLog:
         return self._epochs
 
     @property
-    def active(self) -> EpochLog:
-        """The newest epoch's log."""
-        return self._epochs[-1]
+    def active(self) -> EpochLog | None:
+        """The newest epoch's log, None before the first one."""
+        return self._epochs[-1] if self._epochs else None
 
     @property
     def state(self) -> State:
-        """The newest epoch's state; LIMBO when any epoch is in it."""
-        return "limbo" if self.damage is not None else self.active.state
+        """The newest epoch's state, "sealed" before the first one; LIMBO when any epoch is in it."""
+        if self.limbo is not None:
+            return "limbo"
+        return self._epochs[-1].state if self._epochs else "sealed"
 
     @property
-    def damage(self) -> Damage | None:
-        """The first damage, in the order of offsets."""
-        return next((log.damage for log in self._epochs if log.damage is not None), None)
+    def limbo(self) -> str | None:
+        """Why the partition is in LIMBO, for a person; None when it is not."""
+        if self._limbo is not None:
+            return self._limbo
+        damage = next((log.damage for log in self._epochs if log.damage is not None), None)
+        return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}" if damage else None
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still held."""
-        return self._epochs[0].start_offset
+        """The first offset that is still held; 0 before the first epoch."""
+        return self._epochs[0].start_offset if self._epochs else 0
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return self.active.end_offset
+        """The offset behind the last record; 0 before the first epoch."""
+        return self._epochs[-1].end_offset if self._epochs else 0
 
     @property
     def end_digest(self) -> int:
         """The running digest at the end of the newest epoch."""
-        return self.active.end_digest
+        return self._epochs[-1].end_digest if self._epochs else 0
 
     @property
     def synced_offset(self) -> int:
         """How far the newest epoch is synced."""
-        return self.active.synced_offset
+        return self._epochs[-1].synced_offset if self._epochs else 0
+
+    def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
+        """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
+        for log in self._epochs:
+            if log.epoch == epoch:
+                return log.end_offset, log.end_digest
+        return start_offset, 0
 
     @property
     def size_bytes(self) -> int:
@@ -181,43 +169,60 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def reserve(self, lengths_bytes: Sequence[int]) -> None:
+    def has_room(self, needed_bytes: int) -> bool:
+        """See `EpochLog.has_room`."""
+        return self._writable().has_room(needed_bytes)
+
+    def reserve(self, needed_bytes: int) -> None:
         """See `EpochLog.reserve`."""
-        self.active.reserve(lengths_bytes)
+        log = self._writable()
+        log.segment_bytes = self.segment_bytes
+        log.reserve(needed_bytes)
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
-        return self.active.append(batches)
+        return self._writable().append(batches)
 
     def sync(self) -> int:
         """See `EpochLog.sync`."""
-        return self.active.sync()
+        return self._writable().sync()
 
-    def start_epoch(self, epoch: int, *, segment_bytes: int) -> EpochLog:
-        """Seal the active epoch where it ends and begin the next one there.
+    def start_epoch(self, epoch: int, start_offset: int) -> EpochLog:
+        """Seal the newest epoch and begin the next one at `start_offset`, which is where the former ends.
+
+        Beginning an epoch that has begun and is still empty changes nothing.
 
         Raises:
             DiskFullError: the old epoch is sealed, the new one does not exist; try again when there is space.
-            StorageFailedError: the disk failed, or the partition is in LIMBO.
+            LimboError: the partition is damaged.
+            StorageFailedError: the disk failed.
         """
+        if self.limbo is not None:
+            raise LimboError(self.limbo)
         old = self.active
-        assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
-        if old.state != "sealed":
-            old.seal()
+        if old is not None:
+            assert old.end_offset == start_offset, f"epoch {epoch} at {start_offset}, the log ends at {old.end_offset}"
+            if old.epoch == epoch and old.state == "active" and old.size_bytes == SEGMENT_HEADER_BYTES:
+                return old
+            assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
+            if old.state != "sealed":
+                old.seal()
+        else:
+            self._make_directory()
         new = EpochLog.create(
             self._disk,
             self.directory / epoch_dir_name(epoch),
-            topic_id=old.topic_id,
-            partition=old.partition,
+            topic_id=self.name.topic_id,
+            partition=self.name.partition,
             epoch=epoch,
-            start_offset=old.end_offset,
-            segment_bytes=segment_bytes,
+            start_offset=start_offset,
+            segment_bytes=self.segment_bytes,
         )
         self._epochs = (*self._epochs, new)
         return new
 
     def retain(self, retention_bytes: int) -> int:
-        """Delete whole old segments, then epochs left empty, until at most this much is held; the newest stays.
+        """Delete whole old segments, and epochs left empty, until at most this much is held; the newest stays.
 
         Returns the bytes given back.
 
@@ -225,13 +230,21 @@ class PartitionLog:
             StorageFailedError: a name could not be removed.
         """
         freed_bytes = 0
-        while self.size_bytes > retention_bytes:
-            if self._epochs[0].segment_count > 1:
-                freed_bytes += self._epochs[0].delete_oldest_segment()
-            elif len(self._epochs) > 1:
-                freed_bytes += self._delete_oldest_epoch()
-            else:
-                break
+        while self.size_bytes > retention_bytes and (freed := self._delete_oldest()):
+            freed_bytes += freed
+        return freed_bytes
+
+    def delete_before(self, offset: int) -> int:
+        """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
+
+        Returns the bytes given back.
+
+        Raises:
+            StorageFailedError: a name could not be removed.
+        """
+        freed_bytes = 0
+        while self._epochs and self._epochs[0].oldest_end_offset <= offset and (freed := self._delete_oldest()):
+            freed_bytes += freed
         return freed_bytes
 
     def delete(self) -> None:
@@ -242,6 +255,8 @@ class PartitionLog:
         """
         self.close(sync=False)
         fs = self._disk.fs
+        if not fs.exists(self.directory):
+            return
         trash = self.directory.with_name(TRASH_PREFIX + self.directory.name)
         try:
             fs.rename(self.directory, trash)
@@ -264,7 +279,7 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, *, limit_offset: int) -> ReadResult:
         """Read whole batches across epochs; otherwise as `EpochLog.read`."""
         epochs = self._epochs
-        if not epochs[0].start_offset <= offset <= epochs[-1].end_offset and epochs[-1].damage is None:
+        if not self.start_offset <= offset <= self.end_offset and self.limbo is None:
             raise self._out_of_range(offset)
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
@@ -299,23 +314,46 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------ producer snapshots
 
-    def save_producer_snapshot(self, snapshot: ProducerSnapshot) -> None:
+    def save_producer_snapshot(self, epoch: int, offset: int, digest: int, payload: bytes) -> None:
         """Keep a snapshot of the producers' state beside the log, durably; the one before it is kept, too.
 
         Raises:
             DiskFullError: no space; the older ones are still there.
             StorageFailedError: the disk failed.
         """
-        save_snapshot(self._disk.fs, self.directory, snapshot)
+        save_snapshot(self._disk.fs, self.directory, ProducerSnapshot(epoch, offset, digest, payload))
 
     def load_producer_snapshot(self) -> ProducerSnapshot | None:
         """Return the newest valid snapshot, None without one; it may name offsets that retention has deleted."""
-        return load_snapshot(self._disk.fs, self.directory)
+        return load_snapshot(self._disk.fs, self.directory) if self._epochs else None
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _delete_oldest_epoch(self) -> int:
+    def _writable(self) -> EpochLog:
+        if self.limbo is not None:
+            raise LimboError(self.limbo)
+        if not self._epochs:
+            raise StorageFailedError(f"{self.directory} has no epoch yet")
+        return self._epochs[-1]
+
+    def _make_directory(self) -> None:
+        fs = self._disk.fs
+        try:
+            if not fs.exists(self.directory):
+                fs.make_dir(self.directory)
+            fs.sync_dir(self.directory.parent)
+        except OSError as error:
+            raise space_or_failure(f"{self.directory} cannot be made", error) from error
+
+    def _delete_oldest(self) -> int:
+        """Delete the oldest segment, and its epoch if that leaves it empty; 0 for the newest of all and in LIMBO."""
+        if not self._epochs or self.limbo is not None:
+            return 0
         oldest = self._epochs[0]
+        if oldest.segment_count > 1:
+            return oldest.delete_oldest_segment()
+        if len(self._epochs) == 1:
+            return 0
         freed_bytes = oldest.size_bytes
         self._epochs = self._epochs[1:]
         oldest.close(sync=False)
@@ -332,6 +370,25 @@ class PartitionLog:
             log_start_offset=self.start_offset,
             high_watermark=self.end_offset,
         )
+
+
+def _open_epochs(disk: Disk, dirs: dict[int, Path], *, segment_bytes: int) -> tuple[list[EpochLog], str | None]:
+    """Open epochs newest first, as each one's start is the end of the one before it; return them in order.
+
+    When one cannot be opened at all, nothing is readable: the end of the one before it is not known.
+    """
+    logs: list[EpochLog] = []
+    end_offset: int | None = None
+    for path in reversed(dirs.values()):
+        try:
+            log = EpochLog.open(disk, path, segment_bytes=segment_bytes, sealed_end_offset=end_offset)
+        except DamagedError as error:
+            for opened in logs:
+                opened.close(sync=False)
+            return [], error.message
+        end_offset = log.start_offset
+        logs.insert(0, log)
+    return logs, None
 
 
 def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:

@@ -26,28 +26,29 @@ def next_chunk_bytes(allocated_bytes: int) -> int:
 
 
 class Preallocator:
-    """One thread that runs growth requests in order. A request that does not fit the queue is dropped."""
+    """One thread, begun by the first request, that runs requests in order and takes no more than it can queue."""
 
     def __init__(self) -> None:
         self._requests: queue.Queue[Callable[[], None] | None] = queue.Queue(_PENDING_MAX)
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        assert self._thread is None, "started twice"
-        self._thread = threading.Thread(target=self._run, name="tidelog-preallocate", daemon=True)
-        self._thread.start()
+        self._closed = False
 
     def request(self, grow: Callable[[], None]) -> bool:
-        """Ask for a growth; False when the queue is full and the caller is on its own. `grow` must not raise."""
-        try:
-            self._requests.put_nowait(grow)
-        except queue.Full:
-            return False
-        return True
+        """Ask for a growth; False when nobody will do it and the caller is on its own. `grow` must not raise."""
+        with self._lock:
+            if self._closed or self._requests.full():
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tidelog-preallocate", daemon=True)
+                self._thread.start()
+            self._requests.put(grow)
+            return True
 
     def close(self) -> None:
         """Finish what was asked for and end the thread."""
+        with self._lock:
+            self._closed = True
         if self._thread is not None:
             self._requests.put(None)
             self._thread.join()

@@ -70,7 +70,7 @@ def read_batches(
     length_bytes = last.position + last.length - start
     data = memoryview(opened.file.pread(length_bytes, start))
     if len(data) < length_bytes or _MAGIC_AND_OFFSET.unpack_from(data) != (MAGIC, index.offsets[first]):
-        raise DamagedError(path, start, "the batch that the index names is not there")
+        raise DamagedError.at(path, start, "the batch that the index names is not there")
     batches: list[memoryview] = []
     for slot in range(first, stop):
         place = index.place(slot)
@@ -91,4 +91,4 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
         try:
             yield unpack_header(opened.file.pread(HEADER_BYTES, position))
         except ProtocolError as error:
-            raise DamagedError(path, position, error.message) from error
+            raise DamagedError.at(path, position, error.message) from error

@@ -122,14 +122,14 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage
             _check_place(path, header, found)
         except LayoutError as error:
             if not found:
-                raise DamagedError(path, 0, str(error)) from error
+                raise DamagedError.at(path, 0, str(error)) from error
             offset = int(path.stem) if path.stem.isdigit() else found[-1].header.base_offset
             return found, Damage(path, 0, offset, found[-1].header.synced_offset, str(error))
         finally:
             file.close()
         found.append(_Found(path, header, size_bytes))
     if not found:
-        raise DamagedError(directory, 0, "there is no segment")
+        raise DamagedError.at(directory, 0, "there is no segment")
     return found, None
 
 

@@ -53,7 +53,7 @@ class SealedSegment:
     def _rebuild_index(self, fs: FileSystem, file: File) -> Index:
         scan = scan_segment(file, self.header)
         if (scan.end_offset, scan.end_digest) != (self.end_offset, self.end_digest):
-            raise DamagedError(
+            raise DamagedError.at(
                 self.path,
                 scan.stop.position,
                 scan.stop.reason or f"it ends at offset {scan.end_offset}, the log goes on at {self.end_offset}",

@@ -1,0 +1,288 @@
+"""An append-only file of small payloads that must never be lost or invented: decisions, fences.
+
+| at | size | field of the file's header |
+| --- | --- | --- |
+| 0 | 4 | magic, the kind of journal |
+| 4 | 4 | version |
+| 8 | 8 | nonce: random, new for every file |
+| 16 | 44 | reserved, zero |
+| 60 | 4 | CRC32C of bytes 0..59 |
+
+| at | size | field of an entry |
+| --- | --- | --- |
+| 0 | 4 | magic `TLJE` |
+| 4 | 4 | payload length (bytes) |
+| 8 | 8 | nonce of the file |
+| 16 | 8 | position of the entry itself |
+| 24 | 8 | synced position: everything before it was on the disk when the entry was written |
+| 32 | 4 | CRC32C of the payload |
+| 36 | 4 | CRC32C of bytes 0..35 |
+| 40 | | payload, zero-padded to a multiple of 64 |
+
+Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
+the segment log, a bad entry that a later one says was synced is damage: the journal refuses to open, because a
+default in place of a lost promise is how acknowledged data gets lost. Without such a later entry it is a torn group
+that nobody was told about, and is zeroed.
+
+Space is taken ahead, so that a disk that others have filled still takes the entries that end an epoch. Compaction
+writes the live entries beside and renames; the old file stands until the new one is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from tidelog_broker.storage.errors import DamagedError, DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.filesystem import File, FileSystem
+from tidelog_broker.storage.segment import NEW_SUFFIX, LayoutError, padded
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, MIB
+
+JOURNAL_HEADER_BYTES: Final = 64
+ENTRY_HEADER_BYTES: Final = 40
+PAYLOAD_BYTES_MAX: Final = MIB
+RESERVE_BYTES: Final = MIB
+"""Space that is kept taken ahead of the end."""
+JOURNAL_BYTES_MAX: Final = 1024 * MIB
+"""A journal that is larger is not one of ours."""
+
+_VERSION: Final = 1
+_ENTRY_MAGIC_BYTES: Final = b"TLJE"
+_ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
+_HEADER: Final = struct.Struct("<4sIQ44xI")
+_ENTRY: Final = struct.Struct("<IIQQQII")
+_U32: Final = struct.Struct("<I")
+
+assert _HEADER.size == JOURNAL_HEADER_BYTES
+assert _ENTRY.size == ENTRY_HEADER_BYTES
+
+
+class Journal:
+    """An open journal; used by one thread at a time."""
+
+    def __init__(self, fs: FileSystem, magic: bytes, file: File, *, path: Path, nonce: int, end_position: int) -> None:
+        self.path = path
+        self._fs = fs
+        self._magic = magic
+        self._file = file
+        self._nonce = nonce
+        self._end_position = end_position
+        self._allocated_bytes = file.size()
+        self._failure = ""
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
+        """Open a journal, making it if there is none, and return it with its payloads in order.
+
+        Raises:
+            DamagedError: something in it was synced once and is not what it was.
+            DiskFullError: no space to make it.
+            StorageFailedError: the disk does not read or write.
+        """
+        assert len(magic) == 4
+        try:
+            unnamed = path.with_name(path.name + NEW_SUFFIX)
+            if fs.exists(unnamed):
+                fs.unlink(unnamed)
+            if not fs.exists(path):
+                file, nonce, end_position = _write_file(fs, path, magic, [])
+                return cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position), []
+            file = fs.open(path)
+            try:
+                nonce, payloads, end_position = _recover(file, magic)
+            except BaseException:
+                file.close()
+                raise
+        except OSError as error:
+            raise _as_storage_error(f"{path} cannot be opened", error) from error
+        return cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position), payloads
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds, without the space taken ahead."""
+        return self._end_position
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Write a group of payloads and return when it is synced.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the write or sync failed, now or before.
+        """
+        self._check()
+        if not payloads:
+            return
+        blob = _pack_entries(payloads, nonce=self._nonce, position=self._end_position)
+        self._take_space(len(blob))
+        try:
+            self._file.pwritev([blob], self._end_position)
+            self._file.datasync()
+        except OSError as error:
+            raise self._fail("a write", error) from error
+        self._end_position += len(blob)
+
+    def compact(self, live: Iterable[bytes]) -> None:
+        """Replace the content by these payloads, atomically.
+
+        Raises:
+            DiskFullError: no space for the new file; the old one goes on.
+            StorageFailedError: the disk failed.
+        """
+        self._check()
+        try:
+            file, nonce, end_position = _write_file(self._fs, self.path, self._magic, list(live))
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(f"no space to compact {self.path}: {error}") from error
+            raise self._fail("compaction", error) from error
+        self._file.close()
+        self._file, self._nonce, self._end_position = file, nonce, end_position
+        self._allocated_bytes = file.size()
+
+    def close(self) -> None:
+        """Close the file; everything in it is synced already."""
+        if self._failure != "it is closed":
+            self._failure = "it is closed"
+            self._file.close()
+
+    def _take_space(self, length_bytes: int) -> None:
+        """Keep the reserve ahead of the end; when the disk is full, live on it until it is used up."""
+        needed = self._end_position + length_bytes
+        if needed + RESERVE_BYTES // 2 <= self._allocated_bytes:
+            return
+        try:
+            self._file.allocate(self._allocated_bytes, needed + RESERVE_BYTES - self._allocated_bytes)
+            self._allocated_bytes = needed + RESERVE_BYTES
+        except OSError as error:
+            if not is_disk_full(error):
+                raise self._fail("taking space", error) from error
+            if needed > self._allocated_bytes:
+                raise DiskFullError(f"no space for {length_bytes} bytes in {self.path}: {error}") from error
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StorageFailedError(f"{self.path} takes nothing more: {self._failure}")
+
+    def _fail(self, what: str, error: OSError) -> StorageFailedError:
+        self._failure = f"{what} failed: {error}"
+        return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart")
+
+
+def _as_storage_error(what: str, error: OSError) -> DiskFullError | StorageFailedError:
+    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")
+
+
+def _pack_header(magic: bytes, nonce: int) -> bytes:
+    raw = bytearray(_HEADER.pack(magic, _VERSION, nonce, 0))
+    _U32.pack_into(raw, JOURNAL_HEADER_BYTES - 4, crc32c(memoryview(raw)[:-4]))
+    return bytes(raw)
+
+
+def _pack_entries(payloads: Sequence[bytes], *, nonce: int, position: int) -> bytes:
+    """Return a group's bytes; each entry says that everything before the group is synced."""
+    synced_position = position
+    parts: list[bytes] = []
+    for payload in payloads:
+        assert len(payload) <= PAYLOAD_BYTES_MAX
+        head = bytearray(_ENTRY.pack(_ENTRY_MAGIC, len(payload), nonce, position, synced_position, crc32c(payload), 0))
+        _U32.pack_into(head, ENTRY_HEADER_BYTES - 4, crc32c(memoryview(head)[:-4]))
+        length = ENTRY_HEADER_BYTES + len(payload)
+        parts += [bytes(head), payload, bytes(padded(length) - length)]
+        position += padded(length)
+    return b"".join(parts)
+
+
+def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
+    """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end."""
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    nonce = secrets.randbits(64)
+    blob = _pack_header(magic, nonce) + _pack_entries(payloads, nonce=nonce, position=JOURNAL_HEADER_BYTES)
+    file = fs.open(unnamed, create=True)
+    try:
+        file.allocate(0, len(blob) + RESERVE_BYTES)
+        file.pwritev([blob], 0)
+        file.datasync()
+        fs.rename(unnamed, path)
+        fs.sync_dir(path.parent)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):  # the first error is the one to report; the next open removes it
+            fs.unlink(unnamed)
+        raise
+    return file, nonce, len(blob)
+
+
+def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int]:
+    """Return nonce, payloads and end of a journal; a torn tail is zeroed, what was synced and is bad raises."""
+    if file.size() > JOURNAL_BYTES_MAX:
+        raise DamagedError.at(file.path, 0, f"{file.size()} bytes; a journal has at most {JOURNAL_BYTES_MAX}")
+    data = file.pread(file.size(), 0)
+    try:
+        nonce = _parse_header(data, magic)
+    except LayoutError as error:
+        raise DamagedError.at(file.path, 0, str(error)) from error
+    payloads: list[bytes] = []
+    position = JOURNAL_HEADER_BYTES
+    while (payload := _parse_entry(data, position, nonce)) is not None:
+        payloads.append(payload)
+        position += padded(ENTRY_HEADER_BYTES + len(payload))
+    if _newest_synced_position(data, position, nonce) > position:
+        raise DamagedError.at(file.path, position, "an entry that was synced does not check")
+    if data[position:].strip(b"\0"):
+        file.pwritev([bytes(len(data) - position)], position)
+    # What is kept may lie in the page cache only, after a kill.
+    file.datasync()
+    return nonce, payloads, position
+
+
+def _parse_header(data: bytes, magic: bytes) -> int:
+    if len(data) < JOURNAL_HEADER_BYTES:
+        raise LayoutError("the journal is shorter than its header")
+    found, version, nonce, crc = _HEADER.unpack_from(data)
+    if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
+        raise LayoutError("the journal's header does not check")
+    if version != _VERSION:
+        raise LayoutError(f"journal version {version}; this build reads {_VERSION}")
+    return int(nonce)
+
+
+def _parse_head(data: bytes, at: int, nonce: int) -> tuple[int, int, int] | None:
+    """Return payload length, synced position and payload CRC of the entry at `at`; None when there is none."""
+    if len(data) - at < ENTRY_HEADER_BYTES:
+        return None
+    magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
+    if magic != _ENTRY_MAGIC or found_nonce != nonce or position != at:
+        return None
+    if crc != crc32c(memoryview(data)[at : at + ENTRY_HEADER_BYTES - 4]):
+        return None
+    return length, synced_position, payload_crc
+
+
+def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
+    head = _parse_head(data, at, nonce)
+    if head is None:
+        return None
+    length, _, payload_crc = head
+    payload = data[at + ENTRY_HEADER_BYTES : at + ENTRY_HEADER_BYTES + length]
+    return payload if len(payload) == length and crc32c(payload) == payload_crc else None
+
+
+def _newest_synced_position(data: bytes, position: int, nonce: int) -> int:
+    """Return how far the entries at or behind `position` say that the file was synced; 0 without any."""
+    newest = 0
+    found = data.find(_ENTRY_MAGIC_BYTES, position)
+    while found >= 0:
+        if found % BATCH_ALIGNMENT_BYTES == 0:
+            head = _parse_head(data, found, nonce)
+            if head is not None:
+                newest = max(newest, head[1])
+        found = data.find(_ENTRY_MAGIC_BYTES, found + 1)
+    return newest

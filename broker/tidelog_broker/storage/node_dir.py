@@ -1,0 +1,212 @@
+"""The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
+
+`node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
+kernel's boot id of the last open, and whether that one was closed cleanly. The incarnation is
+`boot counter << 24 | nonce`, with 24 random bits: it only grows, and two copies of one directory that were started
+by mistake still differ. A directory of another version or with foreign files in it is refused, never adopted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.segment import NEW_SUFFIX
+
+FORMAT_VERSION: Final = 1
+NONCE_BITS: Final = 24
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NODE_JSON_BYTES_MAX: Final = 64 * 1024
+_NODE_JSON: Final = "node.json"
+_LOCK: Final = "lock"
+_META: Final = "meta"
+_PARTITIONS: Final = "partitions"
+_OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
+"""What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What node.json holds."""
+
+    format_version: int
+    node_id: str
+    cluster_id: str
+    boot_counter: int
+    boot_id: str
+    stopped_cleanly: bool
+
+
+class NodeDir:
+    """An open, locked data directory. Made by `open_node_dir`; `close` releases it."""
+
+    def __init__(
+        self, fs: FileSystem, path: Path, lock: File, record: NodeRecord, *, nonce: int, machine_rebooted: bool
+    ) -> None:
+        self.path = path
+        self.node_id = record.node_id
+        self.cluster_id = bytes.fromhex(record.cluster_id)
+        self.incarnation = record.boot_counter << NONCE_BITS | nonce
+        self.machine_rebooted = machine_rebooted
+        """The machine went down under the node: the kernel is another one and the last stop was not clean."""
+        self._fs = fs
+        self._lock = lock
+        self._record = record
+        self._closed = False
+
+    @property
+    def partitions(self) -> Path:
+        """Where the partitions' directories lie."""
+        return self.path / _PARTITIONS
+
+    @property
+    def meta_journal(self) -> Path:
+        """The file of the metadata journal."""
+        return self.path / _META / "journal"
+
+    @property
+    def fences(self) -> Path:
+        """The file of the fence journal."""
+        return self.path / _META / "fences"
+
+    def mark_clean(self) -> None:
+        """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
+
+        Raises:
+            NodeDirError: it could not be written; the next start treats this stop as a crash.
+        """
+        try:
+            _write_record(self._fs, self.path, replace(self._record, stopped_cleanly=True))
+        except OSError as error:
+            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Release the lock."""
+        if not self._closed:
+            self._closed = True
+            self._lock.close()
+
+
+def open_node_dir(path: Path, *, fs: FileSystem | None = None, node_id: str | None = None) -> NodeDir:
+    """Lock a data directory, making it if it is missing or empty, and begin a new incarnation.
+
+    Args:
+        path: the directory; its parents are made, too.
+        fs: the files, the real ones unless given.
+        node_id: what a new node is called (made up unless given); an existing one must be called so.
+
+    Raises:
+        NodeDirLockedError: another process has it; the message names its process id.
+        NodeDirError: foreign files, another version, another node, damage, or no permission.
+    """
+    files: FileSystem = fs or RealFileSystem()
+    try:
+        _make_dirs(files, path)
+        lock = _lock_dir(files, path)
+        try:
+            return _begin(files, path, lock, node_id)
+        except BaseException:
+            lock.close()
+            raise
+    except OSError as error:
+        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+
+
+def _make_dirs(fs: FileSystem, path: Path) -> None:
+    if not fs.exists(path):
+        _make_dirs(fs, path.parent)
+        fs.make_dir(path)
+        fs.sync_dir(path.parent)
+    elif not fs.is_dir(path):
+        raise NodeDirError(f"{path} is not a directory")
+
+
+def _lock_dir(fs: FileSystem, path: Path) -> File:
+    names = fs.list_dir(path)
+    if _NODE_JSON not in names:
+        foreign = [name for name in names if name not in _OURS_WHILE_NEW]
+        if foreign:
+            raise NodeDirError(
+                f"{path} is not a Tidelog data directory and not empty (it has {foreign[0]!r}); "
+                "give an empty directory, or the right one"
+            )
+    try:
+        return fs.lock(path / _LOCK, f"{os.getpid()}\n".encode())
+    except BlockingIOError as error:
+        with closing(fs.open_readonly(path / _LOCK)) as file:
+            holder = file.pread(32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise NodeDirLockedError(
+            f"{path} is in use by the process with id {holder}; stop it, or give this node a directory of its own"
+        ) from error
+
+
+def _begin(fs: FileSystem, path: Path, lock: File, node_id: str | None) -> NodeDir:
+    boot_id = _BOOT_ID.read_text("ascii").strip()
+    old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
+    if old is None:
+        _make_parts(fs, path)
+        name = node_id or f"node-{secrets.token_hex(4)}"
+        record = NodeRecord(FORMAT_VERSION, name, secrets.token_hex(16), 1, boot_id, stopped_cleanly=False)
+    else:
+        if node_id is not None and node_id != old.node_id:
+            raise NodeDirError(f"{path} belongs to the node {old.node_id!r}, not to {node_id!r}")
+        missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
+        if missing:
+            raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
+        record = replace(old, boot_counter=old.boot_counter + 1, boot_id=boot_id, stopped_cleanly=False)
+    _write_record(fs, path, record)
+    rebooted = old is not None and old.boot_id != boot_id and not old.stopped_cleanly
+    return NodeDir(fs, path, lock, record, nonce=secrets.randbits(NONCE_BITS), machine_rebooted=rebooted)
+
+
+def _make_parts(fs: FileSystem, path: Path) -> None:
+    """Make the directories before node.json says that they are there."""
+    for name in (_META, _PARTITIONS):
+        if not fs.exists(path / name):
+            fs.make_dir(path / name)
+    fs.sync_dir(path)
+
+
+def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
+    file_path = path / _NODE_JSON
+    with closing(fs.open_readonly(file_path)) as file:
+        data = file.pread(min(file.size(), _NODE_JSON_BYTES_MAX), 0)
+    try:
+        fields: Any = json.loads(data)
+        version = fields["format_version"]
+        if version != FORMAT_VERSION:
+            raise NodeDirError(
+                f"{path} has format version {version}, this build reads {FORMAT_VERSION}; use the build that wrote it"
+            )
+        record = NodeRecord(
+            version,
+            str(fields["node_id"]),
+            str(fields["cluster_id"]),
+            int(fields["boot_counter"]),
+            str(fields["boot_id"]),
+            stopped_cleanly=bool(fields["stopped_cleanly"]),
+        )
+        if len(bytes.fromhex(record.cluster_id)) != 16 or not record.node_id or record.boot_counter <= 0:
+            raise ValueError("a field is out of its range")
+    except (ValueError, TypeError, KeyError) as error:
+        raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
+    return record
+
+
+def _write_record(fs: FileSystem, path: Path, record: NodeRecord) -> None:
+    """Replace node.json durably."""
+    unnamed = path / (_NODE_JSON + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    with closing(fs.open(unnamed, create=True)) as file:
+        file.pwritev([json.dumps(asdict(record), indent=2).encode() + b"\n"], 0)
+        file.datasync()
+    fs.rename(unnamed, path / _NODE_JSON)
+    fs.sync_dir(path)
