@@ -23,6 +23,7 @@ from gevent.threadpool import ThreadPool
 from locust import FastHttpUser, User, between, task
 
 from tidelog import Client, Producer
+from tidelog_loadtest.stamps import age_ms, stamped
 
 TOPIC: Final = "loadtest"
 RECORDS_PER_REQUEST: Final = 10
@@ -30,19 +31,8 @@ RECORDS_PER_SEND: Final = 100
 FETCH_RECORDS_MAX: Final = 500
 CREDIT_RECORDS: Final = 5_000
 RECEIVE_TIMEOUT_S: Final = 10.0
-TIME_DIGITS: Final = 20
 
 _T = TypeVar("_T")
-
-
-def stamped() -> str:
-    """Return a value of 100 characters that begins with the time now, in nanoseconds since 1970."""
-    return str(time.time_ns()).zfill(TIME_DIGITS).ljust(100, ".")
-
-
-def age_ms(value: str) -> float:
-    """Return how long ago a stamped value was made, in milliseconds."""
-    return (time.time_ns() - int(value[:TIME_DIGITS])) / 1e6
 
 
 class RestUser(FastHttpUser):
@@ -69,7 +59,7 @@ class RestUser(FastHttpUser):
             if answer.status_code == 200:
                 self.next_offset = answer.json()["next_offset"]
             else:
-                answer.failure(f"{answer.status_code}: {answer.text[:200]}")
+                answer.failure(f"{answer.status_code}: {str(answer.text)[:200]}")
 
 
 class WebSocketUser(User):

@@ -1,0 +1,61 @@
+"""The demonstration as a user starts it: whole, and broken off."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidelog_demo.stack import own_directory
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    ended = subprocess.run(
+        [sys.executable, "-m", "tidelog_demo", "--data", str(directory)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "All counts are right" in ended.stdout
+    for figure in ("336,776", "58,665", "54,635", "54,173", "48,110"):
+        assert figure in ended.stdout
+    assert (directory / "flights.png").stat().st_size > 10_000
+    assert (directory / "node").is_dir()
+    assert "/docs" in ended.stdout
+
+
+def test_a_stop_in_the_middle_ends_every_process(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "tidelog_demo", "--data", str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert demo.stdout is not None
+    with demo, demo.stdout:
+        for line in demo.stdout:
+            if "gateway at" in line:
+                break
+        children = psutil.Process(demo.pid).children(recursive=True)
+        demo.send_signal(signal.SIGINT)
+        rest = demo.stdout.read()
+    assert demo.returncode == 130, rest
+    assert len(children) >= 2
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    with own_directory(directory):
+        pass  # the lock is free again
+
+
+def test_a_directory_in_use_is_said_in_a_line(tmp_path: Path) -> None:
+    with own_directory(tmp_path):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tidelog_demo", "--data", str(tmp_path)], capture_output=True, text=True, check=False
+        )
+    assert ended.returncode == 2
+    assert "another demonstration" in ended.stdout
+    assert "Traceback" not in ended.stderr

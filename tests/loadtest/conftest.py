@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tidelog import Client
+from tidelog_cli.children import running
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of a node of its own."""
+    command = ("node", "--data", str(tmp_path / "node"), "--port", "0", "--management-port", "0")
+    async with running("node", command) as node, Client(f"127.0.0.1:{node.ready['port']}") as connected:
+        yield connected

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog_loadtest import bench
+from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.product import FlushName
+
+pytestmark = pytest.mark.e2e
+
+
+def _plan(data: Path, *, batch_records: int = 100) -> bench.Plan:
+    return bench.Plan(size_bytes=100, batch_records=batch_records, rounds=2, records=2_000, data=data)
+
+
+@pytest.mark.parametrize("flush", ["never", "always"])
+async def test_produce_measures_both_sides_on_the_same_records(tmp_path: Path, flush: FlushName) -> None:
+    result = await bench.produce(_plan(tmp_path), flush)
+    assert [run.records for run in result.product.runs] == [2_000, 2_000]
+    assert [run.records for run in result.probe.runs] == [2_000, 2_000]
+    assert result.ratio > 0
+    assert result.encode_records_per_s > 0
+    document = result.document(environment_of(tmp_path))
+    assert document["cpu_s"].keys() == {"client", "node"}
+    assert document["probe_cpu_s"].keys() == {"client", "probe"}
+    assert min(document["memory_bytes"].values()) > 1 << 20
+
+
+async def test_consume_reads_all_that_was_stored(tmp_path: Path) -> None:
+    result = await bench.consume(_plan(tmp_path), "never")
+    assert [run.records for run in result.product.runs] == [2_000, 2_000]
+    assert [run.records for run in result.probe.runs] == [2_000, 2_000]
+
+
+async def test_latency_compares_times_not_rates(tmp_path: Path) -> None:
+    plan = bench.Plan(rounds=1, records=20, data=tmp_path)
+    result = await bench.latency(plan, "never")
+    assert len(result.product.runs[0].latencies_ns) == 20
+    assert result.by_latency
+    assert result.ratio > 0
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    await bench.latency(bench.Plan(rounds=1, records=1, data=tmp_path), "never")
+    assert next(tmp_path.iterdir(), None) is None  # noqa: ASYNC240 - a test may look at a directory

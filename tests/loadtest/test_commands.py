@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tidelog_loadtest import bench, commands
+from tidelog_loadtest.footprint import Watch
+from tidelog_loadtest.measure import Run
+from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.result import Result, Side
+
+KEYS = {"records_per_s", "mb_per_s", "latency_ms", "cpu_s", "probe_records_per_s", "ratio"}
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[bench.Plan]:
+    """What was asked for, instead of a measurement of it."""
+    asked: list[bench.Plan] = []
+
+    async def measured(plan: bench.Plan, flush: FlushName) -> Result:
+        asked.append(plan)
+        watch = Watch({"client": 1})
+        watch.cpu_s = {"client": 1.0}
+        side = Side([Run(10, 1, 1_000, [5], 1_000)], [watch])
+        return Result("produce", flush, plan.size_bytes, plan.batch_records, side, side, 1.0)
+
+    for name in ("produce", "consume", "latency"):
+        monkeypatch.setattr(bench, name, measured)
+    return asked
+
+
+def _invoke(*arguments: str) -> tuple[int, str]:
+    app = typer.Typer()
+    commands.register(app)
+    app.command("other")(lambda: None)  # a single sub-command would become the app itself
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    return result.exit_code, result.stdout
+
+
+@pytest.mark.parametrize("name", ["produce", "consume", "latency"])
+def test_json_has_the_promised_keys(plans: list[bench.Plan], name: str) -> None:
+    code, output = _invoke(name, "--size", "12", "--json")
+    assert code == 0
+    assert json.loads(output).keys() >= KEYS
+    assert plans[0].size_bytes == 12
+
+
+def test_both_flushes_give_a_list(plans: list[bench.Plan]) -> None:
+    _, output = _invoke("produce", "--flush", "both", "--json", "--records", "5000")
+    assert [document["flush"] for document in json.loads(output)] == ["never", "always"]
+    assert [plan.records for plan in plans] == [5_000, 5_000]
+
+
+def test_people_get_a_table(plans: list[bench.Plan]) -> None:
+    code, output = _invoke("produce")
+    assert code == 0
+    assert "limit" in output
+    assert len(plans) == 1
+
+
+def test_several_nodes_are_for_later(plans: list[bench.Plan]) -> None:
+    code, _ = _invoke("produce", "--nodes", "3")
+    assert code == 2
+    assert not plans
