@@ -136,12 +136,6 @@ class ActiveSegment:
         left_bytes = self._allocated_bytes - self.end.position - length_bytes
         return left_bytes >= 0 and not self._wants_growth(left_bytes)
 
-    def has_room(self, length_bytes: int) -> bool:
-        """Whether this much fits behind the end, with enough left that no growth ahead is due."""
-        left_bytes = self._allocated_bytes - self.end.position - length_bytes
-        grows = self._allocated_bytes < self._soft_max_bytes and not self._growing
-        return left_bytes >= (next_chunk_bytes(self._allocated_bytes) // 2 if grows else 0)
-
     def ensure_space(self, length_bytes: int) -> None:
         """Make sure of space for this much behind the end.
 

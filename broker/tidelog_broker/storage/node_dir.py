@@ -193,10 +193,11 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             str(fields["boot_id"]),
             stopped_cleanly=bool(fields["stopped_cleanly"]),
         )
-        if len(bytes.fromhex(record.cluster_id)) != 16 or not record.node_id or record.boot_counter <= 0:
-            raise ValueError("a field is out of its range")
+        sound = len(bytes.fromhex(record.cluster_id)) == 16 and record.node_id != "" and record.boot_counter > 0
     except (ValueError, TypeError, KeyError) as error:
         raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
+    if not sound:
+        raise NodeDirError(f"{file_path} is damaged: a field is out of its range; restore it from a backup")
     return record
 
 
