@@ -1,0 +1,124 @@
+"""Writes the test vectors: `python -m tests.proto.make_vectors`.
+
+They are written once for a version of the format and then kept: whoever reads the format, in any language and in any
+later version, must read these bytes as these fields. A new pyarrow may write other bytes for the same columns, which
+is allowed; run this only to add vectors, and look at the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from tests.proto.batches import EVERYTHING, Given
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, encode_batch
+from tidelog_proto.frames import encode_frame
+from tidelog_proto.header import Codec, stamp_owner
+
+FOLDER = Path(__file__).parent / "vectors"
+
+BATCHES: dict[str, Given] = {
+    "one value": Given(values=[b"hello"]),
+    "tombstones": Given(values=[None, None], keys=[b"gone", b"too"]),
+    "null keys": Given(values=[b"a", b"b", b"c"], keys=[None, b"k", None]),
+    "headers": Given(values=[b"a", b"b"], headers=[[("h", b"1"), ("h", None)], []]),
+    "no headers anywhere": Given(values=[b"a"], headers=[[]]),
+    "tags": Given(values=[b"a", b"b"], tags=["red", None]),
+    "timestamps": Given(values=[b"a", b"b"], timestamps_us=[1_357_034_400_000_000, -1]),
+    "all columns": EVERYTHING,
+}
+
+
+def record_fields(batch: RecordBatch) -> list[dict[str, Any]]:
+    """Return the records as JSON keeps them: bytes in hex."""
+
+    def hexed(value: bytes | None) -> str | None:
+        return None if value is None else value.hex()
+
+    return [
+        {
+            "offset": record.offset,
+            "timestamp_us": record.timestamp_us,
+            "key": hexed(record.key),
+            "value": hexed(record.value),
+            "headers": [[name, hexed(value)] for name, value in record.headers],
+            "tag": record.tag,
+        }
+        for record in batch
+    ]
+
+
+def batch_vector(name: str, records: Given, codec: Codec, *, control: bool = False) -> dict[str, Any]:
+    """Return one batch as an owner stored it: hex in, fields out."""
+    encoded = encode_batch(
+        records.columns(),
+        now_us=1_700_000_000_000_000,
+        codec=codec,
+        producer_id=0x0102030405060708,
+        producer_epoch=9,
+        base_sequence=10,
+        control=control,
+    )
+    raw = bytearray(encoded.to_bytes())
+    stamp_owner(
+        raw,
+        base_offset=1000,
+        append_timestamp_us=1_700_000_000_000_500,
+        epoch=3,
+        owner_incarnation=12,
+        previous_digest=0xDEADBEEF,
+    )
+    batch = RecordBatch.parse(raw)
+    return {
+        "name": name,
+        "codec": codec.name,
+        "hex": raw.hex(),
+        "header": asdict(batch.header),
+        "records": record_fields(batch),
+    }
+
+
+def batch_vectors() -> list[dict[str, Any]]:
+    """Return every batch uncompressed, and the fullest one in every codec and as a control batch."""
+    vectors = [batch_vector(name, records, Codec.NONE) for name, records in BATCHES.items()]
+    vectors += [batch_vector(f"all columns, {codec.name}", EVERYTHING, codec) for codec in Codec if codec]
+    return [*vectors, batch_vector("control", BATCHES["one value"], Codec.NONE, control=True)]
+
+
+def frame_vectors() -> list[dict[str, Any]]:
+    """Return some frames: hex in, envelope as JSON and attachment out."""
+    envelopes = [
+        (pb.Envelope(correlation_id=1, hello=pb.Hello(version=1, client_id="vectors")), b""),
+        (
+            pb.Envelope(
+                correlation_id=2,
+                publish=pb.Publish(entries=[pb.PublishEntry(topic_id=bytes(range(16)), partition=3, length=4)]),
+            ),
+            b"data",
+        ),
+        (pb.Envelope(correlation_id=3, error=pb.Error(code=pb.OVERLOADED, message="wait", retriable=True)), b""),
+    ]
+    return [
+        {
+            "hex": (encode_frame(envelope, len(attachment)) + attachment).hex(),
+            "envelope": MessageToDict(envelope),
+            "attachment": attachment.hex(),
+        }
+        for envelope, attachment in envelopes
+    ]
+
+
+def main() -> None:
+    """Write all of the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, vectors in (("batches", batch_vectors()), ("frames", frame_vectors())):
+        (FOLDER / f"{name}.json").write_text(json.dumps(vectors, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The bytes in vectors/ are promises: they are read as the same fields by every version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from tests.proto.make_vectors import BATCHES, batch_vectors, frame_vectors, record_fields
+
+from tidelog_proto.batch import RecordBatch, encode_batch
+from tidelog_proto.frames import FrameDecoder
+from tidelog_proto.header import BatchHeader, Codec, Flags, digest_after
+from tidelog_proto.verify import verify_batch
+
+FOLDER = Path(__file__).parent / "vectors"
+STORED: list[dict[str, Any]] = json.loads((FOLDER / "batches.json").read_text())
+FRAMES: list[dict[str, Any]] = json.loads((FOLDER / "frames.json").read_text())
+
+
+@pytest.mark.parametrize("vector", STORED, ids=lambda vector: vector["name"])
+def test_stored_batches_are_read_as_their_fields(vector: dict[str, Any]) -> None:
+    raw = bytes.fromhex(vector["hex"])
+    header = verify_batch(raw)
+    assert asdict(header) == vector["header"]
+    assert header.codec is Codec[vector["codec"]]
+    assert record_fields(RecordBatch.parse(raw)) == vector["records"]
+    assert digest_after(raw, 0, 0xDEADBEEF) == header.digest
+    assert BatchHeader(**vector["header"]).pack() == raw[:128]
+
+
+@pytest.mark.parametrize("vector", STORED, ids=lambda vector: vector["name"])
+def test_what_was_read_can_be_written_again(vector: dict[str, Any]) -> None:
+    batch = RecordBatch.parse(bytes.fromhex(vector["hex"]))
+    again = encode_batch(batch.to_arrow(), now_us=batch.header.base_timestamp_us, codec=batch.header.codec)
+    read = RecordBatch.parse(again.to_bytes())
+    assert read.to_arrow().equals(batch.to_arrow())
+    assert read.timestamps_us() == batch.timestamps_us()
+
+
+def test_the_stored_batches_cover_the_format() -> None:
+    headers = [BatchHeader(**vector["header"]) for vector in STORED]
+    assert {header.codec for header in headers} == set(Codec)
+    for flag in (Flags.TIMESTAMP, Flags.KEY, Flags.VALUE, Flags.HEADERS, Flags.TAG, Flags.CONTROL):
+        assert any(header.flags & flag for header in headers), flag
+    assert {vector["name"] for vector in STORED} >= set(BATCHES)
+    assert [vector["name"] for vector in batch_vectors()] == [vector["name"] for vector in STORED]
+
+
+@pytest.mark.parametrize("vector", FRAMES, ids=lambda vector: vector["envelope"]["correlationId"])
+def test_stored_frames_are_read_as_their_fields(vector: dict[str, Any]) -> None:
+    (frame,) = FrameDecoder().feed(bytes.fromhex(vector["hex"]))
+    assert MessageToDict(frame.envelope) == vector["envelope"]
+    assert bytes(frame.attachment).hex() == vector["attachment"]
+
+
+def test_frames_are_written_as_they_are_stored() -> None:
+    assert frame_vectors() == FRAMES
