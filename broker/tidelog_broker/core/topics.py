@@ -66,9 +66,9 @@ class TopicRegistry:
         """Whether a topic has this name."""
         return name in self._by_name
 
-    def deleted_ids(self) -> Iterator[bytes]:
-        """Yield the ids of deleted topics."""
-        return (record.topic_id for record in self._by_id.values() if record.deleted)
+    def deleted(self) -> list[pb.TopicRecord]:
+        """Return the topics that were deleted."""
+        return [record for record in self._by_id.values() if record.deleted]
 
     def live(self) -> list[pb.TopicRecord]:
         """Return the topics there are, by name."""

@@ -14,11 +14,12 @@ def test_sending_stops_when_either_kind_of_credit_is_spent() -> None:
     subscription = Subscription(1, credit_records=10, credit_bytes=100)
     subscription.add(A, 5)
     subscription.spend(A, records=8, size_bytes=150, next_offset=13)
-    assert not subscription.may_send
+    verdicts = [subscription.may_send]
     subscription.grant(records=0, size_bytes=51)
-    assert subscription.may_send
+    verdicts.append(subscription.may_send)
     subscription.spend(A, records=2, size_bytes=1, next_offset=15)
-    assert not subscription.may_send
+    verdicts.append(subscription.may_send)
+    assert verdicts == [False, True, False]
     assert subscription.positions == {A: 15}
 
 

@@ -37,7 +37,7 @@ def test_a_deletion_is_final_and_the_name_is_free_for_another_id() -> None:
     assert registry.named("t").topic_id == bytes([2]) * 16
     with pytest.raises(ProtocolError, match="was deleted"):
         registry.with_id(bytes([1]) * 16)
-    assert list(registry.deleted_ids()) == [bytes([1]) * 16]
+    assert [topic.topic_id for topic in registry.deleted()] == [bytes([1]) * 16]
     assert [topic.name for topic in registry.live()] == ["t"]
     assert len(list(registry.records())) == 2
 

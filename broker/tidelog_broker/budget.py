@@ -1,0 +1,27 @@
+"""Bytes in flight: a bound that is checked before memory is taken."""
+
+from __future__ import annotations
+
+
+class Budget:
+    """A count of bytes with a limit; a node has one and every connection has one."""
+
+    __slots__ = ("bytes_max", "in_flight_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0
+        self.bytes_max = bytes_max
+        self.in_flight_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more fit. A single request always fits an empty budget."""
+        return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self.bytes_max
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes in."""
+        self.in_flight_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Count bytes out again."""
+        self.in_flight_bytes -= size_bytes
+        assert self.in_flight_bytes >= 0, "more was given back than was taken"

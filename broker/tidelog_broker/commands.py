@@ -1,0 +1,97 @@
+"""The broker's part of the command line: `tidelog node` and `tidelog log inspect|verify`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.node import Node
+from tidelog_broker.storage.errors import NodeDirError
+from tidelog_broker.storage.node_dir import open_node_dir
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.settings import SettingsError, load_settings
+
+EXIT_USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the broker's commands to `tidelog`."""
+    app.command("node")(node)
+
+
+def node(
+    *,
+    data: Annotated[Path | None, typer.Option(help="The data directory; made if it is not there.")] = None,
+    port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
+    management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with a [node] table.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+) -> None:
+    """Run one node until it is told to stop (Ctrl-C or SIGTERM).
+
+    When it serves, it prints one line of JSON with its ports to standard output; its log goes to standard error.
+    """
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if not __debug__:
+        _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
+    overrides = {"data": data, "port": port, "management_port": management_port, "host": host}
+    try:
+        settings = load_settings(NodeSettings, "node", config, overrides)
+    except SettingsError as error:
+        _give_up(str(error), EXIT_USAGE)
+    try:
+        code = uvloop.run(_serve(settings))
+    except NodeDirError as error:
+        _give_up(str(error))
+    except ProtocolError as error:
+        _give_up(f"the data in {settings.data} cannot be served: {error.message}")
+    except OSError as error:
+        _give_up(f"{error.strerror or error} ({settings.host}:{settings.port}, {settings.data})")
+    raise typer.Exit(code)
+
+
+async def _serve(settings: NodeSettings) -> int:
+    """Open the data directory, start the node, print the ready line, serve until a signal."""
+    loop = asyncio.get_running_loop()
+    with contextlib.closing(open_node_dir(settings.data)) as directory:
+        broker = Node(settings, directory)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, broker.ask_to_stop)
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.stop()
+            raise
+        print(  # noqa: T201 - the ready line is this command's output
+            json.dumps(
+                {
+                    "event": "ready",
+                    "node_id": broker.node_id,
+                    "port": broker.port,
+                    "management_port": broker.management_port,
+                }
+            ),
+            flush=True,
+        )
+        return await broker.run_until_stopped()
+
+
+def _give_up(message: str, code: int = 1) -> None:
+    """Say in one line why there is no node, and leave."""
+    typer.echo(f"tidelog node: {message}", err=True)
+    raise typer.Exit(code)

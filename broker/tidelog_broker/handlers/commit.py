@@ -1,0 +1,99 @@
+"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply.
+
+A commit is a record batch of `__offsets` like any other and shares that partition's group sync with all
+commits that arrive together. A commit that does not move a position forward is answered with the position
+that stands, unless it asks for a reset.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.groups import OffsetKey
+from tidelog_broker.handlers.fetch import check_entries
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import NOTE_BYTES_MAX
+from tidelog_proto.names import check_group_name
+
+if TYPE_CHECKING:
+    from tidelog_broker.connection import Request
+    from tidelog_broker.node import Node
+
+
+async def commit(node: Node, request: Request) -> None:
+    """Handle COMMIT: all entries in one batch, then what holds for each.
+
+    Raises:
+        ProtocolError: a name is bad, or the write was refused: then nothing of the request holds.
+    """
+    asked = request.envelope.commit
+    check_group_name(asked.group)
+    check_entries(len(asked.entries))
+    now_us = time.time_ns() // 1000
+    reply = pb.CommitReply()
+    records: list[pb.OffsetRecord] = []
+    results: list[tuple[OffsetKey, pb.CommittedResult]] = []
+    for entry in asked.entries:
+        result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        try:
+            _check_entry(node, entry)
+        except ProtocolError as error:
+            result.error.CopyFrom(error.to_message())
+            continue
+        key = OffsetKey(asked.group, entry.topic_id, entry.partition)
+        record = node.groups.prepare(
+            key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
+        )
+        if record is not None:
+            records.append(record)
+        results.append((key, result))
+    await node.offsets_log.write_offsets(records)
+    for key, result in results:
+        standing = node.groups.get(key)
+        assert standing is not None, "a commit that was written is applied"
+        _fill(result, standing)
+    request.reply(pb.Envelope(commit_reply=reply))
+
+
+def _check_entry(node: Node, entry: pb.CommitEntry) -> None:
+    partition = node.partitions.get(entry.topic_id, entry.partition)
+    if len(entry.note.encode()) > NOTE_BYTES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
+    if entry.next_offset > partition.high_watermark:
+        raise ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{partition.name}: {entry.next_offset} lies behind the end of the log",
+            log_start_offset=partition.log_start,
+            high_watermark=partition.high_watermark,
+        )
+
+
+async def committed(node: Node, request: Request) -> None:
+    """Handle COMMITTED: the asked-for positions, or all of the group.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a bad group name or too many entries.
+    """
+    asked = request.envelope.committed
+    check_group_name(asked.group)
+    reply = pb.CommittedReply()
+    if asked.entries:
+        check_entries(len(asked.entries))
+        for entry in asked.entries:
+            result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+            standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+            if standing is not None:
+                _fill(result, standing)
+    else:
+        for standing in node.groups.of_group(asked.group):
+            _fill(reply.results.add(topic_id=standing.topic_id, partition=standing.partition), standing)
+    request.reply(pb.Envelope(committed_reply=reply))
+
+
+def _fill(result: pb.CommittedResult, record: pb.OffsetRecord) -> None:
+    result.found = True
+    result.next_offset = record.next_offset
+    result.note = record.note
+    result.commit_timestamp_us = record.commit_timestamp_us

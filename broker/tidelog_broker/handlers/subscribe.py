@@ -1,0 +1,205 @@
+"""SUBSCRIBE, CREDIT, UNSUBSCRIBE: pushing batches to whoever has credit.
+
+Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
+and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
+a time, until the position has caught up with the ring. Both are addressed by offset and both end at the
+high watermark, so the seam between them can neither skip nor repeat a batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tidelog_broker.core.credit import PartitionKey, Subscription
+from tidelog_broker.handlers.fetch import check_entries, end_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import MIB
+
+if TYPE_CHECKING:
+    from tidelog_broker.connection import Connection, Request
+    from tidelog_broker.node import Node
+    from tidelog_broker.partition import Partition
+
+EVENT_BYTES: Final = 1 * MIB
+"""About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
+
+
+class Pump:
+    """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
+
+    def __init__(self, node: Node, connection: Connection, subscription: Subscription) -> None:
+        self._node = node
+        self._connection = connection
+        self.subscription = subscription
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._reading: set[PartitionKey] = set()
+        self._stopped = False
+
+    def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        """Add a partition and listen to its appends."""
+        self.subscription.add(key, offset)
+        self._partitions[key] = partition
+        partition.listeners.add(self.pump)
+
+    def stop(self) -> None:
+        """Stop listening and sending."""
+        self._stopped = True
+        for partition in self._partitions.values():
+            partition.listeners.discard(self.pump)
+        self._partitions.clear()
+
+    def pump(self) -> None:
+        """Send all that may be sent now, the partitions taking turns."""
+        progress = True
+        while progress and self._may_send:
+            progress = False
+            for key in self.subscription.turns():
+                progress = self._send_next(key) or progress
+
+    @property
+    def _may_send(self) -> bool:
+        return not self._stopped and self.subscription.may_send and self._connection.is_writable
+
+    def _send_next(self, key: PartitionKey) -> bool:
+        """Send one event of a partition; False when there is nothing or it has to be read first."""
+        partition = self._partitions.get(key)
+        if partition is None or key in self._reading or not self._may_send:
+            return False
+        if partition.refusal is not None and partition.refusal.code != pb.LIMBO:
+            self._end(key, partition.refusal)
+            return False
+        offset = self.subscription.positions[key]
+        bytes_max = min(EVENT_BYTES, self.subscription.credit_bytes)
+        hot = partition.read_hot(offset, bytes_max, self.subscription.credit_records)
+        if hot is None:
+            self._reading.add(key)
+            self._node.spawn(self._read(key, partition, offset), f"read {partition.name} for a subscription")
+            return False
+        if not hot:
+            return False
+        records = sum(entry.record_count for entry in hot)
+        self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
+        return True
+
+    async def _read(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        try:
+            batches = await partition.read_log(offset, min(EVENT_BYTES, self.subscription.credit_bytes))
+        except ProtocolError as error:
+            self._reading.discard(key)
+            if not self._stopped:
+                self._end(key, error)
+            return
+        self._reading.discard(key)
+        if self._stopped or self.subscription.positions.get(key) != offset:
+            return
+        if batches:
+            self._send(key, partition, batches, count_records(batches), end_of(batches))
+        self.pump()
+
+    def _send(
+        self, key: PartitionKey, partition: Partition, batches: list[memoryview], records: int, next_offset: int
+    ) -> None:
+        size_bytes = sum(map(len, batches))
+        self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
+        event = pb.MessageEvent(
+            subscription_id=self.subscription.subscription_id,
+            topic_id=key[0],
+            partition=key[1],
+            record_count=records,
+            high_watermark=partition.high_watermark,
+            next_offset=next_offset,
+        )
+        self._node.metrics.bytes_out.inc(size_bytes)
+        self._connection.send(pb.Envelope(message_event=event), batches)
+
+    def _end(self, key: PartitionKey, error: ProtocolError) -> None:
+        """Tell the client that a partition has ended, and why."""
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            partition.listeners.discard(self.pump)
+        self.subscription.remove(key)
+        ended = pb.SubscriptionEnded(
+            subscription_id=self.subscription.subscription_id,
+            topic_id=key[0],
+            partition=key[1],
+            error=error.to_message(),
+        )
+        self._connection.send(pb.Envelope(subscription_ended=ended), [])
+
+
+async def subscribe(node: Node, request: Request) -> None:
+    """Handle SUBSCRIBE: answer per partition, then push.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a used id, too many subscriptions or no partition.
+    """
+    asked = request.envelope.subscribe
+    connection = request.connection
+    check_entries(len(asked.entries))
+    if asked.subscription_id in connection.pumps:
+        raise ProtocolError(pb.INVALID_REQUEST, f"subscription {asked.subscription_id} exists on this connection")
+    if len(connection.pumps) >= node.settings.subscriptions_max:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a connection has at most {node.settings.subscriptions_max} subscriptions"
+        )
+    subscription = Subscription(
+        asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
+    )
+    pump = connection.pumps[asked.subscription_id] = Pump(node, connection, subscription)
+    reply = pb.SubscribeReply()
+    for entry in asked.entries:
+        result = reply.results.add()
+        try:
+            partition = node.partitions.get(entry.topic_id, entry.partition)
+            await partition.ensure_readable()
+            partition.check_offset(entry.offset)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
+            result.log_start_offset = partition.log_start
+            result.high_watermark = partition.high_watermark
+            result.epoch = partition.epoch
+        except ProtocolError as error:
+            result.error.CopyFrom(error.to_message())
+    if not connection.is_open:
+        pump.stop()
+    if not subscription.positions:
+        connection.pumps.pop(asked.subscription_id, None)
+    request.reply(pb.Envelope(subscribe_reply=reply))
+    pump.pump()
+
+
+def credit(_node: Node, request: Request) -> None:
+    """Handle CREDIT, which has no reply; credit for a subscription that has ended is no fault."""
+    granted = request.envelope.credit
+    request.drop()
+    pump = request.connection.pumps.get(granted.subscription_id)
+    if pump is not None:
+        pump.subscription.grant(records=granted.records, size_bytes=granted.bytes)
+        pump.pump()
+
+
+def unsubscribe(_node: Node, request: Request) -> None:
+    """Handle UNSUBSCRIBE; nothing of the subscription is sent after the reply.
+
+    Raises:
+        ProtocolError: UNKNOWN_SUBSCRIPTION.
+    """
+    subscription_id = request.envelope.unsubscribe.subscription_id
+    pump = request.connection.pumps.pop(subscription_id, None)
+    if pump is None:
+        raise ProtocolError(pb.UNKNOWN_SUBSCRIPTION, f"there is no subscription {subscription_id} on this connection")
+    pump.stop()
+    request.reply(pb.Envelope(unsubscribe_reply=pb.UnsubscribeReply()))
+
+
+def count_records(buffers: list[memoryview]) -> int:
+    """Return how many records buffers of whole batches hold, walking their headers."""
+    records = 0
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            header = unpack_header(buffer, at)
+            records += header.record_count
+            at += header.length
+    return records

@@ -1,0 +1,103 @@
+"""Health and metrics over HTTP, on a port of their own and a thread of their own.
+
+`/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it
+counts. They run beside the event loop, so that they answer (with 503) when it is stuck.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import make_wsgi_app
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+HEARTBEAT_MS_MAX: Final = 5_000
+"""An event loop that has not turned for this long counts as stuck."""
+
+_TIMEOUT_S: Final = 5
+
+
+class Health:
+    """What the two threads share: a heartbeat from the loop and the node's own word."""
+
+    def __init__(self) -> None:
+        self.beat_s = time.monotonic()
+        self.state = "starting"
+
+    def beat(self) -> None:
+        """Say that the event loop turns."""
+        self.beat_s = time.monotonic()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the loop has turned lately."""
+        return time.monotonic() - self.beat_s < HEARTBEAT_MS_MAX / 1000
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Keep probes out of the log."""
+
+
+class Management:
+    """The management port. `start` opens it, `stop` closes it."""
+
+    def __init__(self, health: Health, registry: CollectorRegistry) -> None:
+        self._health = health
+        self._metrics = make_wsgi_app(registry)
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen and return the port.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="management", daemon=True)
+        self._thread.start()
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        """Close the port."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        match environ.get("PATH_INFO"):
+            case "/metrics":
+                body: Iterable[bytes] = self._metrics(environ, start_response)
+                return body
+            case "/livez":
+                return _say(start_response, self._health.is_live, "live" if self._health.is_live else "stuck")
+            case "/readyz":
+                ready = self._health.is_live and self._health.state == "running"
+                return _say(start_response, ready, self._health.state)
+            case _:
+                return _say(start_response, False, "there is /livez, /readyz and /metrics", status="404 Not Found")
+
+
+def _say(
+    start_response: Callable[..., Any], good: bool, state: str, status: str = "503 Service Unavailable"
+) -> list[bytes]:
+    body = json.dumps({"status": state}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response("200 OK" if good else status, headers)
+    return [body]

@@ -1,0 +1,46 @@
+"""What a node counts, in Prometheus' terms. One registry a node, so that tests can run several in a process."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class NodeMetrics:
+    """The node's counters and gauges. Names end in their unit, as Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = self._counter
+        self.records_in = counter("tidelog_records_in", "Records appended")
+        self.bytes_in = counter("tidelog_bytes_in", "Bytes of batches appended")
+        self.bytes_out = counter("tidelog_bytes_out", "Bytes of batches sent to readers")
+        self.batches_refused = counter("tidelog_batches_refused", "Batches refused as corrupt or out of sequence")
+        self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
+        self.requests = Counter("tidelog_requests", "Requests by kind", ["kind"], registry=self.registry)
+        self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
+        self.declined = counter("tidelog_declined", "Requests declined because the node was full")
+        self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read")
+        self.append_seconds = Histogram(
+            "tidelog_append_seconds", "Append (and sync) of one group", buckets=_SECONDS, registry=self.registry
+        )
+        self.connections = self._gauge("tidelog_connections", "Open client connections")
+        self.in_flight_bytes = self._gauge("tidelog_in_flight_bytes", "Attachments of requests being worked on")
+        self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
+        self.topics = self._gauge("tidelog_topics", "Topics")
+        self.high_watermark = Gauge(
+            "tidelog_high_watermark_offset", "End of what is committed", ["topic", "partition"], registry=self.registry
+        )
+        self.log_start = Gauge(
+            "tidelog_log_start_offset", "First readable offset", ["topic", "partition"], registry=self.registry
+        )
+        self.partition_bytes = Gauge(
+            "tidelog_partition_bytes", "Bytes of segments", ["topic", "partition"], registry=self.registry
+        )
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)

@@ -1,0 +1,45 @@
+"""The memory that all hot rings of a node share.
+
+Each ring has its own bound; together they have one too. When the sum passes it, the rings that were fed
+least recently give way first: their readers are the least likely to be close.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tidelog_broker.core.ring import HotRing, RingEntry
+
+
+class RingBudget:
+    """Feeds rings and keeps their sum below `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rings: OrderedDict[int, HotRing] = OrderedDict()
+        self.size_bytes = 0
+
+    def push(self, ring: HotRing, entry: RingEntry) -> None:
+        """Add a batch to `ring`, making room where the sum demands it."""
+        before = ring.size_bytes
+        ring.push(entry._replace(data=_detached(entry.data)))
+        self.size_bytes += ring.size_bytes - before
+        self._rings[id(ring)] = ring
+        self._rings.move_to_end(id(ring))
+        while self.size_bytes > self._bytes_max:
+            key, oldest = next(iter(self._rings.items()))
+            self.size_bytes -= oldest.size_bytes
+            oldest.shrink(0)
+            del self._rings[key]
+
+    def forget(self, ring: HotRing) -> None:
+        """Drop a ring whose partition is gone."""
+        if self._rings.pop(id(ring), None) is not None:
+            self.size_bytes -= ring.size_bytes
+            ring.shrink(0)
+
+
+def _detached(data: memoryview) -> memoryview:
+    """Return `data`, copied when it is a small part of a frame that it would keep in memory whole."""
+    whole_bytes = memoryview(data.obj).nbytes
+    return data if 2 * len(data) >= whole_bytes else memoryview(bytes(data))

@@ -1,0 +1,172 @@
+"""The listening side: connections, the dispatch of their requests, and HELLO.
+
+Dispatch is a table from envelope kind to handler. A handler is a plain function (hot path, answers by
+itself or later by callback) or a coroutine function (runs as a task). A `ProtocolError` that leaves a
+handler is the request's answer; anything else is a bug of ours: it is logged with its trace and answered
+with INTERNAL, and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tidelog_broker.budget import Budget
+from tidelog_broker.connection import Connection, Request
+from tidelog_broker.handlers import commit, fetch, publish, subscribe, topics
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from tidelog_broker.node import Node
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Node", Request], Coroutine[Any, Any, None] | None]
+
+SOFTWARE = "tidelog-node/0.1.0"
+
+
+def hello(node: Node, request: Request) -> None:
+    """Handle HELLO.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
+    """
+    asked = request.envelope.hello
+    if asked.version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_VERSION, f"protocol version {asked.version}; this node speaks {PROTOCOL_VERSION}"
+        )
+    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
+    request.connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
+    request.reply(
+        pb.Envelope(
+            hello_reply=pb.HelloReply(
+                version=PROTOCOL_VERSION,
+                node_id=node.node_id,
+                cluster_id=node.cluster_id,
+                incarnation=node.incarnation,
+                software=SOFTWARE,
+                frame_bytes_max=FRAME_BYTES_MAX,
+                batch_bytes_max=BATCH_BYTES_MAX,
+            )
+        )
+    )
+
+
+HANDLERS: dict[str, Handler] = {
+    "hello": hello,
+    "metadata": topics.metadata,
+    "publish": publish.publish,
+    "fetch": fetch.fetch,
+    "list_offsets": fetch.list_offsets,
+    "subscribe": subscribe.subscribe,
+    "credit": subscribe.credit,
+    "unsubscribe": subscribe.unsubscribe,
+    "commit": commit.commit,
+    "committed": commit.committed,
+    "topic_create": topics.create,
+    "topic_describe": topics.describe_one,
+    "topic_list": topics.list_all,
+    "topic_alter": topics.alter,
+    "topic_delete": topics.delete,
+    "cluster_status": topics.cluster_status,
+}
+"""Envelope kind -> handler. Kinds that only a node sends are not here and get UNKNOWN_KIND."""
+
+
+class Server:
+    """The node's native port."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.settings = node.settings
+        self.metrics = node.metrics
+        self.budget = Budget(node.settings.node_in_flight_bytes)
+        self.connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._requests = {kind: self.metrics.requests.labels(kind) for kind in HANDLERS}
+
+    async def listen(self) -> int:
+        """Open the port and return its number.
+
+        Raises:
+            OSError: the port is in use or the address is not ours.
+        """
+        self._listener = await self.node.loop.create_server(
+            lambda: Connection(self), self.settings.host, self.settings.port, backlog=512
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def stop_listening(self) -> None:
+        """Take no new connections."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def close_connections(self) -> None:
+        """Close every connection once its answers have left."""
+        for connection in list(self.connections):
+            connection.close()
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted; one too many is told so and closed."""
+        self.connections.add(connection)
+        self.metrics.connections.set(len(self.connections))
+        if len(self.connections) > self.settings.connections_max:
+            connection.abort(
+                ProtocolError(
+                    pb.OVERLOADED, f"the node has its {self.settings.connections_max} connections", retry_after_ms=1000
+                )
+            )
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self.metrics.connections.set(len(self.connections))
+
+    def dispatch(self, request: Request) -> None:
+        """Start work on a request."""
+        kind = request.envelope.WhichOneof("kind") or "unknown"
+        try:
+            work = self._handler(kind, request)(self.node, request)
+        except ProtocolError as error:
+            request.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
+            self._broken(request, error)
+            return
+        if inspect.iscoroutine(work):
+            self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
+
+    def _handler(self, kind: str, request: Request) -> Handler:
+        handler = HANDLERS.get(kind)
+        if handler is None:
+            raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
+        if not request.connection.greeted and handler is not hello:
+            raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
+        if self.node.stopping:
+            raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")
+        self._requests[kind].inc()
+        return handler
+
+    async def _finish(self, work: Coroutine[Any, Any, None], request: Request) -> None:
+        try:
+            await work
+        except ProtocolError as error:
+            request.fail(error)
+        except asyncio.CancelledError:
+            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
+            raise
+        except Exception as error:  # noqa: BLE001 - as in dispatch
+            self._broken(request, error)
+
+    def _broken(self, request: Request, error: Exception) -> None:
+        log.error("a handler failed: %r", error, exc_info=error)
+        if not request.answered:
+            request.fail(ProtocolError(pb.INTERNAL, "the node has a bug; its log says more"))

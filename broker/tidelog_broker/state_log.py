@@ -1,0 +1,175 @@
+"""State that is a log: the topics in `__meta`, the groups' positions in `__offsets`.
+
+Both are partitions like any other, written through their pipelines and replayed at start. Their records
+carry a revision each and the highest holds, so the order of a replay does not matter, and a snapshot is
+nothing but the live records written once more. After a snapshot the segments before it are not needed and
+retention deletes them; a crash between the two only leaves more to replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.pipeline import Pending
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import MIB
+
+if TYPE_CHECKING:
+    from tidelog_broker.node import Node
+    from tidelog_broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
+"""A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
+
+_READ_BYTES: Final = 4 * MIB
+_RECORDS_PER_BATCH: Final = 10_000
+
+
+class StateRecord(Protocol):
+    """A protobuf message that is a record's value."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        """Return the message's bytes."""
+        ...
+
+
+class StateLog:
+    """Writes and replays one such partition. `apply` takes a record's value, `live` gives what a snapshot needs."""
+
+    def __init__(
+        self,
+        node: Node,
+        partition: Partition,
+        *,
+        apply: Callable[[bytes], None],
+        live: Callable[[], Iterable[StateRecord]],
+    ) -> None:
+        self._node = node
+        self._partition = partition
+        self._apply = apply
+        self._live = live
+        self._bytes_since_snapshot = 0
+        self._snapshot_bytes = 0
+        self._snapshotting = False
+
+    async def replay(self) -> None:
+        """Apply every record there is; the partition becomes active first, so that the end is decided.
+
+        Raises:
+            ProtocolError: the log is damaged: the node must not start on half of its state.
+        """
+        await self._partition.ensure_active()
+        offset, end = self._partition.log_start, self._partition.high_watermark
+        while offset < end:
+            for buffer in await self._partition.read_log(offset, _READ_BYTES):
+                for view in iter_batches(buffer):
+                    batch = RecordBatch.parse(view)
+                    self._apply_all(batch.values())
+                    offset = batch.end_offset
+                    self._bytes_since_snapshot += len(view)
+
+    async def write(self, records: list[StateRecord]) -> None:
+        """Write records, wait until they are durable, apply them.
+
+        Raises:
+            ProtocolError: they were refused, or their outcome is unknown.
+        """
+        for start in range(0, len(records), _RECORDS_PER_BATCH):
+            values = [record.SerializeToString() for record in records[start : start + _RECORDS_PER_BATCH]]
+            self._bytes_since_snapshot += await self._append(values)
+            self._apply_all(values)
+        if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
+            self._snapshotting = True
+            self._node.spawn(self._snapshot(), f"snapshot {self._partition.name}")
+
+    def _apply_all(self, values: Iterable[bytes | None]) -> None:
+        for value in values:
+            if value is not None:
+                self._apply(value)
+
+    async def _append(self, values: list[bytes]) -> int:
+        encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
+        data = memoryview(bytearray(encoded.to_bytes()))
+        settled: asyncio.Future[None] = self._node.loop.create_future()
+
+        def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+            assert not duplicate, "the broker's own batches carry no producer id"
+            if settled.done():
+                return
+            if isinstance(outcome, ProtocolError):
+                settled.set_exception(outcome)
+            else:
+                settled.set_result(None)
+
+        self._partition.pipeline.submit(Pending(data, unpack_header(data), settle))
+        await settled
+        return len(data)
+
+    async def _snapshot(self) -> None:
+        """Write everything that stands, then let go of what lies before it."""
+        try:
+            start = self._partition.high_watermark
+            size_bytes = 0
+            live = list(self._live())
+            for first in range(0, len(live), _RECORDS_PER_BATCH):
+                values = [record.SerializeToString() for record in live[first : first + _RECORDS_PER_BATCH]]
+                size_bytes += await self._append(values)
+            self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
+            await self._partition.delete_before(start)
+        except ProtocolError as error:
+            # Nothing is lost: the old records are all there, and the next write tries again.
+            log.warning("no snapshot of %s: %s", self._partition.name, error)
+        finally:
+            self._snapshotting = False
+
+
+class MetaLog(StateLog):
+    """`__meta`: the topics."""
+
+    def __init__(self, node: Node, partition: Partition) -> None:
+        super().__init__(node, partition, apply=self._take, live=node.topics.records)
+
+    def _take(self, value: bytes) -> None:
+        self._node.topics.apply(pb.TopicRecord.FromString(value))
+
+    async def write_topic(self, record: pb.TopicRecord) -> None:
+        """Make a topic's new revision durable, apply it, and let the partitions follow.
+
+        Raises:
+            ProtocolError: as `StateLog.write`.
+        """
+        await self.write([record])
+        await self._node.partitions.follow(record)
+
+
+class OffsetsLog(StateLog):
+    """`__offsets`: where the groups stand."""
+
+    def __init__(self, node: Node, partition: Partition) -> None:
+        super().__init__(node, partition, apply=self._take, live=node.groups.records)
+
+    def _take(self, value: bytes) -> None:
+        self._node.groups.apply(pb.OffsetRecord.FromString(value))
+
+    async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
+        """Make prepared positions durable and apply them.
+
+        Raises:
+            ProtocolError: as `StateLog.write`; the prepared records are withdrawn.
+        """
+        try:
+            await self.write(list(records))
+        except ProtocolError:
+            for record in records:
+                self._node.groups.withdraw(record)
+            raise

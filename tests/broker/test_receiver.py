@@ -1,0 +1,103 @@
+"""Frames out of a byte stream: however it is cut, whatever is declined, whatever is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.receiver import SCRATCH_BYTES, FrameReceiver
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import encode_frame
+from tidelog_proto.limits import FRAME_BYTES_MAX
+
+
+def frame(correlation: int, attachment: bytes = b"", name: str = "") -> bytes:
+    envelope = pb.Envelope(correlation_id=correlation, metadata=pb.Metadata(topics=[name] if name else []))
+    return encode_frame(envelope, len(attachment)) + attachment
+
+
+class Feeder:
+    """Feeds a receiver the way a transport does: never more than the buffer it is given."""
+
+    def __init__(self, *, declined: frozenset[int] = frozenset(), frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.got: list[tuple[int, bytes]] = []
+        self._declined = declined
+        self.receiver = FrameReceiver(frame_bytes_max=frame_bytes_max, admit=self._admit)
+
+    def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
+        self.asked.append((envelope.correlation_id, attachment_bytes))
+        return envelope.correlation_id not in self._declined
+
+    def feed(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            buffer = self.receiver.buffer()
+            assert len(buffer) > 0
+            taken = min(len(buffer), len(data) - at)
+            buffer[:taken] = data[at : at + taken]
+            at += taken
+            self.got += [(f.envelope.correlation_id, bytes(f.attachment)) for f in self.receiver.received(taken)]
+
+
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=8),
+    st.sets(st.integers(0, 7)),
+    st.lists(st.integers(1, 200), min_size=1),
+)
+def test_frames_arrive_whole_in_order_however_the_stream_is_cut(
+    attachments: list[bytes], declined: set[int], cuts: list[int]
+) -> None:
+    stream = b"".join(frame(number, data) for number, data in enumerate(attachments))
+    feeder = Feeder(declined=frozenset(declined))
+    at = 0
+    turn = 0
+    while at < len(stream):
+        size = cuts[turn % len(cuts)]
+        feeder.feed(stream[at : at + size])
+        at += size
+        turn += 1
+    assert feeder.got == [(number, data) for number, data in enumerate(attachments) if number not in declined]
+    assert feeder.asked == [(number, len(data)) for number, data in enumerate(attachments)]
+
+
+@pytest.mark.parametrize("declined", [frozenset[int](), frozenset({1})])
+def test_an_attachment_larger_than_the_scratch_buffer(declined: frozenset[int]) -> None:
+    large = bytes(range(256)) * (SCRATCH_BYTES // 64)
+    feeder = Feeder(declined=declined)
+    feeder.feed(frame(1, large) + frame(2, b"after"))
+    assert feeder.got == [(number, data) for number, data in ((1, large), (2, b"after")) if number not in declined]
+
+
+def test_an_envelope_larger_than_the_scratch_buffer() -> None:
+    feeder = Feeder()
+    feeder.feed(frame(1, b"x", name="n" * (SCRATCH_BYTES + 5)) + frame(2))
+    assert feeder.got == [(1, b"x"), (2, b"")]
+    assert len(feeder.receiver.buffer()) == SCRATCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\xff" * 16, pb.FRAME_TOO_LARGE),
+        (bytes(8), pb.MALFORMED_FRAME),
+        (b"\x06\0\0\0\x02\0\0\0\xff\xff", pb.MALFORMED_FRAME),
+        (b"\x04\0\0\0\x00\0\0\0", pb.MALFORMED_FRAME),
+        (b"\x05\0\0\0\x02\0\0\0", pb.MALFORMED_FRAME),
+    ],
+    ids=["huge", "zero", "garbage envelope", "no envelope", "envelope past the frame"],
+)
+def test_a_stream_without_shape_is_refused(data: bytes, code: int) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        Feeder().feed(data)
+    assert caught.value.code == code
+
+
+def test_the_limit_before_hello_is_checked_before_anything_is_taken() -> None:
+    feeder = Feeder(frame_bytes_max=100)
+    with pytest.raises(ProtocolError) as caught:
+        feeder.feed(frame(1, bytes(200))[:8])
+    assert caught.value.code == pb.FRAME_TOO_LARGE
+    assert feeder.asked == []
