@@ -65,8 +65,10 @@ class Reading:
 
     def written(self, batch: ConsumedBatch, count: int) -> None:
         """Note that the first `count` records of `batch` have left this process."""
-        done = count == len(batch)
-        self.positions[batch.partition] = batch.batch.end_offset if done else batch.batch.base_offset + count
+        if not count:
+            return
+        whole = count == len(batch)
+        self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.base_offset + count
         if self.records_left is not None:
             self.records_left -= count
 
@@ -108,8 +110,10 @@ def parse_start(text: str) -> Start:
     Raises:
         CommandFailed: it is none of earliest, latest, an offset and an ISO 8601 time.
     """
-    if text == "earliest" or text == "latest":  # noqa: PLR1714 - spelt out, the type checkers narrow it
-        return text
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
     if text.isdecimal():
         return int(text)
     try:
@@ -156,7 +160,7 @@ async def _run(client: Client, topic: str, reading: Reading, group: str | None, 
     start = {partition: reading.positions[partition] for partition in wanted}
     try:
         async with client.consumer(topic, start=start, partitions=wanted) as consumer:
-            async for batch in consumer.batches():
+            while (batch := await consumer.next_batch()) is not None:
                 count = reading.take(batch)
                 write_out(batch, count, sys.stdout.buffer, as_json=as_json)
                 reading.written(batch, count)

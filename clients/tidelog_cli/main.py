@@ -14,10 +14,17 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog_cli import plugins
+from tidelog_cli import cluster, consume, groups, plugins, produce, topics, up
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 
-OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {}
+OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
+    "up": up.register,
+    "topic": topics.register,
+    "produce": produce.register,
+    "consume": consume.register,
+    "group": groups.register,
+    "cluster": cluster.register,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

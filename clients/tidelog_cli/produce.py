@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -145,7 +146,9 @@ async def _settle(in_flight: deque[tuple[PendingReceipts, int]], published: Publ
 def _read_all(names: list[str], file_format: Format | None, key_field: str | None) -> Iterator[pa.RecordBatch]:
     for name in names:
         if name == "-":
-            yield from read_stream(sys.stdin.buffer.raw, file_format or Format.LINES, key_field)
+            # Unbuffered, so that a line is published when it is there.
+            with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
+                yield from read_stream(stdin, file_format or Format.LINES, key_field)
         else:
             path = Path(name)
             yield from read_file(path, file_format or format_of(path), key_field)

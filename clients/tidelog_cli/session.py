@@ -24,6 +24,8 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
 
     async def run() -> _ResultT:
         async with Client(bootstrap, client_id="tidelog-cli") as client:
+            # One try at each address: a person would rather hear now that nobody is there than wait for retries.
+            await client.connect()
             return await work(client)
 
     return asyncio.run(run())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BytesIO, TextIOWrapper
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -25,14 +25,6 @@ class Ended:
 
 
 Cli: TypeAlias = Callable[..., Ended]
-
-
-class RawInput(BytesIO):
-    """Standard input whose `.buffer.raw` is itself."""
-
-    @property
-    def raw(self) -> RawInput:
-        return self
 
 
 @pytest.fixture(scope="session")
@@ -60,14 +52,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def cli(node: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
+def cli(node: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Cli:
     """Call the command against the node: `cli("topic", "list", stdin=b"")`."""
     monkeypatch.setenv("TIDELOG_BOOTSTRAP", node)
     monkeypatch.setenv("COLUMNS", "160")
 
     def call(*arguments: object, stdin: bytes = b"") -> Ended:
-        monkeypatch.setattr(sys, "stdin", TextIOWrapper(RawInput(stdin)))
-        code = main([str(argument) for argument in arguments])
+        (tmp_path / "stdin").write_bytes(stdin)
+        with (tmp_path / "stdin").open() as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            code = main([str(argument) for argument in arguments])
         out, err = capsysbinary.readouterr()
         return Ended(code, out.decode(), err.decode())
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,13 @@ READY = 'print(\'starting\'); print(\'{"event": "ready", "port": 5}\', flush=Tru
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `running` run its argument as a Python program instead of a command."""
-    real = children.asyncio.create_subprocess_exec
+    real = asyncio.create_subprocess_exec
 
-    async def create(*command: str, **options: object) -> object:
+    async def create(*command: str, **options: Any) -> asyncio.subprocess.Process:
         assert command[:3] == (sys.executable, "-m", "tidelog_cli")
-        return await real(sys.executable, "-c", *command[3:], **options)  # type: ignore[arg-type]  # passed through
+        return await real(sys.executable, "-c", *command[3:], **options)
 
-    monkeypatch.setattr(children.asyncio, "create_subprocess_exec", create)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
 
 
 @pytest.mark.usefixtures("script")

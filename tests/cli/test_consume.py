@@ -116,6 +116,10 @@ def test_what_comes_behind_the_end_is_not_taken() -> None:
     assert reading.take(batch) == 2
     reading.written(batch, 2)
     assert (reading.positions, reading.unfinished()) == ({0: 5, 1: 0}, [])
+    behind: Any = Batch(0, 13, 4)
+    assert reading.take(behind) == 0
+    reading.written(behind, 0)
+    assert reading.positions == {0: 5, 1: 0}
 
 
 def test_the_limit_holds_over_partitions() -> None:

@@ -7,7 +7,7 @@ from tidelog_cli.records import record_line
 
 
 def test_text_is_text_and_other_bytes_are_base64() -> None:
-    record = Record("t", 1, 7, 1_500, b"k\xff", "Käse".encode(), [("a", b"b"), ("c", None)], "tag")
+    record = Record("t", 1, 7, 1_500, b"k\xff", "Käse".encode(), (("a", b"b"), ("c", None)), "tag")
     assert json.loads(record_line(record)) == {
         "topic": "t",
         "partition": 1,
@@ -22,7 +22,7 @@ def test_text_is_text_and_other_bytes_are_base64() -> None:
 
 
 def test_a_tombstone_is_null_and_what_is_absent_is_left_out() -> None:
-    line = record_line(Record("t", 0, 0, 0, None, None, [], None))
+    line = record_line(Record("t", 0, 0, 0, None, None, (), None))
     assert json.loads(line) == {
         "topic": "t",
         "partition": 0,
