@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tests.proto.batches import header_crc_fixed
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto import header as header_module
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import (
     VERSION,
@@ -118,6 +120,17 @@ def test_every_field_is_where_the_table_says() -> None:
     for (at, size), value in table.items():
         assert int.from_bytes(raw[at : at + size], "little") == value, at
     assert unpack_header(raw) == header
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    def rows(text: str) -> list[list[str]]:
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+        return [[row[0], row[1], row[3]] for row in cells if len(row) == 4 and row[0].isdigit()]
+
+    described = rows(header_module.__doc__ or "")
+    assert len(described) == 23
+    documented = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    assert rows(documented) == described
 
 
 def test_every_flipped_bit_is_noticed() -> None:

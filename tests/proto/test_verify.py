@@ -228,6 +228,14 @@ def test_wrong_counts() -> None:
         assert "rows in the body" in refusal(batch_of(body, VALUE, count)).message
 
 
+def test_null_counts_that_the_bitmap_does_not_bear_out() -> None:
+    body = bytes(memoryview(arrow_body(value=pa.array([b"a", None, b"c", None], pa.binary()))))
+    assert body.count(struct.pack("<qq", 4, 2)) == 1
+    for count in (1, 3, 4):
+        wrong = body.replace(struct.pack("<qq", 4, 2), struct.pack("<qq", 4, count))
+        assert "null_count" in refusal(batch_of(wrong, VALUE, 4)).message
+
+
 def test_text_that_is_no_utf8() -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"\xff\xfe")]
