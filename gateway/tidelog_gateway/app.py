@@ -121,6 +121,9 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:
+            # What the framework says of a body that its JSON parser gives up on: bad UTF-8, too deep.
+            return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
         code = TITLES.get(error.status_code, "error").lower().replace(" ", "_")
         names = {404: "not_found", 405: "method_not_allowed"}
         detail = {404: f"nothing is at {request.url.path}", 405: f"{request.method} is not possible here"}

@@ -21,6 +21,8 @@ from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.records_out import BatchReader
 from tidelog_proto.limits import KIB
 
+RECORDS_DEFAULT: Final = 500
+
 NATIVE_BYTES_MIN: Final = 64 * KIB
 NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
 """How much is asked of the node for each record that may be returned: a guess that keeps a reader of few records
@@ -64,19 +66,20 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     offset: Annotated[int | None, Query(ge=0, lt=2**63, description="The first offset to read.")] = None,
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
-    max_records: Annotated[int, Query(ge=1)] = 500,
+    max_records: Annotated[int | None, Query(ge=1)] = None,
     max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
     wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
 ) -> Response:
     """Read from an offset, a time, or an end of the log; `from=earliest` when none is named."""
     settings = gateway.settings
-    _check_limit("max_records", max_records, settings.records_per_request_max)
+    _check_limit("max_records", max_records or 0, settings.records_per_request_max)
     _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
     _check_limit("wait_ms", wait_ms, settings.fetch_wait_ms_max)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
         raise invalid([{"parameter": "offset", "detail": "name one of offset, timestamp and from, not several"}])
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
     size_bytes = max_bytes or settings.fetch_bytes_max
+    max_records = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
     native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, max_records * NATIVE_BYTES_PER_RECORD))
     try:
         fetched = await _fetch(gateway, (topic, partition, start), native_bytes, wait_ms)

@@ -1,0 +1,256 @@
+"""A log in memory with the face of the client, so that routes are tested without a node, and with faults on order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from tidelog.client import Client
+from tidelog.errors import (
+    OffsetOutOfRangeError,
+    TidelogError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from tidelog.model import ClusterStatus, Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Topic
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.header import stamp_owner
+from tidelog_proto.partitioner import partition_for_key
+
+
+class FakeLog:
+    """The topics, and the calls that were made.
+
+    Attributes:
+        fault: raised by every call of the client while it is set.
+        refuse: raised for a record whose value it returns an error for.
+    """
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[list[RecordBatch]]] = {}
+        self.starts: dict[tuple[str, int], int] = {}
+        self.groups: dict[tuple[str, str, int], Committed] = {}
+        self.fault: TidelogError | None = None
+        self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
+        self.appended = asyncio.Condition()
+        self.producers = 0
+        self.fetch_waits = asyncio.Event()
+
+    def partition(self, topic: str, partition: int) -> list[RecordBatch]:
+        if self.fault is not None:
+            raise self.fault
+        if topic not in self.logs:
+            raise UnknownTopicError(f"there is no topic {topic}")
+        if partition >= len(self.logs[topic]):
+            raise UnknownPartitionError(f"{topic} has no partition {partition}")
+        return self.logs[topic][partition]
+
+    def end(self, topic: str, partition: int) -> int:
+        batches = self.partition(topic, partition)
+        return batches[-1].end_offset if batches else 0
+
+    async def append(self, topic: str, partition: int, columns: pa.RecordBatch) -> int:
+        base = self.end(topic, partition)
+        data = bytearray(encode_batch(columns, now_us=1_000_000).to_bytes())
+        stamp_owner(data, base_offset=base, append_timestamp_us=0, epoch=0, owner_incarnation=1, previous_digest=0)
+        self.logs[topic][partition].append(RecordBatch.parse(bytes(data)))
+        async with self.appended:
+            self.appended.notify_all()
+        return base
+
+    def read(self, topic: str, partition: int, offset: int) -> list[RecordBatch]:
+        batches = [batch.slice_from(offset) for batch in self.partition(topic, partition)]
+        return [batch for batch in batches if len(batch)]
+
+
+class FakeProducer:
+    def __init__(self, log: FakeLog, topic: str) -> None:
+        self._log = log
+        self.topic = topic
+        self.closed = False
+
+    async def enqueue(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Any,
+        tag: str | None,
+        partition: int | None,
+        timestamp_us: int | None,
+    ) -> Any:
+        assert not self.closed
+        self._log.partition(self.topic, 0)
+        error = self._log.refuse(value)
+        count = len(self._log.logs[self.topic])
+        chosen = partition if partition is not None else partition_for_key(key, count) if key else 0
+        columns = columns_of(
+            [value],
+            keys=[key],
+            headers=[headers],
+            tags=[tag],
+            timestamps_us=None if timestamp_us is None else [timestamp_us],
+        )
+        base = None if error else await self._log.append(self.topic, chosen, columns)
+
+        async def receipt() -> Receipt:
+            if error is not None:
+                raise error
+            assert base is not None
+            return Receipt(chosen, base, 0)
+
+        return receipt()
+
+    async def send_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> list[Receipt]:
+        base = await self._log.append(self.topic, partition or 0, columns)
+        return [Receipt(partition or 0, base + index, 0) for index in range(columns.num_rows)]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeConsumer:
+    def __init__(self, log: FakeLog, topic: str, start: Mapping[int, int]) -> None:
+        self._log = log
+        self._topic = topic
+        self._positions = dict(start)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def batches(self) -> AsyncIterator[ConsumedBatch]:
+        while True:
+            for partition, position in self._positions.items():
+                for batch in self._log.read(self._topic, partition, position):
+                    self._positions[partition] = batch.end_offset
+                    yield ConsumedBatch(self._topic, partition, batch)
+            async with self._log.appended:
+                await self._log.appended.wait()
+
+
+class FakeClient:
+    def __init__(self, log: FakeLog) -> None:
+        self._log = log
+
+    async def create_topic(self, name: str, *, partitions: int = 1, **_: Any) -> None:
+        if name in self._log.logs:
+            raise TopicExistsError(f"{name} is there already")
+        self._log.logs[name] = [[] for _ in range(partitions)]
+
+    async def topics(self) -> list[Topic]:
+        return [await self.topic(name) for name in self._log.logs]
+
+    async def topic(self, name: str) -> Topic:
+        self._log.partition(name, 0)
+        partitions = tuple(
+            Partition(
+                number,
+                "node-1",
+                0,
+                log_start_offset=self._log.starts.get((name, number), 0),
+                high_watermark=self._log.end(name, number),
+            )
+            for number in range(len(self._log.logs[name]))
+        )
+        return Topic(name, bytes(16), partitions)
+
+    async def alter_topic(self, name: str, **changes: Any) -> None:
+        self._log.partition(name, 0)
+        missing = changes.get("partitions", 0) - len(self._log.logs[name])
+        self._log.logs[name] += [[] for _ in range(missing)]
+
+    async def delete_topic(self, name: str) -> None:
+        self._log.partition(name, 0)
+        del self._log.logs[name]
+
+    async def cluster_status(self) -> ClusterStatus:
+        if self._log.fault is not None:
+            raise self._log.fault
+        return ClusterStatus(bytes(16), (Node("node-1", "127.0.0.1", 7400),))
+
+    def producer(self, topic: str, **_: Any) -> FakeProducer:
+        self._log.producers += 1
+        return FakeProducer(self._log, topic)
+
+    def consumer(self, topic: str, *, start: Mapping[int, int], partitions: list[int]) -> FakeConsumer:
+        assert sorted(start) == sorted(partitions)
+        return FakeConsumer(self._log, topic, start)
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int = 0, wait_ms: int = 0
+    ) -> Fetched:
+        start, end = self._log.starts.get((topic, partition), 0), self._log.end(topic, partition)
+        if not start <= offset <= end:
+            error = OffsetOutOfRangeError(f"offset {offset} is not in {start}..{end}")
+            error.log_start_offset, error.high_watermark = start, end
+            raise error
+        batches = self._log.read(topic, partition, offset)
+        if not batches and wait_ms:
+            async with self._log.appended:
+                self._log.fetch_waits.set()
+                await self._log.appended.wait()
+            batches = self._log.read(topic, partition, offset)
+        return Fetched(
+            batches, batches[-1].end_offset if batches else offset, start, self._log.end(topic, partition), 0
+        )
+
+    async def list_offsets(
+        self, topic: str, at: str | int, partitions: Iterable[int] | None = None
+    ) -> dict[int, Offset]:
+        self._log.partition(topic, 0)
+        numbers = range(len(self._log.logs[topic])) if partitions is None else partitions
+        found: dict[int, Offset] = {}
+        for number in numbers:
+            start, end = self._log.starts.get((topic, number), 0), self._log.end(topic, number)
+            if isinstance(at, int):
+                late = [record for batch in self._log.read(topic, number, start) for record in batch]
+                late = [record for record in late if record.timestamp_us >= at]
+                first = late[0] if late else None
+                found[number] = Offset(
+                    first.offset if first else end, bool(first), first.timestamp_us if first else 0, start, end
+                )
+            else:
+                found[number] = Offset(
+                    start if at == "earliest" else end,
+                    found=True,
+                    timestamp_us=0,
+                    log_start_offset=start,
+                    high_watermark=end,
+                )
+        return found
+
+    async def commit(
+        self, group: str, topic: str, offsets: Mapping[int, int], *, note: str = ""
+    ) -> dict[int, Committed]:
+        held: dict[int, Committed] = {}
+        for partition, offset in offsets.items():
+            self._log.partition(topic, partition)
+            old = self._log.groups.get((group, topic, partition))
+            if old is None or old.next_offset <= offset:
+                self._log.groups[group, topic, partition] = Committed(topic, partition, offset, note, 5000)
+            held[partition] = self._log.groups[group, topic, partition]
+        return held
+
+    async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
+        return [
+            held for (name, at, _), held in self._log.groups.items() if name == group and (topic is None or at == topic)
+        ]
+
+
+def opener(log: FakeLog) -> Callable[[GatewaySettings], Any]:
+    """Return what `create_app` opens its client with."""
+
+    @asynccontextmanager
+    async def open_fake(_: GatewaySettings) -> AsyncIterator[Client]:
+        yield cast(Client, FakeClient(log))
+
+    return open_fake

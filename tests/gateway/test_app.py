@@ -1,0 +1,125 @@
+"""What holds for every route: problems for every error, an id for every answer, a complete description."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from tests.gateway.conftest import OpenApi
+from tests.gateway.fake_log import FakeLog
+
+from tidelog.errors import ConnectionLostError, NodeUnreachableError, OverloadedError, TidelogError
+
+MEMBERS = {"type", "title", "status", "detail", "code", "retryable", "request_id"}
+
+
+def problem(response: httpx.Response, status: int, code: str) -> None:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert set(document) >= MEMBERS
+    assert (document["status"], document["code"]) == (status, code)
+    assert document["request_id"] == response.headers["x-request-id"] != ""
+
+
+async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
+    problem(await api.get("/nowhere"), 404, "not_found")
+    problem(await api.get("/v1/topics/"), 404, "not_found")
+    response = await api.put("/v1/topics/t", json={})
+    problem(response, 405, "method_not_allowed")
+    assert "GET" in response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (NodeUnreachableError("no node"), 503, "node_unreachable"),
+        (OverloadedError("busy", retry_after_ms=2500), 429, "overloaded"),
+        (ConnectionLostError("lost"), 504, "connection_lost"),
+    ],
+)
+async def test_errors_of_the_log(
+    api: httpx.AsyncClient, log: FakeLog, error: TidelogError, status: int, code: str
+) -> None:
+    log.fault = error
+    for response in (
+        await api.get("/v1/topics/t"),
+        await api.post("/v1/topics/t/records", json={"records": [{"value": "a"}]}),
+        await api.get("/v1/topics/t/partitions/0/records"),
+    ):
+        problem(response, status, code)
+        assert response.json()["retryable"] is True
+        assert ("retry-after" in response.headers) == (status in {429, 503})
+    if status == 429:
+        assert response.headers["retry-after"] == "3"
+
+
+async def test_a_bug_is_a_problem_too(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.logs["t"] = []
+
+    def explode(value: bytes | None) -> None:
+        raise RuntimeError(value)
+
+    log.logs["t"] = [[]]
+    log.refuse = explode
+    response = await api.post("/v1/topics/t/records", json={"records": [{"value": "secret"}]})
+    assert response.status_code == 500
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["code"] == "internal"
+    assert "secret" not in response.text
+
+
+async def test_bodies_that_are_not_json(api: httpx.AsyncClient) -> None:
+    for method, path in (("POST", "/v1/topics"), ("PATCH", "/v1/topics/t"), ("PUT", "/v1/groups/g/offsets")):
+        problem(
+            await api.request(method, path, content="x", headers={"Content-Type": "text/plain"}),
+            415,
+            "unsupported_media_type",
+        )
+        problem(await api.request(method, path, content=b"{}"), 415, "unsupported_media_type")
+        headers = {"Content-Type": "application/json"}
+        for body in (b"{", b"[]", b"null", b"5", b'"x"', b"\xff", b"", b"[" * 100_000):
+            problem(await api.request(method, path, content=body, headers=headers), 422, "invalid_request")
+
+
+async def test_bad_names_are_refused_everywhere(api: httpx.AsyncClient) -> None:
+    for name in ("__meta", "a%20b", "x" * 201, "%00", ".."):
+        if name != "..":  # a client normalises this away
+            problem(await api.get(f"/v1/topics/{name}"), 422, "invalid_topic")
+        problem(await api.post("/v1/topics", json={"name": name}), 422, "invalid_topic")
+    problem(await api.get("/v1/groups/%07/offsets"), 422, "invalid_request")
+
+
+async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
+    description = (await api.get("/openapi.json")).json()
+    assert description["openapi"].startswith("3.1")
+    assert "Problem" in description["components"]["schemas"]
+    operations = [
+        (method, path, operation) for path, item in description["paths"].items() for method, operation in item.items()
+    ]
+    assert {(method, path) for method, path, _ in operations} == {
+        ("post", "/v1/topics"),
+        ("get", "/v1/topics"),
+        ("get", "/v1/topics/{topic}"),
+        ("patch", "/v1/topics/{topic}"),
+        ("delete", "/v1/topics/{topic}"),
+        ("post", "/v1/topics/{topic}/records"),
+        ("get", "/v1/topics/{topic}/partitions/{partition}/records"),
+        ("get", "/v1/topics/{topic}/offsets"),
+        ("get", "/v1/topics/{topic}/partitions/{partition}/offsets"),
+        ("get", "/v1/groups/{group}/offsets"),
+        ("put", "/v1/groups/{group}/offsets"),
+        ("get", "/livez"),
+        ("get", "/readyz"),
+        ("get", "/metrics"),
+    }
+    for method, path, operation in operations:
+        assert "default" in operation["responses"], (method, path)
+        assert "422" not in operation["responses"], "the framework's own error shape is never sent"
+        assert operation["summary"], (method, path)
+
+
+async def test_large_bodies_are_refused_on_every_route(open_api: OpenApi) -> None:
+    async with open_api(body_bytes_max=1024) as api:
+        for path in ("/v1/topics", "/v1/topics/t/records", "/nowhere"):
+            response = await api.post(path, content=b"x" * 1025, headers={"Content-Type": "application/json"})
+            problem(response, 413, "body_too_large")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import re
+
+import httpx
+from tests.gateway.test_app import problem
+
+
+async def test_the_page_needs_nobody_else(api: httpx.AsyncClient) -> None:
+    page = await api.get("/docs")
+    assert page.status_code == 200
+    addresses = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert address.startswith("/docs/assets/"), address
+        asset = await api.get(address)
+        assert asset.status_code == 200
+        assert len(asset.content) > 1000
+    assert "//" not in re.sub(r"<!--.*?-->", "", page.text, flags=re.DOTALL).replace(
+        "window.location.protocol + '//'", ""
+    )
+    assert "'/openapi.json'" in page.text
+
+
+async def test_the_page_reads_the_version_that_is_served(api: httpx.AsyncClient) -> None:
+    script = (await api.get("/docs/assets/swagger-ui-bundle.js")).text
+    version = re.search(r'PACKAGE_VERSION:"(\d+)', script)
+    assert version is not None
+    assert int(version[1]) >= 5, "older ones do not read OpenAPI 3.1"
+
+
+async def test_only_its_own_files_are_served(api: httpx.AsyncClient) -> None:
+    for name in ("core.py", "..%2f__init__.py", "redoc.standalone.js"):
+        problem(await api.get(f"/docs/assets/{name}"), 404, "not_found")

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from tests.gateway.conftest import OpenApi
+from tests.gateway.fake_log import FakeLog
+from tests.gateway.test_app import problem
+
+from tidelog_proto.batch import columns_of
+
+PATH = "/v1/topics/t/partitions/0/records"
+
+
+@pytest.fixture(autouse=True)
+async def filled(log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    for base in range(0, 9, 3):
+        await log.append(
+            "t",
+            0,
+            columns_of(
+                [f"v{base + at}".encode() for at in range(3)], timestamps_us=[(base + at) * 1000 for at in range(3)]
+            ),
+        )
+
+
+def values(response: httpx.Response) -> list[str]:
+    assert response.status_code == 200, response.text
+    return [record["value"] for record in response.json()["records"]]
+
+
+async def test_reading_everything(api: httpx.AsyncClient) -> None:
+    response = await api.get(PATH)
+    assert values(response) == [f"v{at}" for at in range(9)]
+    body = response.json()
+    assert (body["next_offset"], body["log_start_offset"], body["high_watermark"]) == (9, 0, 9)
+    assert body["records"][4] == {
+        "offset": 4,
+        "timestamp_ms": 4,
+        "key": None,
+        "value": "v4",
+        "value_encoding": "utf8",
+    }
+
+
+@pytest.mark.parametrize(("limit", "steps"), [("max_records", 4), ("max_bytes", 4)])
+async def test_next_offset_goes_on_exactly(api: httpx.AsyncClient, limit: str, steps: int) -> None:
+    seen: list[str] = []
+    offset = 0
+    while offset < 9:
+        response = await api.get(PATH, params={"offset": offset, limit: steps})
+        assert len(values(response)) <= steps
+        seen += values(response)
+        offset = response.json()["next_offset"]
+    assert seen == [f"v{at}" for at in range(9)]
+
+
+async def test_where_to_begin(api: httpx.AsyncClient) -> None:
+    assert values(await api.get(PATH, params={"offset": 7})) == ["v7", "v8"]
+    assert values(await api.get(PATH, params={"timestamp": 5})) == ["v5", "v6", "v7", "v8"]
+    assert values(await api.get(PATH, params={"timestamp": "1970-01-01T00:00:00.008+00:00"})) == ["v8"]
+    assert values(await api.get(PATH, params={"timestamp": "99999"})) == []
+    assert len(values(await api.get(PATH, params={"from": "earliest"}))) == 9
+    latest = await api.get(PATH, params={"from": "latest"})
+    assert values(latest) == []
+    assert latest.json()["next_offset"] == 9
+
+
+async def test_an_offset_that_is_gone_or_not_there_yet(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.starts["t", 0] = 3
+    gone = await api.get(PATH, params={"offset": 2})
+    problem(gone, 410, "offset_out_of_range")
+    assert (gone.json()["log_start_offset"], gone.json()["high_watermark"]) == (3, 9)
+    problem(await api.get(PATH, params={"offset": 10}), 422, "offset_out_of_range")
+
+
+async def test_waiting_for_a_record(api: httpx.AsyncClient, log: FakeLog) -> None:
+    waiting = asyncio.create_task(api.get(PATH, params={"offset": 9, "wait_ms": 30_000}))
+    await log.fetch_waits.wait()
+    await log.append("t", 0, columns_of([b"late"]))
+    assert values(await waiting) == ["late"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"offset": -1},
+        {"offset": "x"},
+        {"offset": 2**63},
+        {"max_records": 0},
+        {"max_bytes": 0},
+        {"wait_ms": -1},
+        {"from": "middle"},
+        {"timestamp": "yesterday"},
+        {"timestamp": "-1"},
+        {"timestamp": "2013-01-01T00:00:00"},
+        {"timestamp": "9" * 30},
+        {"offset": 1, "timestamp": 1},
+        {"offset": 1, "from": "latest"},
+    ],
+)
+async def test_wrong_parameters(api: httpx.AsyncClient, params: dict[str, int | str]) -> None:
+    response = await api.get(PATH, params=params)
+    problem(response, 422, "invalid_request")
+    assert response.json()["errors"][0]["parameter"]
+
+
+async def test_limits_of_the_settings(open_api: OpenApi) -> None:
+    async with open_api(records_per_request_max=5, fetch_bytes_max=1024, fetch_wait_ms_max=10) as api:
+        for name, value in (("max_records", 6), ("max_bytes", 1025), ("wait_ms", 11)):
+            response = await api.get(PATH, params={name: value})
+            problem(response, 422, "invalid_request")
+            assert response.json()["errors"][0]["parameter"] == name
+        assert values(await api.get(PATH)) == [f"v{at}" for at in range(5)], "the default respects the limit"
+
+
+async def test_unknown_places(api: httpx.AsyncClient) -> None:
+    problem(await api.get("/v1/topics/none/partitions/0/records"), 404, "unknown_topic")
+    problem(await api.get("/v1/topics/t/partitions/1/records"), 404, "unknown_partition")
+    problem(await api.get("/v1/topics/t/partitions/-1/records"), 422, "invalid_request")
+    problem(await api.get("/v1/topics/t/partitions/x/records"), 422, "invalid_request")
