@@ -1,0 +1,54 @@
+"""Tidelog's client for Python: publish to, consume from and look after a durable, partitioned message log.
+
+    from tidelog import Client
+
+    async with Client("127.0.0.1:7400") as client:
+        receipt = await client.producer("flights").send(b"value", key=b"UA")
+
+`tidelog.sync` has the same names, blocking. Errors are in `tidelog.errors`.
+"""
+
+from __future__ import annotations
+
+from tidelog import errors
+from tidelog.client import Client
+from tidelog.consumer import Consumer
+from tidelog.errors import TidelogError
+from tidelog.model import (
+    ClusterStatus,
+    Committed,
+    ConsumedBatch,
+    Fetched,
+    Node,
+    Offset,
+    Partition,
+    Receipt,
+    Record,
+    Topic,
+)
+from tidelog.producer import Producer
+from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
+from tidelog_proto.batch import RecordBatch
+
+__all__ = [
+    "Client",
+    "ClusterStatus",
+    "Committed",
+    "ConsumedBatch",
+    "Consumer",
+    "Fetched",
+    "Node",
+    "Offset",
+    "Partition",
+    "PendingReceipt",
+    "PendingReceipts",
+    "Producer",
+    "Receipt",
+    "ReceiptRange",
+    "Receipts",
+    "Record",
+    "RecordBatch",
+    "TidelogError",
+    "Topic",
+    "errors",
+]

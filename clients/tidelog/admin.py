@@ -1,0 +1,228 @@
+"""Topics, offsets and status between the wire's messages and the client's values; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from tidelog.errors import InvalidRequestError, error_of, error_of_local
+from tidelog.model import ClusterStatus, Committed, Flush, Node, Offset, Partition, Topic
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import check_group_name, check_topic_name
+
+At = Literal["earliest", "latest"] | datetime | int
+"""A point in a log: its ends, a time, or that time in µs since 1970."""
+
+_FLUSH: Final[Mapping[str, pb.Flush]] = {"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER}
+_FLUSH_NAME: Final[Mapping[int, Flush]] = {
+    pb.FLUSH_UNSPECIFIED: "always",
+    pb.ALWAYS: "always",
+    pb.INTERVAL: "interval",
+    pb.NEVER: "never",
+}
+_ALTERABLE: Final = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def checked_topic(name: str) -> str:
+    """Return `name` if a user may give it to a topic.
+
+    Raises:
+        InvalidTopicError: it breaks a rule.
+    """
+    try:
+        check_topic_name(name)
+    except ProtocolError as error:
+        raise error_of_local(error) from error
+    return name
+
+
+def checked_group(name: str) -> str:
+    """Return `name` if a group may be called that.
+
+    Raises:
+        InvalidRequestError: it breaks a rule.
+    """
+    try:
+        check_group_name(name)
+    except ProtocolError as error:
+        raise error_of_local(error) from error
+    return name
+
+
+def topic_create(
+    name: str,
+    *,
+    partitions: int,
+    flush: Flush | None,
+    flush_interval_ms: int | None,
+    retention_bytes: int | None,
+    segment_bytes: int | None,
+    replication_factor: int | None,
+) -> pb.TopicCreate:
+    """Return the request; None leaves a field to the node."""
+    config = pb.TopicConfig(
+        partitions=_count("partitions", partitions),
+        flush=_flush(flush) if flush is not None else pb.FLUSH_UNSPECIFIED,
+        flush_interval_ms=_count("flush_interval_ms", flush_interval_ms or 0),
+        retention_bytes=_count("retention_bytes", retention_bytes or 0),
+        segment_bytes=_count("segment_bytes", segment_bytes or 0),
+        replication_factor=_count("replication_factor", replication_factor or 0),
+    )
+    return pb.TopicCreate(name=checked_topic(name), config=config)
+
+
+def topic_alter(name: str, changes: Mapping[str, Any]) -> pb.TopicAlter:
+    """Return the request for the settings in `changes` (those of `create_topic` that can change).
+
+    Raises:
+        InvalidRequestError: a setting is unknown, cannot change, or has no such value.
+    """
+    request = pb.TopicAlter(name=name)
+    for setting, value in changes.items():
+        if setting not in _ALTERABLE:
+            raise InvalidRequestError(f"{setting!r} cannot be altered; these can: {', '.join(_ALTERABLE)}")
+        if value is not None:
+            setattr(request, setting, _flush(value) if setting == "flush" else _count(setting, value))
+    return request
+
+
+def topic_of(info: pb.TopicInfo) -> Topic:
+    """Return a described topic.
+
+    Raises:
+        TidelogError: the error that stands in its place.
+    """
+    if info.HasField("error"):
+        raise error_of(info.error)
+    config = info.config
+    return Topic(
+        name=info.name,
+        topic_id=info.topic_id,
+        partitions=tuple(
+            Partition(
+                partition=partition.partition,
+                owner=partition.owner,
+                epoch=partition.epoch,
+                placement=tuple(partition.placement),
+                log_start_offset=partition.log_start_offset,
+                high_watermark=partition.high_watermark,
+                size_bytes=partition.size_bytes,
+                state=partition.state,
+            )
+            for partition in sorted(info.partitions, key=lambda each: each.partition)
+        ),
+        flush=_FLUSH_NAME.get(config.flush, "always"),
+        flush_interval_ms=config.flush_interval_ms,
+        retention_bytes=config.retention_bytes,
+        segment_bytes=config.segment_bytes,
+        replication_factor=config.replication_factor,
+        ack_quorum=config.ack_quorum,
+        engine=config.engine,
+    )
+
+
+def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
+    """Return the cluster's status."""
+    nodes = tuple(
+        Node(
+            node_id=status.node.node_id,
+            host=status.node.host,
+            port=status.node.port,
+            zone=status.node.zone,
+            incarnation=status.node.incarnation,
+            alive=status.node.alive,
+            software=status.software,
+            uptime_ms=status.uptime_ms,
+            connections=status.connections,
+            in_flight_bytes=status.in_flight_bytes,
+            data_bytes=status.data_bytes,
+            disk_free_bytes=status.disk_free_bytes,
+            state=status.state,
+        )
+        for status in reply.nodes
+    )
+    return ClusterStatus(reply.cluster_id, nodes, tuple(topic_of(info) for info in reply.topics))
+
+
+def list_offsets_entry(topic_id: bytes, partition: int, at: At) -> pb.ListOffsetsEntry:
+    """Return one question of LIST_OFFSETS.
+
+    Raises:
+        InvalidRequestError: `at` is no point in a log.
+    """
+    if at == "earliest":
+        return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, earliest=True)
+    if at == "latest":
+        return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, latest=True)
+    if isinstance(at, datetime):
+        return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=microseconds(at))
+    if type(at) is int:
+        return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=at)
+    raise InvalidRequestError(f"{at!r} is no point in a log; use 'earliest', 'latest', a datetime or µs since 1970")
+
+
+def microseconds(moment: datetime) -> int:
+    """Return µs since 1970.
+
+    Raises:
+        InvalidRequestError: the moment has no time zone, so it could be any of 24.
+    """
+    if moment.tzinfo is None:
+        raise InvalidRequestError(f"{moment} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+    delta = moment - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def offset_of(result: pb.ListOffsetsResult, *, by_time: bool) -> Offset:
+    """Return an answer of LIST_OFFSETS.
+
+    Raises:
+        TidelogError: the error that stands in its place.
+    """
+    if result.HasField("error"):
+        raise error_of(result.error)
+    return Offset(
+        offset=result.offset,
+        found=result.found or not by_time,
+        timestamp_us=result.timestamp_us,
+        log_start_offset=result.log_start_offset,
+        high_watermark=result.high_watermark,
+    )
+
+
+def committed_of(results: Iterable[pb.CommittedResult], names: Mapping[bytes, str]) -> list[Committed]:
+    """Return the positions that were found; topics without a name in `names` are gone and left out.
+
+    Raises:
+        TidelogError: the first error among the results.
+    """
+    positions: list[Committed] = []
+    for result in results:
+        if result.HasField("error"):
+            raise error_of(result.error)
+        if result.found and result.topic_id in names:
+            positions.append(
+                Committed(
+                    topic=names[result.topic_id],
+                    partition=result.partition,
+                    next_offset=result.next_offset,
+                    note=result.note,
+                    commit_timestamp_us=result.commit_timestamp_us,
+                )
+            )
+    return positions
+
+
+def _flush(flush: str) -> pb.Flush:
+    if flush not in _FLUSH:
+        raise InvalidRequestError(f"flush is one of {', '.join(_FLUSH)}, not {flush!r}")
+    return _FLUSH[flush]
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequestError(f"{name} is a whole number and not negative, not {value!r}")
+    return value

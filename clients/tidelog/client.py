@@ -1,0 +1,362 @@
+"""The client: where a program begins. Connections, topics, reading, and the making of producers and consumers.
+
+A client belongs to one process and one event loop. It connects when it is first asked for something, so making one
+is free and never fails; using one in another loop or behind a fork is refused with an error that says so, because
+sockets and tasks shared that way fail later and stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tidelog import admin, reading
+from tidelog.admin import At
+from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
+from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
+from tidelog.lane import BATCH_BYTES_TARGET
+from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Offset, Topic
+from tidelog.pool import ConnectionPool, Identity, parse_addresses
+from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
+
+REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
+CONNECT_TIMEOUT_S_MAX: Final = 10.0
+FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
+
+
+def software() -> str:
+    """Return what this client calls itself in greetings; nodes log it."""
+    try:
+        return f"tidelog-python/{version('tidelog')}"
+    except PackageNotFoundError:
+        return "tidelog-python"
+
+
+class Client:
+    """A connection to a Tidelog cluster.
+
+    Args:
+        bootstrap: "host:port" (several: a list, or comma-separated); the rest of the cluster is found through them.
+        client_id: a name for the nodes' logs.
+        request_timeout_s: how long a request may take, retries included.
+
+    Raises:
+        InvalidRequestError: an address or argument is no such thing.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "tidelog-python",
+        request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+    ) -> None:
+        if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise InvalidRequestError(
+                f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
+            )
+        identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX))
+        self._router = Router(parse_addresses(bootstrap), ConnectionPool(identity), request_timeout_s=request_timeout_s)
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+
+    async def __aenter__(self) -> Self:
+        self._check_usable()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort()
+
+    # ------------------------------------------------------------------------------------------- lifecycle
+
+    async def connect(self) -> None:
+        """Connect now, with one try at each bootstrap address; otherwise the first request does it.
+
+        Raises:
+            NodeUnreachableError: no node can be reached.
+        """
+        self._check_usable()
+        await self._router.any_connection()
+
+    async def close(self) -> None:
+        """Flush producers, stop consumers, close connections. Doing it twice does nothing.
+
+        Raises:
+            TidelogError: a record that nobody awaited could not be delivered; everything is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._check_usable()
+        try:
+            for producer in list(self._producers):
+                await producer.close()
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Close without flushing: what is not acknowledged fails with ClosedError."""
+        if self._closed:
+            return
+        self._check_usable()
+        self._closed = True
+        for producer in self._producers:
+            await producer.abort()
+        for consumer in self._consumers:
+            await consumer.close()
+        await self._router.close()
+
+    # ---------------------------------------------------------------------------------------------- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        flush: Flush | None = None,
+        flush_interval_ms: int | None = None,
+        retention_bytes: int | None = None,
+        segment_bytes: int | None = None,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        """Create a topic; what is not given is the node's default.
+
+        Args:
+            name: 1 to 200 of A-Z a-z 0-9 . _ -
+            partitions: how many; they can only grow.
+            flush: when an acknowledged record is on disk: "always", "interval" or "never" by the node's doing.
+            flush_interval_ms: for "interval".
+            retention_bytes: of one partition; old segments past it go. 0 keeps everything.
+            segment_bytes: size of one segment file.
+            replication_factor: copies.
+
+        Raises:
+            TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
+        """
+        self._check_usable()
+        request = admin.topic_create(
+            name,
+            partitions=partitions,
+            flush=flush,
+            flush_interval_ms=flush_interval_ms,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            replication_factor=replication_factor,
+        )
+        return (await self._topics(pb.Envelope(topic_create=request), repeatable=False))[0]
+
+    async def topics(self, *, internal: bool = False) -> list[Topic]:
+        """Return all topics by name; with `internal` also the broker's own."""
+        envelope = pb.Envelope(topic_list=pb.TopicList(internal=internal))
+        return sorted(await self._topics(envelope, repeatable=True), key=lambda topic: topic.name)
+
+    async def topic(self, name: str) -> Topic:
+        """Return one topic with its partitions' offsets and sizes.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        return (await self._topics(pb.Envelope(topic_describe=pb.TopicDescribe(name=name)), repeatable=True))[0]
+
+    async def alter_topic(self, name: str, **changes: Any) -> Topic:
+        """Change settings of a topic: partitions (more only), flush, flush_interval_ms, retention_bytes, segment_bytes.
+
+        Raises:
+            UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
+        """
+        request = admin.topic_alter(name, changes)
+        topic = (await self._topics(pb.Envelope(topic_alter=request), repeatable=True))[0]
+        self._router.metadata.forget(name)  # it may have new partitions
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        self._check_usable()
+        envelope = pb.Envelope(topic_delete=pb.TopicDelete(name=name))
+        await self._router.call_any(lambda: envelope, repeatable=False)
+        self._router.metadata.forget(name)
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Return nodes and topics as one node sees them."""
+        self._check_usable()
+        envelope = pb.Envelope(cluster_status=pb.ClusterStatus())
+        frame = await self._router.call_any(lambda: envelope, repeatable=True)
+        return admin.status_of(frame.envelope.cluster_status_reply)
+
+    # --------------------------------------------------------------------------------------------- reading
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES_DEFAULT,
+        min_bytes: int = 0,
+        wait_ms: int = 0,
+    ) -> Fetched:
+        """Read whole batches of a partition from `offset` on; stateless.
+
+        Args:
+            topic: its name.
+            partition: 0-based.
+            offset: the first record wanted.
+            max_bytes: about how much to return; one batch always fits.
+            min_bytes: wait for this much...
+            wait_ms: ...but no longer than this.
+
+        Raises:
+            OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.
+        """
+        self._check_usable()
+        return await reading.fetch(
+            self._router, topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms
+        )
+
+    async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
+        """Find the offset of a point in the log, for each of `partitions` (None: all).
+
+        Args:
+            topic: its name.
+            at: "earliest", "latest", or a time: a datetime with a zone, or µs since 1970.
+            partitions: 0-based.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+        """
+        self._check_usable()
+        return await reading.list_offsets(self._router, topic, at, partitions)
+
+    async def commit(
+        self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
+    ) -> dict[int, Committed]:
+        """Store a group's positions durably and return what holds now.
+
+        Args:
+            group: its name.
+            topic: its name.
+            positions: partition -> next offset to read. An older one does not move a position back...
+            reset: ...unless this is set.
+            note: kept and given back, at most 4,096 bytes.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+        """
+        self._check_usable()
+        return await reading.commit(self._router, group, topic, positions, reset=reset, note=note)
+
+    async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
+        """Return a group's positions, of one topic or of all; partitions without one are left out."""
+        self._check_usable()
+        return await reading.committed(self._router, group, topic)
+
+    # -------------------------------------------------------------------------------- producers, consumers
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acks: Acks = "quorum",
+        compression: Compression | None = None,
+        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        batch_bytes: int = BATCH_BYTES_TARGET,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+    ) -> Producer:
+        """Return a producer for a topic.
+
+        Args:
+            topic: its name.
+            acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica.
+            compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
+            buffer_bytes: how much may be accepted and not acknowledged; past it you wait.
+            batch_bytes: how large a batch grows while others are in flight, uncompressed.
+            delivery_timeout_s: when to give up a record, retries included.
+
+        Raises:
+            InvalidRequestError: an argument has no such value.
+        """
+        self._check_usable(bind=False)
+        options = ProducerOptions(acks, compression, buffer_bytes, batch_bytes, delivery_timeout_s)
+        producer = Producer(self._router, topic, options, self._check_usable)
+        self._producers = [each for each in self._producers if not each.closed] + [producer]
+        return producer
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: Start = "earliest",
+        partitions: Iterable[int] | None = None,
+        on_out_of_range: OnOutOfRange = "error",
+        prefetch_bytes: int | None = None,
+        prefetch_records: int | None = None,
+    ) -> Consumer:
+        """Return a consumer of a topic.
+
+        Args:
+            topic: its name.
+            group: begin where this group committed, and commit for it.
+            start: where to begin without a committed position: "earliest", "latest", a datetime (with a zone), an
+                offset for every partition, or {partition: offset}, which wins over committed positions and reads
+                only these partitions unless `partitions` names more.
+            partitions: which to read; None for all, new ones included.
+            on_out_of_range: when retention has overtaken the position: raise "error", or go on at "earliest" or
+                "latest".
+            prefetch_bytes: how much may be received ahead of you, for each node that serves you.
+            prefetch_records: the same in records.
+
+        Raises:
+            InvalidRequestError: an argument has no such value.
+        """
+        self._check_usable(bind=False)
+        options = ConsumerOptions.of(
+            group=group,
+            start=start,
+            partitions=partitions,
+            on_out_of_range=on_out_of_range,
+            prefetch_bytes=prefetch_bytes,
+            prefetch_records=prefetch_records,
+        )
+        consumer = Consumer(self._router, topic, options, self._check_usable)
+        self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
+        return consumer
+
+    # ------------------------------------------------------------------------------------------- internals
+
+    async def _topics(self, envelope: pb.Envelope, *, repeatable: bool) -> list[Topic]:
+        self._check_usable()
+        frame = await self._router.call_any(lambda: envelope, repeatable=repeatable)
+        return [admin.topic_of(info) for info in frame.envelope.topic_reply.topics]
+
+    def _check_usable(self, *, bind: bool = True) -> None:
+        """Refuse use in another process, in another event loop, or after close."""
+        if os.getpid() != self._pid:
+            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        if self._closed:
+            raise ClosedError("the client is closed")
+        if not bind:
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongEventLoopError("this client belongs to another event loop: make one for each loop")

@@ -1,0 +1,301 @@
+"""One TCP connection to a node: frames out, frames in, answers matched to requests.
+
+A thin shell around `FrameReceiver`: an `asyncio.BufferedProtocol`, which asyncio and uvloop both run, with no task
+of its own. `request` writes at once and returns a future, so that the producer can send many partitions' batches in
+one tick and keep their order; `call` is the comfortable form that waits for its turn. What breaks the connection
+(the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
+
+from tidelog.errors import (
+    BadReplyError,
+    ClosedError,
+    ConnectionLostError,
+    NodeUnreachableError,
+    RequestTimeoutError,
+    TidelogError,
+    error_of,
+    error_of_local,
+)
+from tidelog.frame_receiver import FrameReceiver
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.limits import PROTOCOL_VERSION
+
+REQUESTS_IN_FLIGHT_MAX: Final = 1024
+WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
+WRITE_BUFFER_BYTES_LOW: Final = 1024 * 1024
+UNSUBSCRIBE_TIMEOUT_S: Final = 30.0
+
+Address = tuple[str, int]
+
+
+class Subscriber(Protocol):
+    """Who gets the frames that the node pushes for one subscription."""
+
+    def pushed(self, frame: Frame) -> None:
+        """Take a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
+
+    def connection_lost(self, error: TidelogError) -> None:
+        """The connection is gone, and the subscription with it."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A greeted connection. Made by `connect`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+        self.address = address
+        self.greeting = pb.HelloReply()
+        self.lost = loop.create_future()
+        self._loop = loop
+        self._receiver = FrameReceiver()
+        self._transport: asyncio.Transport | None = None
+        self._error: TidelogError | None = None
+        self._correlation_id = 0
+        self._pending: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
+        self._subscribers: dict[int, Subscriber] = {}
+        self._subscription_id = 0
+        self._writable = True
+        self._waiting: list[asyncio.Future[None]] = []
+        self._when_writable: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is gone or going."""
+        return self._error is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request can be written right now."""
+        return self._error is None and self._writable and len(self._pending) < REQUESTS_IN_FLIGHT_MAX
+
+    def request(
+        self, envelope: pb.Envelope, attachment: Sequence[Any] = (), *, attachment_bytes: int = 0, timeout_s: float
+    ) -> asyncio.Future[Frame]:
+        """Write a request now and return the future of its answer.
+
+        Args:
+            envelope: with a kind; its correlation id is set here.
+            attachment: parts (anything with the buffer protocol) that are sent behind it.
+            attachment_bytes: the sum of their lengths.
+            timeout_s: after this the future fails with RequestTimeoutError.
+
+        Raises:
+            TidelogError: the connection is gone, or the frame breaks a limit; nothing was sent.
+        """
+        if self._error is not None:
+            raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {self._error}")
+        self._correlation_id += 1
+        correlation_id = envelope.correlation_id = self._correlation_id
+        self._write(envelope, attachment, attachment_bytes)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
+        self._pending[correlation_id] = (future, timer)
+        return future
+
+    async def call(self, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
+        """Send a request as soon as there is room and return its answer.
+
+        Raises:
+            TidelogError: what the node answered, or what became of the connection.
+        """
+        while not self.ready and not self.closed:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                await asyncio.wait_for(waiter, timeout_s)
+            except TimeoutError:
+                raise RequestTimeoutError(
+                    f"{_name(self.address)} took nothing for {timeout_s:g} s; nothing was sent", definite=True
+                ) from None
+        return await self.request(envelope, timeout_s=timeout_s)
+
+    def send(self, envelope: pb.Envelope) -> None:
+        """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""
+        if self._error is None:
+            self._write(envelope, (), 0)
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when `ready` is worth asking again (or the connection is gone)."""
+        self._when_writable.append(callback)
+
+    def new_subscription_id(self) -> int:
+        """Return a subscription id that this connection has not used."""
+        self._subscription_id += 1
+        return self._subscription_id
+
+    def subscribe(self, subscription_id: int, subscriber: Subscriber) -> None:
+        """Hand on what the node pushes for a subscription."""
+        self._subscribers[subscription_id] = subscriber
+
+    def unsubscribe(self, subscription_id: int) -> None:
+        """End a subscription: tell the node, and drop what it still pushes."""
+        if self._subscribers.pop(subscription_id, None) is not None and self._error is None:
+            envelope = pb.Envelope(unsubscribe=pb.Unsubscribe(subscription_id=subscription_id))
+            answer = self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)
+            # Whatever the answer is, there is nothing left to do about it.
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def close(self, error: TidelogError | None = None) -> None:
+        """Close; whatever is pending ends with `error`."""
+        if self._error is None:
+            self._error = error or ClosedError("the connection was closed by this client", definite=False)
+        if self._transport is not None:
+            self._transport.abort() if error else self._transport.close()
+        self._finish(self._error)
+
+    # ------------------------------------------------------------------------------------------- protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this when the connection stands."""
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH, low=WRITE_BUFFER_BYTES_LOW)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
+        """Asyncio asks where to receive to."""
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Asyncio says that `nbytes` were received."""
+        if self._error is not None:
+            return
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._handle(frame)
+        except ProtocolError as error:
+            self.close(BadReplyError(f"{_name(self.address)} does not speak Tidelog's protocol: {error}"))
+
+    def pause_writing(self) -> None:
+        """Asyncio says that the write buffer is full."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """Asyncio says that there is room again."""
+        self._writable = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Asyncio says that the connection is gone."""
+        if self._error is None:
+            why = f": {exc}" if exc else ""
+            self._error = ConnectionLostError(f"{_name(self.address)} closed the connection{why}")
+        self._finish(self._error)
+
+    # ------------------------------------------------------------------------------------------ internals
+
+    def _write(self, envelope: pb.Envelope, attachment: Sequence[Any], attachment_bytes: int) -> None:
+        assert self._transport is not None, "requests follow connection_made"
+        try:
+            head = encode_frame(envelope, attachment_bytes)
+        except ProtocolError as error:
+            raise error_of_local(error) from error
+        if attachment:
+            self._transport.writelines([head, *attachment])
+        else:
+            self._transport.write(head)
+
+    def _handle(self, frame: Frame) -> None:
+        correlation_id = frame.envelope.correlation_id
+        if correlation_id == 0:
+            self._push(frame)
+            return
+        future, timer = self._pending.pop(correlation_id, (None, None))
+        if future is None or timer is None:
+            if correlation_id > self._correlation_id:
+                raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
+            return  # the answer to a request that timed out
+        timer.cancel()
+        if not future.done():
+            if frame.envelope.WhichOneof("kind") == "error":
+                future.set_exception(error_of(frame.envelope.error))
+            else:
+                future.set_result(frame)
+        if len(self._pending) == REQUESTS_IN_FLIGHT_MAX - 1:
+            self._wake()
+
+    def _push(self, frame: Frame) -> None:
+        kind = frame.envelope.WhichOneof("kind")
+        if kind == "error":  # the node says why it is about to close
+            self.close(error_of(frame.envelope.error))
+            return
+        if kind == "message_event":
+            subscriber = self._subscribers.get(frame.envelope.message_event.subscription_id)
+        elif kind == "subscription_ended":
+            subscriber = self._subscribers.get(frame.envelope.subscription_ended.subscription_id)
+        else:
+            raise ProtocolError(pb.UNKNOWN_KIND, f"a push of kind {kind}")
+        if subscriber is not None:
+            subscriber.pushed(frame)
+
+    def _expire(self, correlation_id: int, timeout_s: float) -> None:
+        future, _ = self._pending.pop(correlation_id)
+        if not future.done():
+            future.set_exception(RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s"))
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        callbacks, self._when_writable = self._when_writable, []
+        for callback in callbacks:
+            callback()
+
+    def _finish(self, error: TidelogError) -> None:
+        pending, self._pending = self._pending, {}
+        for future, timer in pending.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(error)
+        subscribers, self._subscribers = self._subscribers, {}
+        for subscriber in subscribers.values():
+            subscriber.connection_lost(error)
+        if not self.lost.done():
+            self.lost.set_result(error)
+        self._wake()
+
+
+async def connect(address: Address, *, client_id: str, software: str, timeout_s: float) -> Connection:
+    """Connect to a node and exchange greetings.
+
+    Raises:
+        NodeUnreachableError: refused, unresolvable, or nothing that greets back in time.
+        InvalidRequestError, AccessError: the node does not want this client.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, address)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, *address)
+            hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
+            frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
+    except (OSError, TimeoutError) as error:
+        connection.close(NodeUnreachableError(f"{_name(address)}: {error}"))
+        what = str(error) or f"no connection within {timeout_s:g} s"
+        raise NodeUnreachableError(f"cannot connect to {_name(address)}: {what}; is the node running?") from error
+    except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
+        connection.close(error)
+        raise NodeUnreachableError(f"no greeting from {_name(address)}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    if frame.envelope.WhichOneof("kind") != "hello_reply" or frame.envelope.hello_reply.version != PROTOCOL_VERSION:
+        bad = BadReplyError(f"{_name(address)} answered the greeting with something else")
+        connection.close(bad)
+        raise bad
+    connection.greeting = frame.envelope.hello_reply
+    connection._receiver.greeted()  # noqa: SLF001 - the second half of the constructor
+    return connection
+
+
+def _name(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,378 @@
+"""Every error that the client raises: one tree, attributes instead of text to parse.
+
+```
+TidelogError                      code, retriable, definite, retry_after_ms
+├── UsageError                    the program holds the client wrongly; nothing was sent
+│   ├── ClosedError               the client, producer or consumer was closed
+│   ├── ForkedError               it was made before a fork and used behind it
+│   └── WrongEventLoopError       it belongs to another event loop
+├── NodeUnreachableError          no connection could be made; nothing was sent
+├── ConnectionLostError           the connection broke while an answer was due; the outcome is unknown
+├── BadReplyError                 what answers does not speak the protocol; the outcome is unknown
+├── RequestTimeoutError           no answer in time; the outcome is unknown
+├── DeliveryTimeoutError          a record's delivery deadline passed
+├── OutcomeUnknownError           records may or may not be stored, and a retry could store them twice
+├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
+├── AccessError                   UnauthenticatedError, ForbiddenError
+├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
+├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
+├── OffsetOutOfRangeError         log_start_offset, high_watermark
+├── UnknownSubscriptionError
+├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
+│                                 DuplicateOutOfWindowError
+├── NodeBusyError                 not now, or not here; nothing was written: NotOwnerError (epoch),
+│                                 EpochChangingError, OverloadedError, ShuttingDownError, DiskFullError,
+│                                 LimboError, QuorumLostError
+├── TimedOutError                 the node ran out of time; the outcome is unknown
+└── NodeFailedError               StorageFailedError, InternalError; the outcome is unknown
+```
+
+*Retriable*: the same request may succeed later or elsewhere. *Definite*: nothing was written. Both come from
+the code (`tidelog_proto.errors.NATURE`), for codes of a newer node from its own words. Rejected: one class
+with a code (an `except` clause could not choose), and a class per situation in the client (nobody could list them).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import NATURE, ProtocolError, code_name
+
+
+class TidelogError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        code: a number of `pb.ErrorCode`; 0 for what only a client knows.
+        retriable: the same request may succeed later or elsewhere.
+        definite: nothing was written; False when the outcome is unknown.
+        retry_after_ms: the node's hint for the next try, 0 for none.
+    """
+
+    default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
+    default_retriable: ClassVar[bool | None] = None
+    default_definite: ClassVar[bool | None] = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        retriable: bool | None = None,
+        definite: bool | None = None,
+        retry_after_ms: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.code = self.default_code if code is None else code
+        nature = NATURE.get(self.code, NATURE[pb.ERROR_CODE_UNSPECIFIED])
+        self.retriable = _first(retriable, self.default_retriable, nature.retriable)
+        self.definite = _first(definite, self.default_definite, nature.definite)
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def code_name(self) -> str:
+        """The code's name, `CLIENT` for what only a client knows."""
+        return code_name(self.code) if self.code else "CLIENT"
+
+
+def _first(*values: bool | None) -> bool:
+    return next(value for value in values if value is not None)
+
+
+class UsageError(TidelogError):
+    """The program holds the client wrongly; nothing was sent."""
+
+    default_retriable = False
+    default_definite = True
+
+
+class ClosedError(UsageError):
+    """The client, producer or consumer was closed."""
+
+
+class ForkedError(UsageError):
+    """A client made before a fork is used behind it: make a new one in the child."""
+
+
+class WrongEventLoopError(UsageError):
+    """A client is used from another event loop than its own."""
+
+
+class NodeUnreachableError(TidelogError):
+    """No connection could be made, so nothing was sent."""
+
+    default_retriable = True
+    default_definite = True
+
+
+class ConnectionLostError(TidelogError):
+    """The connection broke while an answer was due."""
+
+    default_retriable = True
+    default_definite = False
+
+
+class BadReplyError(TidelogError):
+    """What answers does not speak the protocol; the connection was closed."""
+
+    default_retriable = True
+    default_definite = False
+
+
+class RequestTimeoutError(TidelogError):
+    """No answer came in time."""
+
+    default_code = pb.TIMED_OUT
+
+
+class DeliveryTimeoutError(TidelogError):
+    """A record's delivery deadline passed. `definite` says whether it is certain that it was not stored."""
+
+    default_code = pb.TIMED_OUT
+
+
+class OutcomeUnknownError(TidelogError):
+    """Records may or may not be stored, and sending them again could store them twice."""
+
+    default_retriable = False
+    default_definite = False
+
+
+class InvalidRequestError(TidelogError):
+    """The request itself is wrong."""
+
+    default_code = pb.INVALID_REQUEST
+
+
+class AccessError(TidelogError):
+    """The node does not let this client do that."""
+
+    default_code = pb.FORBIDDEN
+
+
+class UnauthenticatedError(AccessError):
+    """The credentials are missing or wrong."""
+
+    default_code = pb.UNAUTHENTICATED
+
+
+class ForbiddenError(AccessError):
+    """The credentials do not allow this."""
+
+
+class BatchRefusedError(TidelogError):
+    """A record batch is wrong; its neighbours are not touched."""
+
+    default_code = pb.CORRUPT_BATCH
+
+
+class CorruptBatchError(BatchRefusedError):
+    """A batch's bytes contradict each other."""
+
+
+class BatchTooLargeError(BatchRefusedError):
+    """A batch (or one record in it) is larger than the limits allow."""
+
+    default_code = pb.BATCH_TOO_LARGE
+
+
+class UnsupportedBatchError(BatchRefusedError):
+    """A batch uses something that the node does not know."""
+
+    default_code = pb.UNSUPPORTED_BATCH
+
+
+class UnknownTopicError(TidelogError):
+    """There is no such topic (any more)."""
+
+    default_code = pb.UNKNOWN_TOPIC
+
+
+class TopicExistsError(TidelogError):
+    """A topic of this name is there already."""
+
+    default_code = pb.TOPIC_EXISTS
+
+
+class InvalidTopicError(TidelogError):
+    """The topic's name or configuration is not allowed."""
+
+    default_code = pb.INVALID_TOPIC
+
+
+class UnknownPartitionError(TidelogError):
+    """The topic has no such partition."""
+
+    default_code = pb.UNKNOWN_PARTITION
+
+
+class OffsetOutOfRangeError(TidelogError):
+    """The offset is not readable: `log_start_offset` <= offset <= `high_watermark` is."""
+
+    default_code = pb.OFFSET_OUT_OF_RANGE
+    log_start_offset: int = 0
+    high_watermark: int = 0
+
+
+class UnknownSubscriptionError(TidelogError):
+    """The connection has no such subscription."""
+
+    default_code = pb.UNKNOWN_SUBSCRIPTION
+
+
+class SequenceError(TidelogError):
+    """The producer's sequence does not continue what the node has."""
+
+    default_code = pb.SEQUENCE_GAP
+
+
+class SequenceGapError(SequenceError):
+    """A batch before this one is missing."""
+
+
+class ProducerFencedError(SequenceError):
+    """A newer incarnation of this producer has taken over."""
+
+    default_code = pb.PRODUCER_FENCED
+
+
+class UnknownProducerError(SequenceError):
+    """The node no longer remembers this producer."""
+
+    default_code = pb.UNKNOWN_PRODUCER
+
+
+class DuplicateOutOfWindowError(SequenceError):
+    """The batch is stored, but so long ago that its offset is no longer remembered."""
+
+    default_code = pb.DUPLICATE_OUT_OF_WINDOW
+
+
+class NodeBusyError(TidelogError):
+    """Not now, or not here; nothing was written."""
+
+    default_code = pb.OVERLOADED
+
+
+class NotOwnerError(NodeBusyError):
+    """Another node owns the partition; `epoch` is what the answering node knows."""
+
+    default_code = pb.NOT_OWNER
+    epoch: int = 0
+
+
+class EpochChangingError(NodeBusyError):
+    """The partition is between two owners."""
+
+    default_code = pb.EPOCH_CHANGING
+
+
+class OverloadedError(NodeBusyError):
+    """The node's bounded queues are full."""
+
+
+class ShuttingDownError(NodeBusyError):
+    """The node is stopping."""
+
+    default_code = pb.SHUTTING_DOWN
+
+
+class DiskFullError(NodeBusyError):
+    """The node has no room; retention or an operator has to make some."""
+
+    default_code = pb.DISK_FULL
+
+
+class LimboError(NodeBusyError):
+    """The replica repairs itself and serves nothing meanwhile."""
+
+    default_code = pb.LIMBO
+
+
+class QuorumLostError(NodeBusyError):
+    """Too few replicas are alive to write."""
+
+    default_code = pb.QUORUM_LOST
+
+
+class TimedOutError(TidelogError):
+    """The node ran out of time."""
+
+    default_code = pb.TIMED_OUT
+
+
+class NodeFailedError(TidelogError):
+    """The node failed in the middle."""
+
+    default_code = pb.INTERNAL
+
+
+class StorageFailedError(NodeFailedError):
+    """The node's disk failed."""
+
+    default_code = pb.STORAGE_FAILED
+
+
+class InternalError(NodeFailedError):
+    """The node has a bug; its log says more."""
+
+
+CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
+    pb.MALFORMED_FRAME: InvalidRequestError,
+    pb.UNKNOWN_KIND: InvalidRequestError,
+    pb.UNSUPPORTED_VERSION: InvalidRequestError,
+    pb.FRAME_TOO_LARGE: InvalidRequestError,
+    pb.HELLO_REQUIRED: InvalidRequestError,
+    pb.INVALID_REQUEST: InvalidRequestError,
+    pb.UNAUTHENTICATED: UnauthenticatedError,
+    pb.FORBIDDEN: ForbiddenError,
+    pb.CORRUPT_BATCH: CorruptBatchError,
+    pb.BATCH_TOO_LARGE: BatchTooLargeError,
+    pb.UNSUPPORTED_BATCH: UnsupportedBatchError,
+    pb.UNKNOWN_TOPIC: UnknownTopicError,
+    pb.TOPIC_EXISTS: TopicExistsError,
+    pb.INVALID_TOPIC: InvalidTopicError,
+    pb.UNKNOWN_PARTITION: UnknownPartitionError,
+    pb.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
+    pb.UNKNOWN_SUBSCRIPTION: UnknownSubscriptionError,
+    pb.SEQUENCE_GAP: SequenceGapError,
+    pb.PRODUCER_FENCED: ProducerFencedError,
+    pb.UNKNOWN_PRODUCER: UnknownProducerError,
+    pb.DUPLICATE_OUT_OF_WINDOW: DuplicateOutOfWindowError,
+    pb.NOT_OWNER: NotOwnerError,
+    pb.EPOCH_CHANGING: EpochChangingError,
+    pb.OVERLOADED: OverloadedError,
+    pb.SHUTTING_DOWN: ShuttingDownError,
+    pb.DISK_FULL: DiskFullError,
+    pb.STORAGE_FAILED: StorageFailedError,
+    pb.TIMED_OUT: TimedOutError,
+    pb.LIMBO: LimboError,
+    pb.QUORUM_LOST: QuorumLostError,
+    pb.INTERNAL: InternalError,
+}
+"""Codes that are not here (of a newer node) become plain `TidelogError`s."""
+
+
+def error_of(message: pb.Error) -> TidelogError:
+    """Return the error that `message` stands for, ready to be raised."""
+    known = message.code in NATURE
+    cls = CLASS_OF_CODE.get(message.code, TidelogError)
+    error = cls(
+        message.message or code_name(message.code),
+        code=message.code,
+        retriable=None if known else message.retriable,
+        definite=None if known else message.definite,
+        retry_after_ms=message.retry_after_ms,
+    )
+    if isinstance(error, OffsetOutOfRangeError):
+        error.log_start_offset = message.log_start_offset
+        error.high_watermark = message.high_watermark
+    if isinstance(error, NotOwnerError):
+        error.epoch = message.epoch
+    return error
+
+
+def error_of_local(error: ProtocolError) -> TidelogError:
+    """Return the error for a refusal that was raised on this side, before anything was sent."""
+    return error_of(error.to_message())

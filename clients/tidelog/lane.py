@@ -1,0 +1,355 @@
+"""One partition of a producer, without I/O: what is queued, what is in flight, and in which order what is tried again.
+
+Theory of operation. Loads queue up. With nothing in flight the next batch is formed at once from whatever is there;
+while something is in flight only full batches follow it (up to `in_flight_max`), so batches grow exactly as much as the
+node makes them wait, and no linger time has to be guessed. Records are numbered from 0 as batches are formed; the
+node stores a batch only if it begins where the last one ended, so what is in flight is stored in order or not at all.
+
+When a batch fails:
+
+- *retriable* (busy, moved, connection lost, no answer): the lane waits until nothing is in flight, backs off, and sends
+  everything unacknowledged again, in order, the same bytes.
+- *SEQUENCE_GAP or UNKNOWN_PRODUCER behind an unacknowledged batch*: its predecessor did not make it; the same.
+- *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW): its number is used up; the error goes to the user.
+- *refused*, or past its deadline: the error goes to the user and the batch leaves a **hole** in the numbers. The hole
+  stays in line until everything before it is acknowledged and nothing is in flight; then the batches behind it get new
+  numbers (`_close_hole`).
+- *SEQUENCE_GAP or UNKNOWN_PRODUCER at the head of the line*: the node has forgotten this producer; new numbers for all.
+
+New numbers must never let a record be stored twice. Copies of old bytes may still be on their way through a dead
+connection. If the hole was certainly not stored, nothing behind it can have been; if no copy of what is behind can be
+on its way either, the numbers just move up. Otherwise the lane begins a new producer epoch from 0: the node then
+refuses every older copy (the idea is Kafka's, KIP-360). A batch that *may have been stored* under its old number never
+gets a new one: its users get `OutcomeUnknownError`.
+
+Rejected: a fresh producer id instead of an epoch (a late copy that begins at 0 would be stored), and clearing
+"may have been stored" on a later definite answer (it speaks of that attempt only).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.backoff import Backoff
+from tidelog.errors import (
+    DeliveryTimeoutError,
+    DuplicateOutOfWindowError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    SequenceGapError,
+    TidelogError,
+    UnknownProducerError,
+    error_of_local,
+)
+from tidelog.loads import ColumnsLoad, Load, LooseLoad, join_columns
+from tidelog.outgoing import OutgoingBatch, State
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Codec
+from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
+
+BATCH_BYTES_TARGET: Final = 1024 * 1024
+BATCH_RECORDS_TARGET: Final = 65_536
+
+assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOptions:
+    """What all lanes of a producer share. `producer_id` is never 0: retries must be recognised."""
+
+    producer_id: int
+    codec: Codec = Codec.NONE
+    batch_bytes: int = BATCH_BYTES_TARGET
+    batch_records: int = BATCH_RECORDS_TARGET
+    in_flight_max: int = PRODUCER_IN_FLIGHT_BATCHES_MAX
+
+
+class Lane:
+    """One partition's queue and flight. Times are the caller's clock, in seconds."""
+
+    def __init__(
+        self,
+        partition: int,
+        options: LaneOptions,
+        *,
+        backoff: Backoff | None = None,
+        on_settled: Callable[[Load], None] = lambda _: None,
+    ) -> None:
+        self.partition = partition
+        self.unsettled_bytes = 0
+        self.producer_epoch = 0
+        self._options = options
+        self._backoff = backoff or Backoff()
+        self._on_settled = on_settled
+        self._queue: deque[Load] = deque()
+        self._queued_bytes = 0
+        self._queued_records = 0
+        self._line: deque[OutgoingBatch] = deque()
+        self._next_sequence = 0
+        self._recovering = False
+        self._retry_at = 0.0
+        self._forgotten = False
+        self._fenced: TidelogError | None = None
+
+    # -------------------------------------------------------------------------------------------- queueing
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or unacknowledged. Holes may be left; they are closed before the next batch."""
+        return not self._queue and all(batch.state is State.DROPPED for batch in self._line)
+
+    @property
+    def flying(self) -> int:
+        """How many batches wait for their answer."""
+        return sum(batch.state is State.FLYING for batch in self._line)
+
+    def unsettled(self) -> list[Load]:
+        """Return every load without an outcome."""
+        in_line = [load for batch in self._line if batch.state is not State.DROPPED for load in batch.loads]
+        return [*in_line, *self._queue]
+
+    def add(self, load: Load) -> None:
+        """Queue a load."""
+        self._queue.append(load)
+        self._count(load, +1)
+        self.unsettled_bytes += load.size_bytes
+
+    def gathers(self, size_bytes: int) -> bool:
+        """Whether a batch is gathering here and `size_bytes` more still fit it."""
+        return bool(self._queue) and self._queued_bytes + size_bytes <= self._options.batch_bytes
+
+    def open_loose(self, size_bytes: int, *, timestamped: bool) -> LooseLoad | None:
+        """Return the load at the end of the queue if one more loose record of `size_bytes` may join it."""
+        last = self._queue[-1] if self._queue else None
+        if (
+            isinstance(last, LooseLoad)
+            and last.timestamped == timestamped
+            and last.size_bytes + size_bytes <= self._options.batch_bytes
+            and last.count < self._options.batch_records
+        ):
+            return last
+        return None
+
+    def grew(self, size_bytes: int) -> None:
+        """Note that one record of `size_bytes` joined the load at the end of the queue."""
+        self._queued_bytes += size_bytes
+        self._queued_records += 1
+        self.unsettled_bytes += size_bytes
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def next_to_send(self, now: float, now_us: int) -> OutgoingBatch | None:
+        """Return the next batch to write, counted as in flight from here on; None if there is none now.
+
+        Args:
+            now: the clock of deadlines, in seconds.
+            now_us: the time for records without a timestamp, µs since 1970.
+        """
+        self.expire(now)
+        if self._recovering:
+            if self.flying or now < self._retry_at:
+                return None
+            self._recovering = False
+        if not self._settle_head():
+            return None
+        for batch in self._line:
+            if batch.state is State.DROPPED:
+                return None
+            if batch.state is State.WAITING:
+                batch.state = State.FLYING
+                return batch
+        if len(self._line) >= self._options.in_flight_max or (self._line and not self._full()):
+            return None
+        return self._form(now_us)
+
+    def wake_at(self) -> float | None:
+        """Return when `next_to_send` is worth asking again without any answer in between; None for never."""
+        return self._retry_at if self._recovering and not self.flying else None
+
+    def _full(self) -> bool:
+        options = self._options
+        return self._queued_bytes >= options.batch_bytes or self._queued_records >= options.batch_records
+
+    def _form(self, now_us: int) -> OutgoingBatch | None:
+        while self._queue:
+            loads = self._take()
+            try:
+                columns = join_columns([load.columns() for load in loads])
+                encoded = encode_batch(
+                    columns,
+                    now_us=now_us,
+                    codec=self._options.codec,
+                    producer_id=self._options.producer_id,
+                    producer_epoch=self.producer_epoch,
+                    base_sequence=self._next_sequence,
+                )
+            except ProtocolError as error:
+                # No number was used up, so the lane just goes on with what is behind.
+                self._fail(loads, error_of_local(error))
+                continue
+            batch = OutgoingBatch(
+                loads, encoded, self._next_sequence, min(load.deadline for load in loads), State.FLYING
+            )
+            self._next_sequence += batch.count
+            self._line.append(batch)
+            return batch
+        return None
+
+    def _take(self) -> list[Load]:
+        """Take loads for one batch: at least one, past the first only what fits and has the same columns."""
+        first = self._queue.popleft()
+        self._count(first, -1)
+        loads, size_bytes, records = [first], first.size_bytes, first.count
+        while self._queue:
+            load = self._queue[0]
+            if not (isinstance(load, ColumnsLoad) and isinstance(first, ColumnsLoad)):
+                break
+            size_bytes += load.size_bytes
+            records += load.count
+            if size_bytes > self._options.batch_bytes or records > self._options.batch_records:
+                break
+            if not load.columns().schema.equals(first.columns().schema):
+                break
+            loads.append(self._queue.popleft())
+            self._count(load, -1)
+        return loads
+
+    def _count(self, load: Load, sign: int) -> None:
+        self._queued_bytes += sign * load.size_bytes
+        self._queued_records += sign * load.count
+
+    # -------------------------------------------------------------------------------------------- settling
+
+    def acknowledged(self, batch: OutgoingBatch, base_offset: int, timestamp_us: int) -> None:
+        """A batch is stored."""
+        assert batch.state is State.FLYING
+        self._line.remove(batch)
+        self._backoff.reset()
+        batch.succeed(base_offset, timestamp_us)
+        self._settled(batch.loads)
+
+    def failed(self, batch: OutgoingBatch, error: TidelogError, now: float) -> None:
+        """An attempt failed; decide what that means (see the module's theory of operation)."""
+        assert batch.state is State.FLYING
+        batch.state = State.WAITING
+        batch.last_error = error
+        batch.maybe_stored |= not error.definite
+        at_head = self._line[0] is batch
+        if isinstance(error, ProducerFencedError):
+            self._fenced = error
+            self.fail_all(error)
+        elif isinstance(error, (SequenceGapError, UnknownProducerError)):
+            self._forgotten |= at_head
+            self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
+        elif error.retriable:
+            # One step for one disturbance, however many batches it hit.
+            if not self._recovering or at_head:
+                self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
+        elif isinstance(error, DuplicateOutOfWindowError):
+            self._line.remove(batch)
+            self._fail(batch.loads, error)
+        else:
+            self._drop(batch, error)
+            self._recover(max(now, self._retry_at))
+
+    def expire(self, now: float) -> None:
+        """Give up what is past its deadline and not in flight."""
+        for batch in self._line:
+            if batch.state is State.WAITING and batch.deadline <= now:
+                self._drop(batch, _expired(batch.last_error, definite=not batch.maybe_stored))
+        while self._queue and self._queue[0].deadline <= now:
+            load = self._queue.popleft()
+            self._count(load, -1)
+            self._fail([load], _expired(None, definite=True))
+
+    def fail_all(self, error: TidelogError) -> None:
+        """Give up everything that is not in flight: there is nowhere to send it."""
+        for batch in self._line:
+            if batch.state is State.WAITING:
+                self._drop(batch, error)
+        queued = list(self._queue)
+        self._queue.clear()
+        for load in queued:
+            self._count(load, -1)
+        self._fail(queued, error)
+
+    def _recover(self, retry_at: float) -> None:
+        self._recovering = True
+        self._retry_at = retry_at
+
+    def _drop(self, batch: OutgoingBatch, error: TidelogError) -> None:
+        """Leave a hole in the place of a batch."""
+        batch.state = State.DROPPED
+        if batch.maybe_stored and error.definite:
+            unknown = OutcomeUnknownError(
+                f"{error}; an earlier attempt ended with an unknown outcome, so the records may be stored",
+                code=error.code,
+            )
+            unknown.__cause__ = error
+            error = unknown
+        self._fail(batch.loads, error)
+
+    def _settle_head(self) -> bool:
+        """Close holes that have reached the head of the line; False while that has to wait for answers."""
+        if self._fenced is not None:
+            self.fail_all(self._fenced)
+        while (self._line and self._line[0].state is State.DROPPED) or self._forgotten:
+            if self.flying:
+                return False
+            self._close_hole()
+        return True
+
+    def _close_hole(self) -> None:
+        """Give the line behind a hole (or all of it, when the producer was forgotten) new numbers."""
+        hole = None if self._forgotten else self._line.popleft()
+        self._forgotten = False
+        uncertain = hole is None or hole.maybe_stored
+        behind = list(self._line)
+        self._line.clear()
+        if hole is None or uncertain or any(batch.maybe_stored for batch in behind):
+            self.producer_epoch += 1
+            self._next_sequence = 0
+        else:
+            self._next_sequence = hole.base_sequence
+        for batch in behind:
+            if batch.state is State.DROPPED:
+                continue
+            if uncertain and batch.maybe_stored:
+                self._fail(batch.loads, _unknown(batch))
+                continue
+            batch.renumber(producer_epoch=self.producer_epoch, base_sequence=self._next_sequence)
+            self._next_sequence += batch.count
+            self._line.append(batch)
+
+    def _fail(self, loads: Sequence[Load], error: TidelogError) -> None:
+        for load in loads:
+            load.delivery.fail(error)
+        self._settled(loads)
+
+    def _settled(self, loads: Sequence[Load]) -> None:
+        for load in loads:
+            self.unsettled_bytes -= load.size_bytes
+            self._on_settled(load)
+
+
+def _expired(cause: TidelogError | None, *, definite: bool) -> DeliveryTimeoutError:
+    """Return the error of a batch that was not delivered in time."""
+    why = f"; the last try met: {cause}" if cause else "; it never left the queue"
+    known = "it was not stored" if definite else "whether it was stored is unknown"
+    error = DeliveryTimeoutError(f"not delivered within the delivery timeout, {known}{why}", definite=definite)
+    error.__cause__ = cause
+    return error
+
+
+def _unknown(batch: OutgoingBatch) -> OutcomeUnknownError:
+    """Return the error of a batch that must not get a new number."""
+    error = OutcomeUnknownError(
+        f"the numbers of this producer had to begin anew after an attempt with an unknown outcome "
+        f"({batch.last_error}): the records may be stored; sending them again could store them twice"
+    )
+    error.__cause__ = batch.last_error
+    return error

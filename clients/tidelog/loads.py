@@ -1,0 +1,179 @@
+"""What users hand to a producer, on its way to a batch: loads and their deliveries, without I/O.
+
+A *load* is some records for one partition with one outcome: columns that came as columns, or loose records that came
+one by one and become columns in one go when their batch is formed. A *delivery* is that outcome: one object a load, not
+one a record, so receipts cost nothing until somebody looks at them. Failures are stored and raised to whoever waits;
+they are never set on a future that nobody may read, so asyncio has nothing to complain about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.errors import TidelogError
+from tidelog_proto.columns import Headers, columns_of
+
+RECORD_OVERHEAD_BYTES: Final = 96
+"""What a loose record takes in memory besides its bytes: list slots, object headers."""
+
+
+class Delivery:
+    """The outcome of one load: `base_offset` of its first record, or `error`."""
+
+    __slots__ = ("_waiters", "base_offset", "done", "error", "partition", "timestamp_us", "watched")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.base_offset = 0
+        self.timestamp_us = 0
+        self.error: TidelogError | None = None
+        self.done = False
+        self.watched = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Wait for the outcome.
+
+        Raises:
+            TidelogError: the records were not acknowledged.
+        """
+        self.watched = True
+        if not self.done:
+            # A future a waiter: cancelling one who waits must not cancel the others.
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.error is not None:
+            raise self.error
+
+    def succeed(self, base_offset: int, timestamp_us: int) -> None:
+        """The records are stored from `base_offset` on."""
+        self.base_offset = base_offset
+        self.timestamp_us = timestamp_us
+        self._finish()
+
+    def fail(self, error: TidelogError) -> None:
+        """The records are not acknowledged."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.done, "a delivery has one outcome"
+        self.done = True
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class ColumnsLoad:
+    """Records that came as columns."""
+
+    __slots__ = ("_columns", "count", "deadline", "delivery", "size_bytes")
+
+    def __init__(self, columns: pa.RecordBatch, *, partition: int, deadline: float, size_bytes: int) -> None:
+        self._columns = columns
+        self.count = columns.num_rows
+        self.size_bytes = size_bytes
+        self.deadline = deadline
+        self.delivery = Delivery(partition)
+
+    def columns(self) -> pa.RecordBatch:
+        """Return the records as canonical columns."""
+        return self._columns
+
+
+class LooseLoad:
+    """Records that came one by one. All of them have a timestamp of their own, or none has."""
+
+    __slots__ = (
+        "_headers",
+        "_keys",
+        "_tags",
+        "_timestamps_us",
+        "_values",
+        "count",
+        "deadline",
+        "delivery",
+        "size_bytes",
+    )
+
+    def __init__(self, *, partition: int, deadline: float, timestamped: bool) -> None:
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] | None = None
+        self._headers: list[Headers] | None = None
+        self._tags: list[str | None] | None = None
+        self._timestamps_us: list[int] | None = [] if timestamped else None
+        self.count = 0
+        self.size_bytes = 0
+        self.deadline = deadline
+        self.delivery = Delivery(partition)
+
+    @property
+    def timestamped(self) -> bool:
+        """Whether the records have timestamps of their own."""
+        return self._timestamps_us is not None
+
+    def add(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Headers | None,
+        tag: str | None,
+        timestamp_us: int | None,
+        size_bytes: int,
+    ) -> int:
+        """Add a record and return its index in the load."""
+        index = self.count
+        self._values.append(value)
+        if self._keys is not None:
+            self._keys.append(key)
+        elif key is not None:
+            self._keys = [None] * index + [key]
+        if self._headers is not None:
+            self._headers.append(headers or ())
+        elif headers:
+            self._headers = [()] * index + [headers]
+        if self._tags is not None:
+            self._tags.append(tag)
+        elif tag is not None:
+            self._tags = [None] * index + [tag]
+        if self._timestamps_us is not None:
+            assert timestamp_us is not None
+            self._timestamps_us.append(timestamp_us)
+        self.count = index + 1
+        self.size_bytes += size_bytes
+        return index
+
+    def columns(self) -> pa.RecordBatch:
+        """Return the records as canonical columns."""
+        return columns_of(
+            self._values,
+            keys=self._keys,
+            timestamps_us=self._timestamps_us,
+            headers=self._headers,
+            tags=self._tags,
+        )
+
+
+Load = ColumnsLoad | LooseLoad
+
+
+def loose_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
+    """Return about how many bytes of memory a loose record takes."""
+    size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(tag or "")
+    for name, content in headers or ():
+        size_bytes += RECORD_OVERHEAD_BYTES + len(name) + len(content or b"")
+    return size_bytes
+
+
+def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return parts of equal schema as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]

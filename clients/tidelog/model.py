@@ -1,0 +1,194 @@
+"""What the client hands out: plain frozen values, no connections inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from tidelog_proto.batch import RecordBatch
+
+Flush = Literal["always", "interval", "never"]
+Acks = Literal["quorum", "1", "all"]
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+class Receipt(NamedTuple):
+    """An acknowledged record: where it is. `timestamp_us` is the node's append time, µs since 1970."""
+
+    partition: int
+    offset: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for."""
+
+    partition: int
+    owner: str
+    epoch: int
+    placement: tuple[str, ...] = ()
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    size_bytes: int = 0
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[Partition, ...] = ()
+    flush: Flush = "always"
+    flush_interval_ms: int = 0
+    retention_bytes: int = 0
+    segment_bytes: int = 0
+    replication_factor: int = 1
+    ack_quorum: int = 0
+    engine: str = "segment"
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has."""
+        return len(self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """An answer of `list_offsets`.
+
+    Attributes:
+        offset: earliest, latest, or the first record with at least the timestamp (else the high watermark).
+        found: by time, whether there is such a record; True for earliest and latest.
+        timestamp_us: by time, that record's timestamp; 0 otherwise.
+        log_start_offset: the first readable offset.
+        high_watermark: the end of the readable offsets.
+    """
+
+    offset: int
+    found: bool
+    timestamp_us: int
+    log_start_offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group's position in one partition: `next_offset` is the next record to read."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    note: str = ""
+    commit_timestamp_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An answer of `fetch`.
+
+    Attributes:
+        batches: whole batches, in order; the first is trimmed to begin at the asked-for offset.
+        next_offset: where to go on.
+        log_start_offset: the first readable offset.
+        high_watermark: the end of the readable offsets.
+        epoch: the partition's epoch as the answering node knows it.
+    """
+
+    batches: list[RecordBatch]
+    next_offset: int
+    log_start_offset: int
+    high_watermark: int
+    epoch: int
+
+
+class Record(NamedTuple):
+    """One consumed record. A `value` of None is a tombstone; `timestamp_us` is µs since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_us: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedBatch:
+    """A record batch and where it comes from. Its columns are `batch.to_arrow()`."""
+
+    topic: str
+    partition: int
+    batch: RecordBatch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __iter__(self) -> Iterator[Record]:
+        topic, partition = self.topic, self.partition
+        for record in self.batch:
+            yield Record(
+                topic,
+                partition,
+                record.offset,
+                record.timestamp_us,
+                record.key,
+                record.value,
+                record.headers,
+                record.tag,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds."""
+
+    node_id: str
+    host: str
+    port: int
+    zone: str = ""
+    incarnation: int = 0
+    alive: bool = True
+    software: str = ""
+    uptime_ms: int = 0
+    connections: int = 0
+    in_flight_bytes: int = 0
+    data_bytes: int = 0
+    disk_free_bytes: int = 0
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster as one node sees it."""
+
+    cluster_id: bytes
+    nodes: tuple[Node, ...] = ()
+    topics: tuple[Topic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRoute:
+    """Who owns a partition, as of `epoch`."""
+
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """What a client must know to reach a topic's partitions."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionRoute] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has."""
+        return len(self.partitions)

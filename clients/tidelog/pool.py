@@ -1,0 +1,125 @@
+"""The connections of one client: at most one per node address, made when first wanted, remade after a back-off.
+
+Many coroutines may want the same connection at once; one attempt serves them all. After a failure the next attempt
+waits, so that a node that is down costs its clients a few packets a second and not a storm. A failed attempt is
+reported to everybody who waited for it: whether to try again is decided by who has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.backoff import Backoff
+from tidelog.connection import Address, Connection, connect
+from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
+
+DEFAULT_PORT: Final = 7400
+_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a client introduces itself, and how long it waits for an answer to that."""
+
+    client_id: str
+    software: str
+    connect_timeout_s: float
+
+
+class ConnectionPool:
+    """address -> connection."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._connections: dict[Address, Connection] = {}
+        self._attempts: dict[Address, asyncio.Task[Connection]] = {}
+        self._backoffs: dict[Address, Backoff] = {}
+        self._closed = False
+
+    def now(self, address: Address) -> Connection | None:
+        """Return the connection to `address` if it stands."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.closed else connection
+
+    def open_connections(self) -> list[Connection]:
+        """Return the connections that stand."""
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    async def get(self, address: Address) -> Connection:
+        """Return the connection to `address`, making it if need be.
+
+        Raises:
+            NodeUnreachableError: this attempt failed; the next one waits a little before it begins.
+            InvalidRequestError, AccessError: the node does not want this client.
+            ClosedError: the pool was closed.
+        """
+        if self._closed:
+            raise ClosedError("the client is closed")
+        if (connection := self.now(address)) is not None:
+            return connection
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
+            self._attempts[address] = attempt
+            attempt.add_done_callback(lambda done: self._attempt_done(address, done))
+        # Who waits may be cancelled; the attempt serves the others.
+        return await asyncio.shield(attempt)
+
+    async def close(self) -> None:
+        """Close every connection; attempts under way are given up."""
+        self._closed = True
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        await asyncio.gather(*(connection.lost for connection in self._connections.values()))
+        self._connections.clear()
+
+    async def _connect(self, address: Address) -> Connection:
+        backoff = self._backoffs.setdefault(address, Backoff())
+        if backoff.failures:
+            await asyncio.sleep(backoff.wait_s)
+        identity = self._identity
+        try:
+            connection = await connect(
+                address,
+                client_id=identity.client_id,
+                software=identity.software,
+                timeout_s=identity.connect_timeout_s,
+            )
+        except TidelogError:
+            backoff.next_wait_s()
+            raise
+        backoff.reset()
+        self._connections[address] = connection
+        return connection
+
+    def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
+        self._attempts.pop(address, None)
+        if not attempt.cancelled():
+            attempt.exception()  # everybody who waited may have been cancelled; that is no leak
+
+
+def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
+    """Return (host, port) for each of "host", "host:port", "[v6]:port"; one string may hold several, comma-separated.
+
+    Raises:
+        InvalidRequestError: something is no address.
+    """
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses: list[Address] = []
+    for part in parts:
+        match = _ADDRESS.fullmatch(part.strip())
+        port = int(match["port"] or DEFAULT_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise InvalidRequestError(f"{part.strip()!r} is no address; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
+        address = (match["v6"] or match["host"], port)
+        if address not in addresses:
+            addresses.append(address)
+    return addresses

@@ -1,0 +1,415 @@
+"""The producer: accepts records in every form that users have them, and gives receipts.
+
+It decides the partition (given, by key, or the one with the fewest bytes under way, kept for a whole batch), bounds the
+memory of what is not acknowledged, and leaves the rest to its lanes and the sender. There is no linger time to choose:
+see `lane.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from tidelog.errors import ClosedError, InvalidRequestError, TidelogError, UnknownPartitionError
+from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
+from tidelog.loads import ColumnsLoad, Load, LooseLoad, loose_size_bytes
+from tidelog.model import Acks, Compression, Receipt, TopicRoute
+from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
+from tidelog.routing import Router
+from tidelog.sender import Sender
+from tidelog.splitting import Piece, by_key, split_rows
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.columns import Headers, canonical, columns_of
+from tidelog_proto.header import Codec
+from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.partitioner import partition_for_key
+
+BUFFER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+DELIVERY_TIMEOUT_S_DEFAULT: Final = 120.0
+KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
+
+_ACKS: Final[dict[str, pb.Acks]] = {"quorum": pb.QUORUM, "1": pb.ONE, "all": pb.ALL}
+_CODECS: Final = {
+    None: Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """What `Client.producer` was asked for. See there."""
+
+    acks: Acks = "quorum"
+    compression: Compression | None = None
+    buffer_bytes: int = BUFFER_BYTES_DEFAULT
+    batch_bytes: int = BATCH_BYTES_TARGET
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT
+
+    def __post_init__(self) -> None:
+        if self.acks not in _ACKS:
+            raise InvalidRequestError(f"acks is one of {', '.join(map(repr, _ACKS))}, not {self.acks!r}")
+        if self.compression not in _CODECS:
+            raise InvalidRequestError(
+                f"compression is one of {', '.join(map(repr, _CODECS))}, not {self.compression!r}"
+            )
+        if self.buffer_bytes <= 0 or self.batch_bytes <= 0 or self.delivery_timeout_s <= 0:
+            raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
+
+
+class Producer:
+    """Publishes to one topic. Made by `Client.producer`; use it as an async context manager, or `close` it.
+
+    Records of one partition are stored in the order in which they were accepted; an accepted record is never stored
+    twice, however often it has to be sent.
+    """
+
+    def __init__(self, router: Router, topic: str, options: ProducerOptions, check: Callable[[], None]) -> None:
+        self.topic = topic
+        self._router = router
+        self._options = options
+        self._check_usable = check
+        self._lane_options = LaneOptions(
+            producer_id=secrets.randbits(63) | 1,
+            codec=_CODECS[options.compression],
+            batch_bytes=options.batch_bytes,
+        )
+        self._sender: Sender | None = None
+        self._lanes: dict[int, Lane] = {}
+        self._sticky: Lane | None = None
+        self._buffered_bytes = 0
+        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._unreported: TidelogError | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is accepted."""
+        return self._closed
+
+    # ---------------------------------------------------------------------------------------------- records
+
+    async def send(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> Receipt:
+        """Publish one record and wait until it is acknowledged. A `value` of None is a tombstone.
+
+        Args:
+            value: the message.
+            key: decides the partition unless `partition` does.
+            headers: (name, value) pairs.
+            tag: a short label to filter by.
+            partition: where to put it; it wins over the key.
+            timestamp_us: µs since 1970; without one the time of sending counts.
+
+        Raises:
+            TidelogError: it was not acknowledged; `definite` says whether it is certain that it is not stored.
+            TypeError, ValueError: an argument is of another type, or out of range.
+        """
+        return await (
+            await self.enqueue(value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us)
+        )
+
+    async def enqueue(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> PendingReceipt:
+        """Accept one record (waiting while the buffer is full) and return its receipt to be awaited.
+
+        Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
+        """
+        _check_record(value, key, headers, tag, timestamp_us)
+        route = await self._route()
+        size_bytes = loose_size_bytes(value, key, headers, tag)
+        if self._room or self._buffered_bytes + size_bytes > self._options.buffer_bytes:
+            await self._wait_for_room(size_bytes)
+        else:
+            self._buffered_bytes += size_bytes
+        lane = self._lane_for(route, key, partition, size_bytes)
+        load = lane.open_loose(size_bytes, timestamped=timestamp_us is not None)
+        if load is None:
+            load = LooseLoad(partition=lane.partition, deadline=self._deadline(), timestamped=timestamp_us is not None)
+            lane.add(load)
+        index = load.add(value, key=key, headers=headers, tag=tag, timestamp_us=timestamp_us, size_bytes=size_bytes)
+        lane.grew(size_bytes)
+        assert self._sender is not None
+        self._sender.wake(lane)
+        return PendingReceipt(load.delivery, index)
+
+    async def send_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+    ) -> Receipts:
+        """Publish many records and wait until all are acknowledged. The fast path for lists of bytes.
+
+        Args:
+            values: the messages; None is a tombstone.
+            keys: one a record, None for no key.
+            partition: where to put all of them; it wins over keys.
+
+        Raises:
+            TidelogError: some were not acknowledged; a note on it says how many were.
+            TypeError, ValueError: not bytes, or keys and values differ in length.
+        """
+        return await (await self.enqueue_many(values, keys=keys, partition=partition))
+
+    async def enqueue_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+    ) -> PendingReceipts:
+        """As `send_many`, returning as soon as all records are accepted."""
+        return await self._enqueue_columns([columns_of(values, keys=keys)], partition)
+
+    async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
+        """Publish Arrow columns as they are and wait until all are acknowledged.
+
+        Args:
+            data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
+                canonical ones.
+            partition: where to put all rows; it wins over a key column.
+
+        Raises:
+            TidelogError: some were not acknowledged; a note on it says how many were.
+            TypeError, ValueError: the columns are not those of records.
+        """
+        return await (await self.enqueue_arrow(data, partition=partition))
+
+    async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
+        """As `send_arrow`, returning as soon as all records are accepted."""
+        batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+        return await self._enqueue_columns([canonical(batch) for batch in batches], partition)
+
+    # -------------------------------------------------------------------------------------------- lifecycle
+
+    async def flush(self) -> None:
+        """Wait for every record accepted so far.
+
+        Raises:
+            TidelogError: the first failure of a record whose receipt nobody awaited.
+        """
+        self._check_usable()
+        for load in [load for lane in self._lanes.values() for load in lane.unsettled()]:
+            watched = load.delivery.watched
+            try:
+                await load.delivery.wait()
+            except TidelogError as error:
+                if not watched:
+                    self._unreported = self._unreported or error
+        unreported, self._unreported = self._unreported, None
+        if unreported is not None:
+            raise unreported
+
+    async def close(self) -> None:
+        """Flush and stop. Doing it twice does nothing.
+
+        Raises:
+            TidelogError: as `flush`; the producer is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.flush()
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Stop now; what is not acknowledged fails with ClosedError."""
+        self._closed = True
+        error = ClosedError("the producer was closed before this record was acknowledged")
+        while self._room:
+            waiter, _ = self._room.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
+        if self._sender is not None:
+            await self._sender.close()
+        for lane in self._lanes.values():
+            lane.fail_all(error)
+
+    # --------------------------------------------------------------------------------------------- internals
+
+    async def _route(self) -> TopicRoute:
+        self._check_usable()
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if self._sender is None:
+            loop = asyncio.get_running_loop()
+            self._sender = Sender(self._router, self.topic, acks=_ACKS[self._options.acks], loop=loop)
+        route = self._router.metadata.topic(self.topic)
+        if route is None:
+            route = await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
+        return route
+
+    async def _enqueue_columns(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> PendingReceipts:
+        route = await self._route()
+        parts: list[tuple[Any, int]] = []
+        orders: list[pa.Array[Any]] = []
+        for columns in batches:
+            if partition is None and "key" in columns.schema.names:
+                for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
+                    routed = by_key(chunk, route.partition_count)
+                    orders.append(routed.order)
+                    for piece in routed.pieces:
+                        await self._enqueue_piece(route, piece, parts)
+            else:
+                await self._enqueue_piece(route, Piece(partition, columns), parts)
+        return PendingReceipts(parts, orders or None)
+
+    async def _enqueue_piece(self, route: TopicRoute, piece: Piece, parts: list[tuple[Any, int]]) -> None:
+        options = self._lane_options
+        for columns in split_rows(piece.columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
+            # The size is exact for slices, and taken once: Arrow walks the columns for it.
+            size_bytes = columns.nbytes
+            await self._wait_for_room(size_bytes)
+            lane = self._lane_for(route, None, piece.partition, size_bytes)
+            load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
+            parts.append((load.delivery, load.count))
+            lane.add(load)
+            assert self._sender is not None
+            self._sender.wake(lane)
+
+    def _lane_for(self, route: TopicRoute, key: bytes | None, partition: int | None, size_bytes: int) -> Lane:
+        """Return the lane of a record or piece; without a lane the `size_bytes` reserved for it are given back."""
+        if partition is None and key is None:
+            return self._least_loaded(route, size_bytes)
+        number = partition if partition is not None else partition_for_key(key or b"", route.partition_count)
+        if number not in route.partitions:
+            self._give_back(size_bytes)
+            raise UnknownPartitionError(
+                f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {number}"
+            )
+        return self._lane(number)
+
+    def _least_loaded(self, route: TopicRoute, size_bytes: int) -> Lane:
+        """Return the lane with the fewest bytes under way; the last one as long as its batch still gathers."""
+        if self._sticky is not None and self._sticky.gathers(size_bytes):
+            return self._sticky
+        count = route.partition_count
+        # Among equals the next in turn, so that a slow trickle reaches every partition.
+        turn = self._sticky.partition + 1 if self._sticky is not None else secrets.randbelow(count)
+        lanes = self._lanes
+        number = min(
+            ((turn + step) % count for step in range(count)),
+            key=lambda each: lanes[each].unsettled_bytes if each in lanes else 0,
+        )
+        self._sticky = self._lane(number)
+        return self._sticky
+
+    def _lane(self, partition: int) -> Lane:
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = Lane(partition, self._lane_options, on_settled=self._settled)
+        return lane
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        """Reserve `size_bytes` of the buffer, in turn. What is larger than the buffer gets it for itself alone."""
+        if self._room or (self._buffered_bytes and self._buffered_bytes + size_bytes > self._options.buffer_bytes):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append((waiter, size_bytes))
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                    self._give_back(size_bytes)
+                raise
+        else:
+            self._buffered_bytes += size_bytes
+        if self._closed:
+            self._give_back(size_bytes)
+            raise ClosedError("the producer is closed")
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._buffered_bytes -= size_bytes
+        while self._room:
+            waiter, wanted = self._room[0]
+            if waiter.done():
+                self._room.popleft()
+                continue
+            if self._buffered_bytes and self._buffered_bytes + wanted > self._options.buffer_bytes:
+                return
+            self._room.popleft()
+            self._buffered_bytes += wanted
+            waiter.set_result(None)
+
+    def _settled(self, load: Load) -> None:
+        self._give_back(load.size_bytes)
+        delivery = load.delivery
+        if delivery.error is not None and not delivery.watched:
+            self._unreported = self._unreported or delivery.error
+
+
+def _check_header(header: object) -> None:
+    """Refuse what is no (text, bytes or None) pair.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    match header:
+        case (str() as name, bytes() | None):
+            name.encode()
+        case _:
+            raise TypeError(f"a header is (text, bytes or None), not {header!r}")
+
+
+def _check_record(value: object, key: object, headers: Headers | None, tag: object, timestamp_us: object) -> None:
+    """Refuse a record that no batch could carry, before it can spoil its neighbours' batch.
+
+    Raises:
+        TypeError, ValueError: see `Producer.send`.
+    """
+    if not (value is None or isinstance(value, bytes)):
+        raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
+    if not (key is None or isinstance(key, bytes)):
+        raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
+    if tag is not None:
+        if not isinstance(tag, str):
+            raise TypeError(f"a tag is text or None, not {type(tag).__name__}")
+        if len(tag.encode()) > TAG_BYTES_MAX:
+            raise ValueError(f"a tag has at most {TAG_BYTES_MAX} bytes")
+    if timestamp_us is not None and not (isinstance(timestamp_us, int) and -(2**63) <= timestamp_us < 2**63):
+        raise TypeError(f"timestamp_us is µs since 1970, not {timestamp_us!r}")
+    for header in headers or ():
+        _check_header(header)

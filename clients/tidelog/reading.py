@@ -1,0 +1,135 @@
+"""FETCH, LIST_OFFSETS, COMMIT and COMMITTED: what a reader asks of partition owners, one question a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
+from tidelog.connection import Connection
+from tidelog.errors import InvalidRequestError, error_of, error_of_local
+from tidelog.model import Committed, Fetched, Offset
+from tidelog.routing import Router, results_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+
+_MS: Final = 1000
+
+
+async def fetch(
+    router: Router, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int, wait_ms: int
+) -> Fetched:
+    """Read whole batches from `offset` on. See `Client.fetch`."""
+    if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
+        raise InvalidRequestError(
+            f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
+            f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
+        )
+
+    async def attempt() -> Fetched:
+        connection = await router.connection(topic, partition)
+        route = await router.topic(topic)
+        entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
+        request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
+        timeout_s = router.request_timeout_s + wait_ms / _MS
+        frame = await router.call(connection, pb.Envelope(fetch=request), timeout_s=timeout_s)
+        (result,) = results_of(frame.envelope.fetch_reply.results, 1, connection)
+        if result.HasField("error"):
+            raise error_of(result.error)
+        return Fetched(
+            batches=parse_batches(frame.attachment, offset),
+            next_offset=result.next_offset,
+            log_start_offset=result.log_start_offset,
+            high_watermark=result.high_watermark,
+            epoch=result.epoch,
+        )
+
+    return await router.about_topic(topic, attempt, repeatable=True)
+
+
+def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
+    """Cut an attachment into batches, without what lies before `offset` and without the broker's own.
+
+    Raises:
+        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version.
+    """
+    try:
+        parsed = [RecordBatch.parse(view).slice_from(offset) for view in iter_batches(attachment)]
+    except ProtocolError as error:
+        raise error_of_local(error) from error
+    return [batch for batch in parsed if len(batch) and not batch.control]
+
+
+async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[int] | None) -> dict[int, Offset]:
+    """Resolve a point in the log. See `Client.list_offsets`."""
+    wanted = sorted((await router.topic(topic)).partitions) if partitions is None else list(dict.fromkeys(partitions))
+    by_time = at not in ("earliest", "latest")
+
+    async def ask(connection: Connection, group: list[int]) -> dict[int, Offset]:
+        route = await router.topic(topic)
+        entries = [list_offsets_entry(route.topic_id, partition, at) for partition in group]
+        envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
+        frame = await router.call(connection, envelope)
+        results = results_of(frame.envelope.list_offsets_reply.results, len(group), connection)
+        return {p: offset_of(result, by_time=by_time) for p, result in zip(group, results, strict=True)}
+
+    async def attempt() -> dict[int, Offset]:
+        groups: dict[Connection, list[int]] = {}
+        for partition in wanted:
+            groups.setdefault(await router.connection(topic, partition), []).append(partition)
+        answers = await asyncio.gather(*(ask(connection, group) for connection, group in groups.items()))
+        return {partition: offset for answer in answers for partition, offset in answer.items()}
+
+    return await router.about_topic(topic, attempt, repeatable=True)
+
+
+async def commit(
+    router: Router, group: str, topic: str, positions: Mapping[int, int], *, reset: bool, note: str
+) -> dict[int, Committed]:
+    """Commit a group's positions. See `Client.commit`."""
+    checked_group(group)
+    if not positions:
+        return {}
+
+    async def attempt() -> dict[int, Committed]:
+        connection = await router.any_connection()
+        route = await router.topic(topic)
+        entries = [
+            pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
+            for partition, next_offset in positions.items()
+        ]
+        envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
+        frame = await router.call(connection, envelope)
+        results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
+        held = committed_of(results, {route.topic_id: topic})
+        return {position.partition: position for position in held}
+
+    # A commit that is repeated says the same again, and without reset positions only move forward.
+    return await router.about_topic(topic, attempt, repeatable=True)
+
+
+async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:
+    """Return a group's positions. See `Client.committed`."""
+    checked_group(group)
+
+    async def attempt() -> list[Committed]:
+        connection = await router.any_connection()
+        entries: list[pb.CommittedEntry] = []
+        if topic is not None:
+            route = await router.topic(topic)
+            entries = [pb.CommittedEntry(topic_id=route.topic_id, partition=p) for p in route.partitions]
+        envelope = pb.Envelope(committed=pb.Committed(group=group, entries=entries))
+        results = (await router.call(connection, envelope)).envelope.committed_reply.results
+        names = {result.topic_id: router.metadata.name_of(result.topic_id) for result in results}
+        if None in names.values():
+            frame = await router.call(connection, pb.Envelope(metadata=pb.Metadata()))
+            router.metadata.merge(frame.envelope.metadata_reply, connection.address)
+            names = {topic_id: router.metadata.name_of(topic_id) for topic_id in names}
+        return committed_of(results, {topic_id: name for topic_id, name in names.items() if name is not None})
+
+    if topic is None:
+        return await router.retrying(attempt, repeatable=True)
+    return await router.about_topic(topic, attempt, repeatable=True)

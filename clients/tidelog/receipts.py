@@ -1,0 +1,141 @@
+"""Receipts: where acknowledged records are, computed when somebody asks.
+
+A hundred thousand records that went out as eight batches are eight ranges. Which of them holds the i-th record of the
+input is arithmetic for inputs without keys, and for keyed inputs one permutation that is inverted at the first look.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import TidelogError
+from tidelog.loads import Delivery
+from tidelog.model import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRange:
+    """Neighbours in one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple."""
+
+    partition: int
+    base_offset: int
+    count: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.partition, self.base_offset, self.count))
+
+
+class PendingReceipt:
+    """A record that is accepted and on its way. Awaiting it gives its `Receipt`, as often as you like."""
+
+    __slots__ = ("_delivery", "_index")
+
+    def __init__(self, delivery: Delivery, index: int) -> None:
+        self._delivery = delivery
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether awaiting it would not wait."""
+        return self._delivery.done
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        delivery = self._delivery
+        yield from delivery.wait().__await__()
+        return Receipt(delivery.partition, delivery.base_offset + self._index, delivery.timestamp_us)
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of many records: `ranges` in the order in which they went out, `[i]` for the i-th record given."""
+
+    def __init__(self, parts: Sequence[tuple[Delivery, int]], orders: Sequence[pa.Array[Any]] | None = None) -> None:
+        self._deliveries = [delivery for delivery, _ in parts]
+        self._ends = list(accumulate(count for _, count in parts))
+        self._orders = orders
+        self._places: list[int] | None = None
+
+    @property
+    def ranges(self) -> list[ReceiptRange]:
+        """(partition, base offset, count) of each piece."""
+        starts = [0, *self._ends]
+        return [
+            ReceiptRange(delivery.partition, delivery.base_offset, end - start)
+            for delivery, start, end in zip(self._deliveries, starts, self._ends, strict=False)
+        ]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self._at(at) for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self._at(at)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return (self._at(at) for at in range(len(self)))
+
+    def _at(self, index: int) -> Receipt:
+        place = index if self._orders is None else self._place(index)
+        piece = bisect_right(self._ends, place)
+        start = self._ends[piece - 1] if piece else 0
+        delivery = self._deliveries[piece]
+        return Receipt(delivery.partition, delivery.base_offset + place - start, delivery.timestamp_us)
+
+    def _place(self, index: int) -> int:
+        """Return where the record at `index` of the input went in the order of sending."""
+        if self._places is None:
+            places: list[int] = []
+            for order in self._orders or ():
+                base = len(places)
+                # Sorting a permutation's positions by its values inverts it.
+                inverse: Any = pc.array_sort_indices(order)
+                places.extend(base + place for place in inverse.to_pylist())
+            self._places = places
+        return self._places[index]
+
+
+class PendingReceipts:
+    """Many records that are accepted and on their way. Awaiting it gives their `Receipts`."""
+
+    __slots__ = ("_orders", "_parts")
+
+    def __init__(self, parts: list[tuple[Delivery, int]], orders: list[pa.Array[Any]] | None) -> None:
+        self._parts = parts
+        self._orders = orders
+
+    def done(self) -> bool:
+        """Whether awaiting it would not wait."""
+        return all(delivery.done for delivery, _ in self._parts)
+
+    def __await__(self) -> Generator[Any, None, Receipts]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Receipts:
+        first: TidelogError | None = None
+        stored = 0
+        for delivery, count in self._parts:
+            try:
+                await delivery.wait()
+                stored += count
+            except TidelogError as error:
+                first = first or error
+        if first is not None:
+            total = sum(count for _, count in self._parts)
+            first.add_note(f"{stored} of the call's {total} records were acknowledged")
+            raise first
+        return Receipts(self._parts, self._orders)

@@ -1,0 +1,213 @@
+"""Carries a producer's batches to their owners: the thin shell around the lanes.
+
+Lanes that have something to do are collected and served once per turn of the event loop, so batches for different
+partitions of one node travel in one PUBLISH. A batch leaves its lane only when it can be written at once: the owner
+is known, its connection stands and takes bytes. That is why nothing here can overtake anything else. Whatever is
+missing is looked for by one small task per lane, which then wakes the lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tidelog.backoff import Backoff
+from tidelog.connection import Connection
+from tidelog.errors import TidelogError, error_of
+from tidelog.lane import Lane
+from tidelog.outgoing import OutgoingBatch
+from tidelog.routing import Router, check_answer, results_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
+from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
+
+FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
+"""A PUBLISH is closed when it has grown past this; its reply comes when its last batch is done."""
+
+REQUEST_S_MIN: Final = 0.25
+_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """A batch on its way and the lane that waits for its answer."""
+
+    lane: Lane
+    batch: OutgoingBatch
+
+
+class Sender:
+    """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        *,
+        acks: pb.Acks,
+        loop: asyncio.AbstractEventLoop,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._router = router
+        self._topic = topic
+        self._acks = acks
+        self._loop = loop
+        self._clock_us = clock_us
+        self._ready: dict[int, Lane] = {}
+        self._scheduled = False
+        self._closed = False
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._seekers: dict[int, asyncio.Task[None]] = {}
+
+    def wake(self, lane: Lane) -> None:
+        """Serve `lane` in this turn of the loop, after everybody who runs now."""
+        self._ready[lane.partition] = lane
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._serve)
+
+    async def close(self) -> None:
+        """Stop seeking and waking. What is in flight is still answered."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        seekers = list(self._seekers.values())
+        for seeker in seekers:
+            seeker.cancel()
+        await asyncio.gather(*seekers, return_exceptions=True)
+
+    # --------------------------------------------------------------------------------------------- serving
+
+    def _serve(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        ready, self._ready = self._ready, {}
+        now, now_us = self._loop.time(), self._clock_us()
+        serving = list(ready.values())
+        # One batch of each lane a round: a PUBLISH never holds two of one partition, so that pipelined batches are
+        # answered one by one.
+        while serving:
+            shipments: dict[Connection, list[Shipment]] = {}
+            going_on: list[Lane] = []
+            for lane in serving:
+                connection = self._connection(lane, now)
+                batch = None if connection is None else lane.next_to_send(now, now_us)
+                if connection is not None and batch is not None:
+                    shipments.setdefault(connection, []).append(Shipment(lane, batch))
+                    going_on.append(lane)
+                else:
+                    self._wake_later(lane)
+            for connection, of_node in shipments.items():
+                self._publish(connection, of_node, now)
+            serving = going_on
+
+    def _connection(self, lane: Lane, now: float) -> Connection | None:
+        """Return the connection to write to right now; None when something has to happen first."""
+        lane.expire(now)
+        if lane.idle:
+            return None
+        connection = self._router.connection_now(self._topic, lane.partition)
+        if connection is None:
+            if lane.partition not in self._seekers:
+                seeker = self._loop.create_task(self._seek(lane), name=f"seek the owner of {lane.partition}")
+                self._seekers[lane.partition] = seeker
+            return None
+        if not connection.ready:
+            connection.when_ready(partial(self.wake, lane))
+            return None
+        return connection
+
+    def _wake_later(self, lane: Lane) -> None:
+        at = lane.wake_at()
+        if at is not None and lane.partition not in self._timers:
+            self._timers[lane.partition] = self._loop.call_at(at, self._timer_rang, lane)
+
+    def _timer_rang(self, lane: Lane) -> None:
+        del self._timers[lane.partition]
+        self.wake(lane)
+
+    async def _seek(self, lane: Lane) -> None:
+        """Find the lane's owner and a connection to it; give up what expires meanwhile."""
+        backoff = Backoff()
+        try:
+            while not lane.idle:
+                try:
+                    await self._router.connection(self._topic, lane.partition)
+                except TidelogError as error:
+                    if not error.retriable:
+                        lane.fail_all(error)
+                        return
+                    lane.expire(self._loop.time())
+                    await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
+                else:
+                    return
+        finally:
+            del self._seekers[lane.partition]
+            if not lane.idle:
+                self.wake(lane)
+
+    # ------------------------------------------------------------------------------------------ publishing
+
+    def _publish(self, connection: Connection, shipments: Sequence[Shipment], now: float) -> None:
+        frame: list[Shipment] = []
+        size_bytes = 0
+        for shipment in shipments:
+            length = shipment.batch.encoded.length
+            if frame and (size_bytes + length > FRAME_BYTES_TARGET or len(frame) == BATCHES_PER_PUBLISH_MAX):
+                self._write(connection, frame, size_bytes, now)
+                frame, size_bytes = [], 0
+            frame.append(shipment)
+            size_bytes += length
+        self._write(connection, frame, size_bytes, now)
+
+    def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
+        route = self._router.metadata.topic(self._topic)
+        assert route is not None, "a connection was found through it"
+        left_s = min(shipment.batch.deadline for shipment in shipments) - now
+        timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
+        publish = pb.Publish(acks=self._acks, timeout_ms=int(timeout_s * _MS))
+        parts: list[bytes | memoryview] = []
+        for shipment in shipments:
+            encoded = shipment.batch.encoded
+            publish.entries.add(topic_id=route.topic_id, partition=shipment.lane.partition, length=encoded.length)
+            parts.append(encoded.header)
+            parts.append(encoded.body)
+        try:
+            future = connection.request(
+                pb.Envelope(publish=publish), parts, attachment_bytes=size_bytes, timeout_s=timeout_s
+            )
+        except TidelogError as error:
+            self._failed(shipments, error)
+        else:
+            future.add_done_callback(partial(self._answered, connection, shipments))
+
+    def _answered(self, connection: Connection, shipments: list[Shipment], future: asyncio.Future[Frame]) -> None:
+        try:
+            reply = check_answer("publish", future.result(), connection).envelope.publish_reply
+            results = results_of(reply.results, len(shipments), connection)
+        except TidelogError as error:
+            self._failed(shipments, error)
+            return
+        now = self._loop.time()
+        for shipment, result in zip(shipments, results, strict=True):
+            if result.HasField("error"):
+                self._judge(shipment, error_of(result.error), now)
+            else:
+                shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+            if not shipment.lane.idle:
+                self.wake(shipment.lane)
+
+    def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
+        now = self._loop.time()
+        for shipment in shipments:
+            self._judge(shipment, error, now)
+            self.wake(shipment.lane)
+
+    def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
+        self._router.learn_from(self._topic, error)
+        shipment.lane.failed(shipment.batch, error, now)

@@ -1,0 +1,73 @@
+"""Large inputs into pieces of a batch's size, and keyed inputs by partition, with Arrow's kernels only.
+
+Splitting costs slices (no copies). Going by key costs one stable sort of the partition numbers and one `take` of the
+columns, whatever the number of partitions is; rejected was a filter per partition, which reads everything once for
+each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto.partitioner import partition_column
+
+
+class Piece(NamedTuple):
+    """Rows for one partition; None is "any", for rows without a key."""
+
+    partition: int | None
+    columns: pa.RecordBatch
+
+
+class Routed(NamedTuple):
+    """Rows in the order in which they go out, and for each where it stood in the input."""
+
+    pieces: list[Piece]
+    order: pa.Array[Any]
+
+
+def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in slices of about `bytes_max` bytes and at most `records_max` rows, at least one each.
+
+    Rows of very different sizes are halved until they fit, so no slice of more than one row is above four times
+    `bytes_max`.
+    """
+    rows, size_bytes = columns.num_rows, columns.nbytes
+    if rows == 0:
+        return
+    if rows <= records_max and size_bytes <= bytes_max:
+        yield columns
+        return
+    step = max(1, min(records_max, rows * bytes_max // max(1, size_bytes)))
+    for at in range(0, rows, step):
+        piece = columns.slice(at, step)
+        if piece.num_rows > 1 and piece.nbytes > 4 * bytes_max:
+            half = piece.num_rows // 2
+            yield from split_rows(piece.slice(0, half), bytes_max=bytes_max, records_max=records_max)
+            yield from split_rows(piece.slice(half), bytes_max=bytes_max, records_max=records_max)
+        else:
+            yield piece
+
+
+def by_key(columns: pa.RecordBatch, partitions: int) -> Routed:
+    """Group rows by the partition of their key, keeping the input's order within each partition.
+
+    Args:
+        columns: canonical columns with a key column.
+        partitions: of the topic.
+    """
+    targets = partition_column(columns.column("key"), partitions)
+    order: Any = pc.array_sort_indices(targets)
+    ordered: Any = targets.take(order)
+    taken = columns.take(order)
+    pieces: list[Piece] = []
+    # Nulls come last. `value_counts` lists values in the order of their first appearance, so in sorted order.
+    at = 0
+    for run in pc.value_counts(ordered).to_pylist():
+        pieces.append(Piece(run["values"], taken.slice(at, run["counts"])))
+        at += run["counts"]
+    return Routed(pieces, order)

@@ -1,0 +1,442 @@
+"""A node in the test's own process: real frames over a real loopback socket, scripted faults, a log in memory.
+
+It judges producer sequences with the broker's own table, so what these tests call "stored once" is what a node does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame, FrameDecoder, encode_frame, split_attachment
+from tidelog_proto.header import stamp_owner, unpack_header
+from tidelog_proto.limits import PROTOCOL_VERSION
+
+Key = tuple[bytes, int]
+
+
+class Do(Enum):
+    """What becomes of one PUBLISH."""
+
+    STORE = "store it and answer"
+    DROP_BEFORE = "close the connection, nothing stored"
+    DROP_AFTER = "store it, then close the connection without an answer"
+    SILENT_BEFORE = "neither store nor answer"
+    SILENT_AFTER = "store it and never answer"
+    GARBAGE = "store it and answer with garbage"
+    WRONG_KIND = "store it and answer with another kind"
+
+
+@dataclass
+class Refuse:
+    """Refuse every batch of one PUBLISH with a code."""
+
+    code: pb.ErrorCode
+    retry_after_ms: int = 0
+
+
+@dataclass
+class FakePartition:
+    """Batches as stored, and the producers' table."""
+
+    batches: list[bytes] = field(default_factory=list)
+    end_offset: int = 0
+    log_start: int = 0
+    producers: ProducerTable = field(default_factory=ProducerTable)
+
+    def append(self, data: bytes) -> pb.PublishResult:
+        try:
+            header = unpack_header(data)
+            RecordBatch.parse(data)
+            known = self.producers.check(header)
+        except ProtocolError as error:
+            return pb.PublishResult(error=error.to_message())
+        if known is not None:
+            return pb.PublishResult(base_offset=known.base_offset, duplicate=True)
+        stamped = bytearray(data)
+        stamp_owner(
+            stamped,
+            base_offset=self.end_offset,
+            append_timestamp_us=1,
+            epoch=0,
+            owner_incarnation=1,
+            previous_digest=0,
+        )
+        header = unpack_header(stamped)
+        self.producers.apply(header)
+        self.batches.append(bytes(stamped))
+        self.end_offset = header.end_offset
+        return pb.PublishResult(base_offset=header.base_offset, append_timestamp_us=7)
+
+    def read_from(self, offset: int) -> list[bytes]:
+        return [data for data in self.batches if unpack_header(data).end_offset > offset]
+
+    def values(self) -> list[bytes | None]:
+        return [value for data in self.batches for value in RecordBatch.parse(data).values()]
+
+
+@dataclass
+class FakeSubscription:
+    """What one subscription may still get."""
+
+    connection: FakeConnection
+    positions: dict[Key, int]
+    records: int
+    bytes: int
+
+
+class FakeNode:
+    """Answers everything the client asks; `script` says what happens to the next publishes."""
+
+    def __init__(self) -> None:
+        self.node_id = "fake-1"
+        self.port = 0
+        self.topics: dict[str, pb.TopicInfo] = {}
+        self.partitions: dict[Key, FakePartition] = {}
+        self.committed: dict[tuple[str, bytes, int], pb.CommittedResult] = {}
+        self.script: deque[Do | Refuse | Callable[[pb.Publish], Do | Refuse]] = deque()
+        self.publishes: list[list[tuple[int, int, int]]] = []
+        """Of each PUBLISH, for each entry: partition, base sequence, records."""
+        self.requests: list[str] = []
+        self.hold: asyncio.Event | None = None
+        """While set to an event, publishes are answered only when it is set."""
+        self.connections: set[FakeConnection] = set()
+        self.owner_of: dict[int, str] = {}
+        self.others: list[pb.NodeInfo] = []
+        self.epoch = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, port: int = 0) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FakeConnection(self), "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.transport.abort()
+        while self.connections:
+            await asyncio.sleep(0)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def add_topic(self, name: str, partitions: int = 1, topic_id: bytes | None = None) -> bytes:
+        topic_id = topic_id or name.encode().ljust(16, b"\0")
+        info = pb.TopicInfo(name=name, topic_id=topic_id, config=pb.TopicConfig(partitions=partitions, flush=pb.ALWAYS))
+        for partition in range(partitions):
+            info.partitions.add(partition=partition, owner=self.owner_of.get(partition, self.node_id))
+            self.partitions.setdefault((topic_id, partition), FakePartition())
+        self.topics[name] = info
+        return topic_id
+
+    def partition(self, topic: str, partition: int = 0) -> FakePartition:
+        return self.partitions[self.topics[topic].topic_id, partition]
+
+    def values(self, topic: str) -> list[bytes | None]:
+        count = len(self.topics[topic].partitions)
+        return [value for partition in range(count) for value in self.partition(topic, partition).values()]
+
+    def drop_connections(self) -> None:
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def push(self) -> None:
+        """Send subscribers what they have credit for."""
+        for connection in list(self.connections):
+            connection.push()
+
+
+class FakeConnection(asyncio.Protocol):
+    """One connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self.decoder = FrameDecoder()
+        self.subscriptions: dict[int, FakeSubscription] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.node.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.node.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self.decoder.feed(data):
+            kind = frame.envelope.WhichOneof("kind")
+            assert kind is not None
+            self.node.requests.append(kind)
+            getattr(self, f"on_{kind}")(frame)
+
+    def reply(self, frame: Frame, envelope: pb.Envelope, attachment: bytes = b"") -> None:
+        envelope.correlation_id = frame.envelope.correlation_id
+        self.transport.write(encode_frame(envelope, len(attachment)) + attachment)
+
+    def fail(self, frame: Frame, code: pb.ErrorCode, message: str = "scripted") -> None:
+        self.reply(frame, pb.Envelope(error=ProtocolError(code, message).to_message()))
+
+    def on_hello(self, frame: Frame) -> None:
+        self.reply(frame, pb.Envelope(hello_reply=pb.HelloReply(version=PROTOCOL_VERSION, node_id=self.node.node_id)))
+
+    def on_metadata(self, frame: Frame) -> None:
+        node = self.node
+        reply = pb.MetadataReply(nodes=[pb.NodeInfo(node_id=node.node_id, host="127.0.0.1", port=node.port)])
+        reply.nodes.extend(node.others)
+        for name in frame.envelope.metadata.topics or list(node.topics):
+            if name in node.topics:
+                info = reply.topics.add()
+                info.CopyFrom(node.topics[name])
+                for partition in info.partitions:
+                    partition.owner = node.owner_of.get(partition.partition, node.node_id)
+                    partition.epoch = node.epoch
+            else:
+                reply.topics.add(name=name, error=ProtocolError(pb.UNKNOWN_TOPIC, f"no topic {name}").to_message())
+        self.reply(frame, pb.Envelope(metadata_reply=reply))
+
+    # ------------------------------------------------------------------------------------------ publishing
+
+    def on_publish(self, frame: Frame) -> None:
+        publish = frame.envelope.publish
+        parts = [bytes(part) for part in split_attachment(frame.attachment, [e.length for e in publish.entries])]
+        headers = [unpack_header(part) for part in parts]
+        self.node.publishes.append(
+            [
+                (entry.partition, header.base_sequence, header.record_count)
+                for entry, header in zip(publish.entries, headers, strict=True)
+            ]
+        )
+        step = self.node.script.popleft() if self.node.script else Do.STORE
+        if callable(step):
+            step = step(publish)
+        if step in (Do.SILENT_BEFORE, Do.DROP_BEFORE):
+            if step is Do.DROP_BEFORE:
+                self.transport.abort()
+            return
+        reply = pb.PublishReply()
+        for entry, data in zip(publish.entries, parts, strict=True):
+            if isinstance(step, Refuse):
+                error = ProtocolError(step.code, "scripted", retry_after_ms=step.retry_after_ms)
+                reply.results.add(error=error.to_message())
+                continue
+            partition = self.node.partitions.get((entry.topic_id, entry.partition))
+            if partition is None:
+                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
+            else:
+                reply.results.append(partition.append(data))
+        self._finish_publish(frame, step, reply)
+
+    def _finish_publish(self, frame: Frame, step: Do | Refuse, reply: pb.PublishReply) -> None:
+        if step is Do.DROP_AFTER:
+            self.transport.abort()
+        elif step is Do.GARBAGE:
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif step is Do.WRONG_KIND:
+            self.reply(frame, pb.Envelope(hello_reply=pb.HelloReply()))
+        elif step is not Do.SILENT_AFTER:
+            if self.node.hold is None:
+                self.reply(frame, pb.Envelope(publish_reply=reply))
+            else:
+                task = asyncio.ensure_future(self._reply_when_released(self.node.hold, frame, reply))
+                task.add_done_callback(lambda done: done.exception())
+        self.node.push()
+
+    async def _reply_when_released(self, hold: asyncio.Event, frame: Frame, reply: pb.PublishReply) -> None:
+        await hold.wait()
+        self.reply(frame, pb.Envelope(publish_reply=reply))
+
+    # --------------------------------------------------------------------------------------------- reading
+
+    def on_fetch(self, frame: Frame) -> None:
+        reply = pb.FetchReply()
+        attachment = b""
+        for entry in frame.envelope.fetch.entries:
+            partition = self.node.partitions.get((entry.topic_id, entry.partition))
+            if partition is None:
+                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
+                continue
+            if not partition.log_start <= entry.offset <= partition.end_offset:
+                reply.results.add(error=self._out_of_range(partition))
+                continue
+            data = b"".join(partition.read_from(entry.offset))
+            attachment += data
+            reply.results.add(
+                length=len(data),
+                high_watermark=partition.end_offset,
+                next_offset=partition.end_offset,
+                log_start_offset=partition.log_start,
+            )
+        self.reply(frame, pb.Envelope(fetch_reply=reply), attachment)
+
+    def on_list_offsets(self, frame: Frame) -> None:
+        reply = pb.ListOffsetsReply()
+        for entry in frame.envelope.list_offsets.entries:
+            partition = self.node.partitions[entry.topic_id, entry.partition]
+            at = entry.WhichOneof("at")
+            offset = partition.log_start if at == "earliest" else partition.end_offset
+            reply.results.add(offset=offset, log_start_offset=partition.log_start, high_watermark=partition.end_offset)
+        self.reply(frame, pb.Envelope(list_offsets_reply=reply))
+
+    def on_subscribe(self, frame: Frame) -> None:
+        asked = frame.envelope.subscribe
+        subscription = FakeSubscription(self, {}, asked.credit_records, asked.credit_bytes)
+        reply = pb.SubscribeReply()
+        for entry in asked.entries:
+            partition = self.node.partitions.get((entry.topic_id, entry.partition))
+            if partition is None:
+                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
+            elif not partition.log_start <= entry.offset <= partition.end_offset:
+                reply.results.add(error=self._out_of_range(partition))
+            else:
+                subscription.positions[entry.topic_id, entry.partition] = entry.offset
+                reply.results.add(high_watermark=partition.end_offset)
+        self.subscriptions[asked.subscription_id] = subscription
+        self.reply(frame, pb.Envelope(subscribe_reply=reply))
+        self.push()
+
+    def on_credit(self, frame: Frame) -> None:
+        credit = frame.envelope.credit
+        subscription = self.subscriptions.get(credit.subscription_id)
+        if subscription is not None:
+            subscription.records += credit.records
+            subscription.bytes += credit.bytes
+        self.push()
+
+    def on_unsubscribe(self, frame: Frame) -> None:
+        self.subscriptions.pop(frame.envelope.unsubscribe.subscription_id, None)
+        self.reply(frame, pb.Envelope(unsubscribe_reply=pb.UnsubscribeReply()))
+
+    def push(self) -> None:
+        for subscription_id, subscription in self.subscriptions.items():
+            for (topic_id, number), position in list(subscription.positions.items()):
+                partition = self.node.partitions[topic_id, number]
+                for data in partition.read_from(position):
+                    if subscription.records <= 0 or subscription.bytes <= 0:
+                        break
+                    header = unpack_header(data)
+                    subscription.records -= header.record_count
+                    subscription.bytes -= len(data)
+                    subscription.positions[topic_id, number] = header.end_offset
+                    event = pb.MessageEvent(
+                        subscription_id=subscription_id,
+                        topic_id=topic_id,
+                        partition=number,
+                        record_count=header.record_count,
+                        next_offset=header.end_offset,
+                    )
+                    self.transport.write(encode_frame(pb.Envelope(message_event=event), len(data)) + data)
+
+    def end_subscriptions(self, code: pb.ErrorCode) -> None:
+        """Push SUBSCRIPTION_ENDED for everything."""
+        for subscription_id, subscription in self.subscriptions.items():
+            for topic_id, number in subscription.positions:
+                error = ProtocolError(code, "scripted", log_start_offset=3, high_watermark=9).to_message()
+                ended = pb.SubscriptionEnded(
+                    subscription_id=subscription_id, topic_id=topic_id, partition=number, error=error
+                )
+                self.transport.write(encode_frame(pb.Envelope(subscription_ended=ended)))
+        self.subscriptions.clear()
+
+    def _out_of_range(self, partition: FakePartition) -> pb.Error:
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            "gone",
+            log_start_offset=partition.log_start,
+            high_watermark=partition.end_offset,
+        ).to_message()
+
+    # ------------------------------------------------------------------------------------ groups and topics
+
+    def on_commit(self, frame: Frame) -> None:
+        reply = pb.CommitReply()
+        asked = frame.envelope.commit
+        for entry in asked.entries:
+            key = (asked.group, entry.topic_id, entry.partition)
+            held = self.node.committed.get(key)
+            if held is None or asked.reset or entry.next_offset >= held.next_offset:
+                held = self.node.committed[key] = pb.CommittedResult(
+                    topic_id=entry.topic_id,
+                    partition=entry.partition,
+                    found=True,
+                    next_offset=entry.next_offset,
+                    note=entry.note,
+                )
+            reply.results.append(held)
+        self.reply(frame, pb.Envelope(commit_reply=reply))
+
+    def on_committed(self, frame: Frame) -> None:
+        asked = frame.envelope.committed
+        keys = [(asked.group, entry.topic_id, entry.partition) for entry in asked.entries]
+        if not keys:
+            keys = [key for key in self.node.committed if key[0] == asked.group]
+        reply = pb.CommittedReply()
+        for key in keys:
+            missing = pb.CommittedResult(topic_id=key[1], partition=key[2])
+            reply.results.append(self.node.committed.get(key, missing))
+        self.reply(frame, pb.Envelope(committed_reply=reply))
+
+    def on_topic_create(self, frame: Frame) -> None:
+        asked = frame.envelope.topic_create
+        if asked.name in self.node.topics:
+            self.fail(frame, pb.TOPIC_EXISTS)
+            return
+        self.node.add_topic(asked.name, asked.config.partitions)
+        self.node.topics[asked.name].config.MergeFrom(asked.config)
+        self._reply_topic(frame, asked.name)
+
+    def on_topic_describe(self, frame: Frame) -> None:
+        self._reply_topic(frame, frame.envelope.topic_describe.name)
+
+    def on_topic_alter(self, frame: Frame) -> None:
+        asked = frame.envelope.topic_alter
+        if asked.HasField("partitions"):
+            self.node.add_topic(asked.name, asked.partitions)
+        self._reply_topic(frame, asked.name)
+
+    def on_topic_delete(self, frame: Frame) -> None:
+        name = frame.envelope.topic_delete.name
+        info = self.node.topics.pop(name, None)
+        if info is None:
+            self.fail(frame, pb.UNKNOWN_TOPIC)
+            return
+        for key in [key for key in self.node.partitions if key[0] == info.topic_id]:
+            del self.node.partitions[key]
+        self.reply(frame, pb.Envelope(topic_reply=pb.TopicReply()))
+
+    def on_topic_list(self, frame: Frame) -> None:
+        self.reply(frame, pb.Envelope(topic_reply=pb.TopicReply(topics=list(self.node.topics.values()))))
+
+    def on_cluster_status(self, frame: Frame) -> None:
+        reply = pb.ClusterStatusReply(cluster_id=b"c" * 16, topics=list(self.node.topics.values()))
+        reply.nodes.add(node=pb.NodeInfo(node_id=self.node.node_id, host="127.0.0.1", port=self.node.port))
+        self.reply(frame, pb.Envelope(cluster_status_reply=reply))
+
+    def _reply_topic(self, frame: Frame, name: str) -> None:
+        if name not in self.node.topics:
+            self.fail(frame, pb.UNKNOWN_TOPIC)
+        else:
+            self.reply(frame, pb.Envelope(topic_reply=pb.TopicReply(topics=[self.node.topics[name]])))
+
+
+@contextlib.asynccontextmanager
+async def running_fake_node() -> AsyncIterator[FakeNode]:
+    """A started node with a topic `t` of one partition and a topic `wide` of four."""
+    node = FakeNode()
+    await node.start()
+    node.add_topic("t")
+    node.add_topic("wide", 4)
+    try:
+        yield node
+    finally:
+        await node.stop()
