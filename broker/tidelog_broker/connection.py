@@ -18,11 +18,11 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog_broker.budget import Budget
-from tidelog_broker.receiver import FrameReceiver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.receiver import FrameReceiver
 
 if TYPE_CHECKING:
     from tidelog_broker.handlers.subscribe import Pump

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.receiver import SCRATCH_BYTES, FrameReceiver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import FRAME_BYTES_MAX
+from tidelog_proto.receiver import SCRATCH_BYTES, FrameReceiver
 
 
 def frame(correlation: int, attachment: bytes = b"", name: str = "") -> bytes:
