@@ -296,6 +296,8 @@ class PartitionLog:
             following = epochs[number + 1] if number + 1 < len(epochs) else None
             if left_bytes <= 0 or following is None or position < following.start_offset:
                 break
+        if not batches and position < limit_offset and self.limbo is not None:
+            raise DamagedError(f"offset {position} cannot be read: {self.limbo}")
         return ReadResult(batches, position)
 
     def find_by_time(self, timestamp_us: int) -> int | None:

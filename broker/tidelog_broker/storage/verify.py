@@ -1,0 +1,191 @@
+"""An offline walk through data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
+
+It needs no lock. On files that a node is writing to, the end of the newest segment may look torn because it is: run it
+again, or on a stopped node, before worrying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tidelog_broker.storage.errors import NodeDirError
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.partition_log import epoch_dirs, parse_partition_dir_name
+from tidelog_broker.storage.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
+from tidelog_broker.storage.sealed_segment import try_load_index
+from tidelog_broker.storage.segment import SEGMENT_SUFFIX, LayoutError, index_path, segment_path
+
+Severity = Literal["damage", "torn", "note"]
+"""Damage was synced once; what is torn was not, and the next start cuts it; a note repairs itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        severity: what it means.
+        path: the file or directory.
+        position: where in it, in bytes.
+        offset: the first record offset that is concerned, None when that cannot be told.
+        message: for a person.
+    """
+
+    severity: Severity
+    path: Path
+    position: int
+    offset: int | None
+    message: str
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """What one segment file holds. Offsets are records, lengths bytes; `used_bytes` ends behind the good prefix."""
+
+    path: Path
+    size_bytes: int
+    topic: str | None = None
+    partition: int | None = None
+    epoch: int | None = None
+    base_offset: int | None = None
+    end_offset: int | None = None
+    batches: int = 0
+    records: int = 0
+    marks: int = 0
+    used_bytes: int = 0
+    synced_offset: int | None = None
+    start_digest: int | None = None
+    end_digest: int | None = None
+    max_timestamp_us: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing that was synced is missing."""
+        return all(finding.severity != "damage" for finding in self.findings)
+
+
+def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
+    """Walk a data directory, `partitions`, a partition, an epoch or one segment; yield a report per segment.
+
+    Raises:
+        NodeDirError: there is no such path, or nothing of Tidelog in it.
+        OSError: the disk does not read.
+    """
+    if not fs.exists(path):
+        raise NodeDirError(f"{path} does not exist")
+    if not fs.is_dir(path):
+        yield inspect_segment(fs, path)
+        return
+    names = fs.list_dir(path)
+    if "partitions" in names:
+        yield from verify(fs, path / "partitions")
+    elif any(name.endswith(SEGMENT_SUFFIX) for name in names):
+        yield from _verify_epoch(fs, path, None)
+    elif epochs := epoch_dirs(fs, path):
+        yield from _verify_partition(fs, path, list(epochs.values()))
+    elif path.name == "partitions" or any(parse_partition_dir_name(name) for name in names):
+        for name in names:
+            if parse_partition_dir_name(name):
+                yield from _verify_partition(fs, path / name, list(epoch_dirs(fs, path / name).values()))
+    else:
+        raise NodeDirError(f"{path} holds no Tidelog data; give a data directory or something inside one")
+
+
+def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
+    """Walk one segment file, whatever lies around it.
+
+    Raises:
+        OSError: the disk does not read.
+    """
+    with closing(fs.open_readonly(path)) as file:
+        report = SegmentReport(path, file.size())
+        try:
+            header = read_segment_header(file)
+        except LayoutError as error:
+            report.findings.append(Finding("damage", path, 0, None, str(error)))
+            return report
+        scan = scan_segment(file, header)
+        tail = examine_tail(file, nonce=header.nonce, position=scan.end_position)
+    _fill(report, scan)
+    if path != segment_path(path.parent, header.base_offset):
+        message = f"the header says base offset {header.base_offset}"
+        report.findings.append(Finding("damage", path, 0, header.base_offset, message))
+    if tail.synced_offset is not None and tail.synced_offset > scan.end_offset:
+        message = f"synced to offset {tail.synced_offset} once: {scan.stop.reason or 'nothing is left of it'}"
+        report.findings.append(Finding("damage", path, scan.stop.position, scan.end_offset, message))
+    elif tail.dirty:
+        message = scan.stop.reason or "something lies behind the end"
+        report.findings.append(Finding("torn", path, scan.stop.position, scan.end_offset, message))
+    _check_index(fs, report, scan)
+    return report
+
+
+def _fill(report: SegmentReport, scan: SegmentScan) -> None:
+    name = parse_partition_dir_name(report.path.parent.parent.name)
+    report.topic = name.topic if name else None
+    report.partition = scan.header.partition
+    report.epoch = scan.header.epoch
+    report.base_offset = scan.header.base_offset
+    report.end_offset = scan.end_offset
+    report.batches = len(scan.index)
+    report.records = scan.records
+    report.marks = scan.marks
+    report.used_bytes = scan.end_position
+    report.synced_offset = scan.synced_offset
+    report.start_digest = scan.header.start_digest
+    report.end_digest = scan.end_digest
+    report.max_timestamp_us = scan.index.times_us[-1] if len(scan.index) else None
+
+
+def _check_index(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> None:
+    path = index_path(report.path)
+    if not fs.exists(path):
+        return
+    loaded = try_load_index(fs, report.path, scan.header)
+    if loaded is None:
+        report.findings.append(Finding("note", path, 0, None, "the index does not check; it is rebuilt when needed"))
+    elif loaded[1] != scan.end:
+        message = f"the index ends at offset {loaded[1].offset}, the segment at {scan.end_offset}"
+        report.findings.append(Finding("damage", report.path, scan.end_position, scan.end_offset, message))
+
+
+def _verify_partition(fs: FileSystem, path: Path, epochs: list[Path]) -> Iterator[SegmentReport]:
+    name = parse_partition_dir_name(path.name)
+    before: SegmentReport | None = None
+    for directory in epochs:
+        for report in _verify_epoch(fs, directory, before):
+            if name is not None and report.partition not in {None, name.partition}:
+                message = f"it lies in the directory of partition {name.partition}"
+                report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
+            before = report
+            yield report
+
+
+def _verify_epoch(fs: FileSystem, directory: Path, before: SegmentReport | None) -> Iterator[SegmentReport]:
+    """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
+    for name in fs.list_dir(directory):
+        if not name.endswith(SEGMENT_SUFFIX):
+            continue
+        report = inspect_segment(fs, directory / name)
+        fault = _seam(before, report)
+        if fault:
+            report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))
+        before = report
+        yield report
+
+
+def _seam(before: SegmentReport | None, report: SegmentReport) -> str:
+    """Return how a segment fails to continue the one before it; empty when it does."""
+    if report.base_offset is None or before is None or before.end_offset is None:
+        return ""
+    if report.base_offset != before.end_offset:
+        return f"it begins at offset {report.base_offset}, the one before it ends at {before.end_offset}"
+    expected = before.end_digest if report.epoch == before.epoch else 0
+    if report.start_digest != expected:
+        return "its start digest is not the end digest of the one before it"
+    return ""

@@ -1,0 +1,281 @@
+"""A disk in memory that loses power, fills up and fails, behind the storage's file system protocol.
+
+Every file keeps, per 512-byte sector, what is durable and every version written since the last sync. A power cut
+leaves any one of these versions of each sector, independently, and either size; names come back up to any point of
+the directory's history since it was last synced. That is what the page cache and a journalling file system may do.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from tidelog_broker.storage.filesystem import File
+from tidelog_proto.header import Buffer
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(Exception):
+    """The machine is off: every further operation raises this, too."""
+
+
+class Node:
+    """A file's content: durable sectors, and what was written over them since."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.durable = content
+        self.current = bytearray(content)
+        self.versions: dict[int, list[bytes]] = {}
+        self.locked = False
+
+    def write(self, at: int, data: bytes) -> None:
+        if at + len(data) > len(self.current):
+            self.current.extend(bytes(at + len(data) - len(self.current)))
+        self.current[at : at + len(data)] = data
+        for sector in range(at // SECTOR_BYTES, -(-(at + len(data)) // SECTOR_BYTES)):
+            start = sector * SECTOR_BYTES
+            self.versions.setdefault(sector, []).append(bytes(self.current[start : start + SECTOR_BYTES]))
+
+    def sync(self) -> None:
+        self.durable = bytes(self.current)
+        self.versions.clear()
+
+    def after_power_cut(self, random: Random) -> Node:
+        size = random.choice([len(self.durable), len(self.current)])
+        content = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for sector, versions in self.versions.items():
+            start = sector * SECTOR_BYTES
+            kept = random.choice([None, *versions])
+            if kept is not None and start < size:
+                content[start : start + len(kept)] = kept
+        return Node(bytes(content[:size]))
+
+
+class Directory:
+    """Names, and every state of them since the last sync."""
+
+    def __init__(self, names: dict[str, Node | Directory] | None = None) -> None:
+        self.names: dict[str, Node | Directory] = dict(names or {})
+        self.history: list[dict[str, Node | Directory]] = [dict(self.names)]
+
+    def changed(self) -> None:
+        self.history.append(dict(self.names))
+
+    def sync(self) -> None:
+        self.history = [dict(self.names)]
+
+    def after_power_cut(self, random: Random) -> Directory:
+        names = random.choice(self.history)
+        return Directory({name: node.after_power_cut(random) for name, node in names.items()})
+
+
+class SimFile:
+    def __init__(self, disk: SimDisk, path: Path, node: Node, *, writable: bool) -> None:
+        self._disk = disk
+        self.path = path
+        self.node = node
+        self._writable = writable
+        self._open = True
+        disk.open_files += 1
+
+    def _step(self, operation: str) -> None:
+        assert self._open, f"{operation} on a closed file"
+        self._disk.step(operation, self.path)
+
+    def pread(self, length_bytes: int, at: int) -> bytes:
+        assert self._open
+        self._disk.check_power()
+        return bytes(self.node.current[at : at + length_bytes])
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        assert self._writable
+        data = b"".join(buffers)
+        self._disk.torn = lambda: self.node.write(at, data)
+        self._step("write")
+        self.node.write(at, data)
+
+    def allocate(self, at: int, length_bytes: int) -> None:
+        assert self._writable
+        assert length_bytes > 0
+        self._step("allocate")
+        grown = at + length_bytes - len(self.node.current)
+        if self._disk.free_bytes is not None and grown > 0:
+            if grown > self._disk.free_bytes:
+                raise OSError(errno.ENOSPC, "no space left on the simulated disk")
+            self._disk.free_bytes -= grown
+        if grown > 0:
+            self.node.current.extend(bytes(grown))
+
+    def truncate(self, size_bytes: int) -> None:
+        self._step("truncate")
+        assert size_bytes <= len(self.node.current)
+        del self.node.current[size_bytes:]
+        for sector in [sector for sector in self.node.versions if (sector + 1) * SECTOR_BYTES > size_bytes]:
+            start = sector * SECTOR_BYTES
+            self.node.versions[sector] = [
+                version[: max(0, size_bytes - start)] for version in self.node.versions[sector]
+            ]
+
+    def datasync(self) -> None:
+        self._step("sync")
+        self.node.sync()
+
+    def size(self) -> int:
+        return len(self.node.current)
+
+    def map(self) -> memoryview:
+        return memoryview(bytes(self.node.current))
+
+    def close(self) -> None:
+        assert self._open, "closed twice"
+        self._open = False
+        self._disk.open_files -= 1
+        self.node.locked = False
+
+
+class SimDisk:
+    """The file system. `fail(operation, path)` may return an error to raise; `cut_at` cuts the power at a step."""
+
+    def __init__(self, root: Directory | None = None) -> None:
+        self.root = root or Directory()
+        self.steps = 0
+        self.cut_at: int | None = None
+        self.free_bytes: int | None = None
+        self.fail: Callable[[str, Path], OSError | None] = lambda operation, path: None
+        self.torn: Callable[[], None] | None = None
+        self.open_files = 0
+        self.is_off = False
+
+    # what tests do ----------------------------------------------------------------------------
+
+    def power_cut(self, random: Random) -> SimDisk:
+        """Return the disk as it is when the power is back."""
+        return SimDisk(self.root.after_power_cut(random))
+
+    def restart(self) -> SimDisk:
+        """Return the disk as another process sees it after this one was killed: nothing written is lost."""
+        again = SimDisk(self.root)
+        again.free_bytes = self.free_bytes
+        return again
+
+    def node(self, path: Path) -> Node:
+        node = self._find(path)
+        assert isinstance(node, Node)
+        return node
+
+    def files(self, path: Path, suffix: str) -> list[Path]:
+        return [path / name for name in self.list_dir(path) if name.endswith(suffix)]
+
+    # the protocol ------------------------------------------------------------------------------
+
+    def check_power(self) -> None:
+        if self.is_off:
+            raise PowerCut
+
+    def step(self, operation: str, path: Path) -> None:
+        self.check_power()
+        torn, self.torn = self.torn, None
+        if self.cut_at is not None and self.steps >= self.cut_at:
+            if torn is not None:
+                # As far as the page cache is concerned the write may have happened, in any part.
+                torn()
+            self.is_off = True
+            raise PowerCut
+        self.steps += 1
+        error = self.fail(operation, path)
+        if error is not None:
+            raise error
+
+    def _find(self, path: Path) -> Node | Directory:
+        found: Node | Directory = self.root
+        for name in path.parts[1:]:
+            if not isinstance(found, Directory) or name not in found.names:
+                raise FileNotFoundError(errno.ENOENT, "no such file on the simulated disk", str(path))
+            found = found.names[name]
+        return found
+
+    def _dir(self, path: Path) -> Directory:
+        found = self._find(path)
+        assert isinstance(found, Directory)
+        return found
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        if create:
+            self.step("create", path)
+            parent = self._dir(path.parent)
+            if path.name in parent.names:
+                raise FileExistsError(errno.EEXIST, "the file exists", str(path))
+            parent.names[path.name] = Node()
+            parent.changed()
+        return SimFile(self, path, self.node(path), writable=True)
+
+    def open_readonly(self, path: Path) -> File:
+        self.check_power()
+        return SimFile(self, path, self.node(path), writable=False)
+
+    def lock(self, path: Path, note: bytes) -> File:
+        if not self.exists(path):
+            self.open(path, create=True).close()
+        node = self.node(path)
+        if node.locked:
+            raise BlockingIOError(errno.EWOULDBLOCK, "locked")
+        file = SimFile(self, path, node, writable=True)
+        node.locked = True
+        node.current = bytearray(note)
+        return file
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step("rename", target)
+        assert source.parent == target.parent, "the storage renames within a directory only"
+        parent = self._dir(source.parent)
+        parent.names[target.name] = parent.names.pop(source.name)
+        parent.changed()
+
+    def unlink(self, path: Path) -> None:
+        self.step("unlink", path)
+        parent = self._dir(path.parent)
+        assert isinstance(self._find(path), Node)
+        node = parent.names.pop(path.name)
+        if self.free_bytes is not None and isinstance(node, Node):
+            self.free_bytes += len(node.current)
+        parent.changed()
+
+    def make_dir(self, path: Path) -> None:
+        self.step("make_dir", path)
+        parent = self._dir(path.parent)
+        if path.name in parent.names:
+            raise FileExistsError(errno.EEXIST, "the directory exists", str(path))
+        parent.names[path.name] = Directory()
+        parent.changed()
+
+    def remove_dir(self, path: Path) -> None:
+        self.step("remove_dir", path)
+        assert not self._dir(path).names, "the directory is not empty"
+        parent = self._dir(path.parent)
+        del parent.names[path.name]
+        parent.changed()
+
+    def list_dir(self, path: Path) -> list[str]:
+        self.check_power()
+        return sorted(self._dir(path).names)
+
+    def is_dir(self, path: Path) -> bool:
+        try:
+            return isinstance(self._find(path), Directory)
+        except FileNotFoundError:
+            return False
+
+    def exists(self, path: Path) -> bool:
+        self.check_power()
+        try:
+            self._find(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sync_dir(self, path: Path) -> None:
+        self.step("sync_dir", path)
+        self._dir(path).sync()
