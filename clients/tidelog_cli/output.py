@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -25,6 +26,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 
+_PIPE_COLUMNS: Final = 1000
+"""A pipe has no width: rows are not wrapped there."""
+
 _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -35,14 +39,19 @@ def print_json(document: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Write a table to stdout; a column of ints is set right, with thousands separators."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_COLUMNS)
+    table = Table(
+        title=title, title_justify="left", title_style="", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[at], int) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 def note(line: str) -> None:
@@ -59,7 +68,7 @@ def bytes_text(size_bytes: int) -> str:
 
 
 def time_text(timestamp_us: int) -> str:
-    """Return a timestamp in microseconds since 1970 as ISO 8601 in UTC."""
+    """Return a timestamp in microseconds since 1970 as ISO 8601 in UTC, in whole milliseconds."""
     seconds, microseconds = divmod(timestamp_us, 1_000_000)
     moment = datetime.fromtimestamp(seconds, tz=UTC).replace(microsecond=microseconds)
-    return moment.isoformat().replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
