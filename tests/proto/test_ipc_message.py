@@ -148,6 +148,15 @@ def test_a_compressed_buffer_too_short_for_its_length() -> None:
         buffer_lengths(raw, message)
 
 
+@pytest.mark.parametrize("claim", [-2, -8, -(2**63)])
+def test_a_compressed_buffer_of_negative_length(claim: int) -> None:
+    raw = GOOD[:-32] + struct.pack("<q", claim) + bytes(24)
+    message = parse_message(raw)._replace(compression=ZSTD, buffers=((0, 0), (0, 0), (0, 31)), body_length=32)
+    message = message._replace(body_at=len(raw) - 32)
+    with pytest.raises(ProtocolError, match="claims to decompress to"):
+        buffer_lengths(raw, message)
+
+
 def test_vectors_of_absurd_lengths() -> None:
     message = bytearray(GOOD)
     at = GOOD.index(struct.pack("<qq", 3, 1)) - 4
