@@ -44,7 +44,10 @@ def commands() -> dict[str, set[str]]:
 def invocations(page: Path) -> set[tuple[str, str | None]]:
     """Return every `tidelog COMMAND [WORD]` that a page shows in code."""
     text = page.read_text()
-    code = [*CODE_SPAN.findall(FENCE.sub("", text)), *(block for _, block in FENCE.findall(text))]
+    code = [
+        *CODE_SPAN.findall(FENCE.sub("", text)),
+        *(block for language, block in FENCE.findall(text) if language == "bash"),
+    ]
     found = re.findall(r"(?:^|[\s|(])tidelog ([a-z]+)(?: ([a-z]+))?(?![\w.:=])", "\n".join(code), re.MULTILINE)
     return {(command, word or None) for command, word in found}
 

@@ -89,7 +89,8 @@ def health(request: pytest.FixtureRequest) -> Iterator[int]:
             self.send_response(request.param if self.path == "/livez" else 404)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Say nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -29,8 +29,8 @@ MAY_IMPORT = {
     "tidelog_gateway": {"tidelog", "tidelog_proto"},
     "pyspark_tidelog": {"tidelog", "tidelog_proto"},
     # These start nodes and gateways as processes, like anyone else.
-    "tidelog_loadtest": {"tidelog", "tidelog_proto", "pyspark_tidelog"},
-    "tidelog_demo": {"tidelog", "tidelog_proto", "pyspark_tidelog"},
+    "tidelog_loadtest": {"tidelog", "tidelog_cli", "tidelog_proto", "pyspark_tidelog"},
+    "tidelog_demo": {"tidelog", "tidelog_cli", "tidelog_proto", "pyspark_tidelog"},
 }
 
 CORE = "tidelog_broker.core"

@@ -1,0 +1,86 @@
+"""The Makefile sets itself up, or says in one message why it cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TARGETS = {"help", "demo", "up", "test", "check", "bench", "loadtest", "clean"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Copy what `make` looks at into an empty folder."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *arguments], cwd=folder, env=environ, capture_output=True, text=True, check=False)
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_help_is_the_default_and_lists_every_target() -> None:
+    shown = make(ROOT).stdout
+    assert set(re.findall(r"^  make (\w+)", shown, re.MULTILINE)) == TARGETS
+
+
+def test_every_target_that_needs_python_sets_it_up_first(project: Path) -> None:
+    for target in sorted(TARGETS - {"help", "clean"}):
+        assert "-m venv .venv" in make(project, "-n", target).stdout, target
+
+
+def test_an_old_python_is_refused_with_a_way_out(project: Path) -> None:
+    old = script(project / "python3.9", '[ "$1" = --version ] && echo Python 3.9.2 && exit 0; exit 1')
+    ended = make(project, "check", f"PYTHON={old}")
+    assert ended.returncode != 0
+    assert "needs Python 3.11 or newer" in ended.stdout
+    assert "is Python 3.9.2" in ended.stdout
+    assert "make PYTHON=" in ended.stdout
+
+
+def test_a_python_that_cannot_make_a_venv_is_explained_and_leaves_nothing(project: Path) -> None:
+    broken = script(
+        project / "python3",
+        '[ "$1" = -c ] && exit 0; mkdir -p .venv/bin; touch .venv/bin/python; chmod +x .venv/bin/python; exit 1',
+    )
+    ended = make(project, "check", f"PYTHON={broken}")
+    assert ended.returncode != 0
+    assert "install the package python3-venv" in ended.stdout
+    assert not (project / ".venv").exists()
+
+
+def test_the_setup_runs_once_and_again_when_the_project_changes(project: Path) -> None:
+    pip = project / "pip.log"
+    python = script(
+        project / "python3",
+        f'[ "$1" = -c ] && exit 0; mkdir -p .venv/bin; printf "#!/bin/sh\\necho $* >> {pip}\\n" > .venv/bin/python; '
+        "chmod +x .venv/bin/python",
+    )
+    for _ in range(2):
+        assert make(project, ".venv/.installed", f"PYTHON={python}").returncode == 0
+    assert len(pip.read_text().splitlines()) == 1
+    later = (project / ".venv" / ".installed").stat().st_mtime + 10
+    os.utime(project / "pyproject.toml", (later, later))
+    assert make(project, ".venv/.installed", f"PYTHON={python}").returncode == 0
+    assert len(pip.read_text().splitlines()) == 2
+
+
+def test_continuous_integration_runs_the_tests() -> None:
+    path = ROOT / ".ci" / "run"
+    assert os.access(path, os.X_OK)
+    assert "set -euo pipefail" in path.read_text()
+    assert path.read_text().rstrip().endswith("make test")

@@ -1,0 +1,86 @@
+"""What users may rely on: the names of `tidelog`, each documented and fully typed. A change here is a release note."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tidelog
+import tidelog.sync
+
+PUBLIC = {
+    "Client",
+    "ClusterStatus",
+    "Committed",
+    "ConsumedBatch",
+    "Consumer",
+    "Fetched",
+    "Node",
+    "Offset",
+    "Partition",
+    "PendingReceipt",
+    "PendingReceipts",
+    "Producer",
+    "Receipt",
+    "ReceiptRange",
+    "Receipts",
+    "Record",
+    "RecordBatch",
+    "TidelogError",
+    "Topic",
+    "errors",
+}
+
+
+def members(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield the public functions and properties that a class of ours defines."""
+    for name, member in vars(cls).items():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if not name.startswith("_") and inspect.isfunction(function):
+            yield f"{cls.__name__}.{name}", function
+
+
+def public_functions(module: object, names: list[str]) -> list[tuple[str, Callable[..., object]]]:
+    found: list[tuple[str, Callable[..., object]]] = []
+    for name in names:
+        thing = getattr(module, name)
+        if inspect.isclass(thing):
+            found.extend(members(thing))
+        elif inspect.isfunction(thing):
+            found.append((name, thing))
+    return found
+
+
+def test_the_names_are_these() -> None:
+    assert set(tidelog.__all__) == PUBLIC
+    assert sorted(tidelog.__all__) == list(tidelog.__all__)
+    assert [name for name in tidelog.__all__ if not hasattr(tidelog, name)] == []
+
+
+def test_the_blocking_face_has_the_same_names() -> None:
+    asynchronous = {name for name, _ in members(tidelog.Client)} - {"Client.connect"}
+    blocking = {name for name, _ in members(tidelog.sync.Client)}
+    assert asynchronous - blocking == set()
+
+
+@pytest.mark.parametrize("module", [tidelog, tidelog.sync], ids=lambda module: module.__name__)
+def test_everything_public_is_documented(module: object) -> None:
+    names: list[str] = getattr(module, "__all__", ["Client"])
+    undocumented = [name for name in names if not inspect.getdoc(getattr(module, name))]
+    undocumented += [name for name, function in public_functions(module, names) if not inspect.getdoc(function)]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("module", [tidelog, tidelog.sync], ids=lambda module: module.__name__)
+def test_every_signature_is_typed(module: object) -> None:
+    untyped = []
+    for name, function in public_functions(module, getattr(module, "__all__", ["Client"])):
+        signature = inspect.signature(function)
+        parameters = [each for each in signature.parameters.values() if each.name not in {"self", "cls"}]
+        if signature.return_annotation is inspect.Signature.empty or any(
+            each.annotation is inspect.Parameter.empty for each in parameters
+        ):
+            untyped.append(name)
+    assert untyped == []
