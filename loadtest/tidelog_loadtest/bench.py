@@ -67,18 +67,18 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
     async with _running(plan, flush, batch_bytes) as (where, client):
 
         async def product_round() -> Run:
-            await product.fresh_topic(client, flush)
-            budget = plan.budget(plan.batch_records)
-            return await product.produce_run(client, batches, batch_bytes, budget, window=plan.window)
+            async with product.own_topic(client, flush) as topic:
+                budget = plan.budget(plan.batch_records)
+                return await product.produce_run(client, topic, batches, batch_bytes, budget, window=plan.window)
 
         async def probe_round() -> Run:
             await probe_client.reset(where.probe_port)
             budget = plan.budget(plan.batch_records)
             return await probe_client.append_run(where.probe_port, payloads, budget, window=plan.window)
 
-        await product.fresh_topic(client, flush)
-        warm_up = Budget(batches=WARM_UP_BATCHES)
-        await product.produce_run(client, batches, batch_bytes, warm_up, window=plan.window)
+        async with product.own_topic(client, flush) as topic:
+            warm_up = Budget(batches=WARM_UP_BATCHES)
+            await product.produce_run(client, topic, batches, batch_bytes, warm_up, window=plan.window)
         mine, limit = await _in_turns(plan, where, product_round, probe_round)
     return Result("produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s)
 
@@ -95,15 +95,17 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
     payloads = encoded(batches)
     batch_bytes = payloads[0].length_bytes
     read_bytes = max(1, READ_BYTES // aligned(batch_bytes)) * aligned(batch_bytes)
-    async with _running(plan, flush, batch_bytes) as (where, client):
-        await product.fresh_topic(client, flush)
+    async with (
+        _running(plan, flush, batch_bytes) as (where, client),
+        product.own_topic(client, flush) as topic,
+    ):
         budget = plan.budget(plan.batch_records)
-        stored = await product.produce_run(client, batches, batch_bytes, budget, window=plan.window)
+        stored = await product.produce_run(client, topic, batches, batch_bytes, budget, window=plan.window)
         same = Budget(batches=stored.batches)
         await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
 
         async def product_round() -> Run:
-            return await product.consume_run(client, stored.records)
+            return await product.consume_run(client, topic, stored.records)
 
         async def probe_round() -> Run:
             return await probe_client.read_run(where.probe_port, read_bytes=read_bytes)
@@ -123,16 +125,18 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
     """
     payloads = encoded(value_batches(plan.size_bytes, 1))
     value = bytes(plan.size_bytes)
-    async with _running(plan, flush, payloads[0].length_bytes) as (where, client):
-        await product.fresh_topic(client, flush)
+    async with (
+        _running(plan, flush, payloads[0].length_bytes) as (where, client),
+        product.own_topic(client, flush) as topic,
+    ):
 
         async def product_round() -> Run:
-            return await product.latency_run(client, value, plan.budget(1))
+            return await product.latency_run(client, topic, value, plan.budget(1))
 
         async def probe_round() -> Run:
             return await probe_client.append_run(where.probe_port, payloads, plan.budget(1), window=1)
 
-        await product.latency_run(client, value, Budget(batches=WARM_UP_BATCHES))
+        await product.latency_run(client, topic, value, Budget(batches=WARM_UP_BATCHES))
         mine, limit = await _in_turns(plan, where, product_round, probe_round)
     return Result("latency", flush, plan.size_bytes, 1, mine, limit, 0.0, by_latency=True)
 

@@ -7,9 +7,11 @@ keeps a fixed number of sends under way, as many as the probe keeps payloads in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -18,27 +20,34 @@ from tidelog import Client
 from tidelog_loadtest.measure import Budget, Run
 
 FlushName = Literal["always", "never"]
-TOPIC = "bench"
 
 
 class WrongCountError(Exception):
     """A run brought back another number of records than were acknowledged: the log is broken, not slow."""
 
 
-async def fresh_topic(client: Client, flush: FlushName) -> None:
-    """Delete the benchmark's topic if it is there and create it with one partition."""
-    if any(topic.name == TOPIC for topic in await client.topics()):
-        await client.delete_topic(TOPIC)
-    await client.create_topic(TOPIC, partitions=1, flush=flush)
+@contextlib.asynccontextmanager
+async def own_topic(client: Client, flush: FlushName) -> AsyncIterator[str]:
+    """Create a topic of one partition, yield its name, and delete it with its records on the way out.
+
+    The name is made up for each: a benchmark that runs against somebody's node must not touch what is there.
+    """
+    name = f"bench-{secrets.token_hex(6)}"
+    await client.create_topic(name, partitions=1, flush=flush)
+    try:
+        yield name
+    finally:
+        await client.delete_topic(name)
 
 
 async def produce_run(
-    client: Client, batches: Sequence[pa.RecordBatch], batch_bytes: int, budget: Budget, *, window: int
+    client: Client, topic: str, batches: Sequence[pa.RecordBatch], batch_bytes: int, budget: Budget, *, window: int
 ) -> Run:
     """Publish the batches in turn until the budget is spent and all is acknowledged; time each send.
 
     Args:
         client: connected to the node.
+        topic: its name; partition 0 is used.
         batches: canonical columns, all of the same encoded length.
         batch_bytes: that length, for the rate in bytes.
         budget: how long.
@@ -46,7 +55,7 @@ async def produce_run(
     """
     run = Run()
     in_turn = itertools.cycle(batches)
-    async with client.producer(TOPIC, acks="quorum") as producer:
+    async with client.producer(topic, acks="quorum") as producer:
 
         async def send_in_turn() -> None:
             while budget.take():
@@ -64,10 +73,10 @@ async def produce_run(
     return run
 
 
-async def latency_run(client: Client, value: bytes, budget: Budget) -> Run:
+async def latency_run(client: Client, topic: str, value: bytes, budget: Budget) -> Run:
     """Publish one record at a time, each after the receipt of the one before it."""
     run = Run()
-    async with client.producer(TOPIC, acks="quorum") as producer:
+    async with client.producer(topic, acks="quorum") as producer:
         budget.begin()
         run.begin()
         while budget.take():
@@ -78,14 +87,14 @@ async def latency_run(client: Client, value: bytes, budget: Budget) -> Run:
     return run
 
 
-async def consume_run(client: Client, expected_records: int) -> Run:
+async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
     """Read the topic from its beginning as columns, until every record is here; time the wait for each batch.
 
     Raises:
         WrongCountError: more records came than were stored.
     """
     run = Run()
-    async with client.consumer(TOPIC, start="earliest") as consumer:
+    async with client.consumer(topic, start="earliest") as consumer:
         stream = aiter(consumer.batches())
         run.begin()
         while run.records < expected_records:

@@ -13,8 +13,12 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final
 
 from tidelog_cli.children import Child, running
+from tidelog_cli.failures import CommandFailed
+
+_LOG_TAIL_BYTES: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,14 @@ async def stand(
 
 async def _start_node(stack: contextlib.AsyncExitStack, directory: Path) -> Child:
     arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
-    return await stack.enter_async_context(running("node", arguments))
+    log_path = directory / "node.log"
+    log: IO[bytes] = stack.enter_context(log_path.open("wb"))
+    try:
+        return await stack.enter_async_context(running("node", arguments, log=log))
+    except CommandFailed as failure:
+        # The log goes away with the stand, so its end is part of the message.
+        tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        raise CommandFailed(f"{failure}:\n{tail}", failure.exit_code) from failure
 
 
 async def _start_probe(

@@ -23,4 +23,4 @@ async def test_node_and_probe_stand_on_one_file_system(tmp_path: Path) -> None:
     async with stand(data=tmp_path, bootstrap=None, sync=True, payload_bytes=10, window=1) as where:
         assert where.directory.parent == tmp_path
         assert where.product_pids.keys() == {"client", "node"}
-        assert {path.name for path in where.directory.iterdir()} == {"node", "probe"}
+        assert {path.name for path in where.directory.iterdir()} == {"node", "node.log", "probe"}
