@@ -4,6 +4,8 @@ Theory of operation. Loads queue up. With nothing in flight the next batch is fo
 while something is in flight only full batches follow it (up to `in_flight_max`), so batches grow exactly as much as the
 node makes them wait, and no linger time has to be guessed. Records are numbered from 0 as batches are formed; the
 node stores a batch only if it begins where the last one ended, so what is in flight is stored in order or not at all.
+The line is never longer than `in_flight_max` counted from its oldest unanswered batch, stored ones behind it included:
+the node remembers only its newest batches, and a retry must still be recognised.
 
 When a batch fails:
 
@@ -54,6 +56,8 @@ from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_M
 BATCH_BYTES_TARGET: Final = 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536
 
+_SETTLED: Final = frozenset({State.STORED, State.DROPPED})
+
 assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
 
 
@@ -100,7 +104,7 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or unacknowledged. Holes may be left; they are closed before the next batch."""
-        return not self._queue and all(batch.state is State.DROPPED for batch in self._line)
+        return not self._queue and all(batch.state in _SETTLED for batch in self._line)
 
     @property
     def flying(self) -> int:
@@ -109,7 +113,7 @@ class Lane:
 
     def unsettled(self) -> list[Load]:
         """Return every load without an outcome."""
-        in_line = [load for batch in self._line if batch.state is not State.DROPPED for load in batch.loads]
+        in_line = [load for batch in self._line if batch.state not in _SETTLED for load in batch.loads]
         return [*in_line, *self._queue]
 
     def add(self, load: Load) -> None:
@@ -227,7 +231,8 @@ class Lane:
     def acknowledged(self, batch: OutgoingBatch, base_offset: int, timestamp_us: int) -> None:
         """A batch is stored."""
         assert batch.state is State.FLYING
-        self._line.remove(batch)
+        batch.state = State.STORED
+        self._advance()
         self._backoff.reset()
         batch.succeed(base_offset, timestamp_us)
         self._settled(batch.loads)
@@ -250,7 +255,8 @@ class Lane:
             if not self._recovering or at_head:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
         elif isinstance(error, DuplicateOutOfWindowError):
-            self._line.remove(batch)
+            batch.state = State.STORED
+            self._advance()
             self._fail(batch.loads, error)
         else:
             self._drop(batch, error)
@@ -277,6 +283,11 @@ class Lane:
             self._count(load, -1)
         self._fail(queued, error)
 
+    def _advance(self) -> None:
+        """Take what is stored from the head of the line."""
+        while self._line and self._line[0].state is State.STORED:
+            self._line.popleft()
+
     def _recover(self, retry_at: float) -> None:
         self._recovering = True
         self._retry_at = retry_at
@@ -301,6 +312,7 @@ class Lane:
             if self.flying:
                 return False
             self._close_hole()
+            self._advance()
         return True
 
     def _close_hole(self) -> None:
@@ -316,7 +328,7 @@ class Lane:
         else:
             self._next_sequence = hole.base_sequence
         for batch in behind:
-            if batch.state is State.DROPPED:
+            if batch.state in _SETTLED:
                 continue
             if uncertain and batch.maybe_stored:
                 self._fail(batch.loads, _unknown(batch))

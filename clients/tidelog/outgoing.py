@@ -22,6 +22,7 @@ class State(Enum):
 
     WAITING = "to be sent, or sent again"
     FLYING = "sent, the answer is due"
+    STORED = "acknowledged; it stays in line until those before it are settled"
     DROPPED = "given up; it stays in line until those before it are settled"
 
 

@@ -11,11 +11,13 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
+
+T = TypeVar("T")
 
 DEFAULT_PORT: Final = 7400
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>\d{1,5}))?")
@@ -66,8 +68,7 @@ class ConnectionPool:
             attempt = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
             self._attempts[address] = attempt
             attempt.add_done_callback(lambda done: self._attempt_done(address, done))
-        # Who waits may be cancelled; the attempt serves the others.
-        return await asyncio.shield(attempt)
+        return await join(attempt)
 
     async def close(self) -> None:
         """Close every connection; attempts under way are given up."""
@@ -104,6 +105,21 @@ class ConnectionPool:
         self._attempts.pop(address, None)
         if not attempt.cancelled():
             attempt.exception()  # everybody who waited may have been cancelled; that is no leak
+
+
+async def join(task: asyncio.Task[T]) -> T:
+    """Wait for a task that others may wait for too: cancelling one who waits does not cancel it.
+
+    Raises:
+        ClosedError: the task itself was cancelled, which only closing does.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if task.cancelled() and current is not None and not current.cancelling():
+            raise ClosedError("the client was closed") from None
+        raise
 
 
 def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:

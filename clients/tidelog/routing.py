@@ -26,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata import Metadata
 from tidelog.model import TopicRoute
-from tidelog.pool import ConnectionPool
+from tidelog.pool import ConnectionPool, join
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
@@ -250,7 +250,7 @@ class Router:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        await asyncio.shield(self._refreshes.get(topic) or self._start_refresh(topic))
+        await join(self._refreshes.get(topic) or self._start_refresh(topic))
 
     async def close(self) -> None:
         """Give up refreshes and close the connections."""

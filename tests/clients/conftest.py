@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.clients.fake_node import FakeNode, running_fake_node
+
 from tidelog import Client
 
 

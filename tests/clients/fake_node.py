@@ -112,6 +112,8 @@ class FakeNode:
         self.owner_of: dict[int, str] = {}
         self.others: list[pb.NodeInfo] = []
         self.epoch = 0
+        self.activity = asyncio.Event()
+        self.emptied: asyncio.Future[None] | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self, port: int = 0) -> None:
@@ -124,10 +126,17 @@ class FakeNode:
             self._server.close()
         for connection in list(self.connections):
             connection.transport.abort()
-        while self.connections:
-            await asyncio.sleep(0)
+        if self.connections:
+            self.emptied = asyncio.get_running_loop().create_future()
+            await self.emptied
         if self._server is not None:
             await self._server.wait_closed()
+
+    async def received(self, kind: str, count: int = 1) -> None:
+        """Wait until `count` requests of a kind have arrived since the start."""
+        while self.requests.count(kind) < count:
+            self.activity.clear()
+            await self.activity.wait()
 
     def add_topic(self, name: str, partitions: int = 1, topic_id: bytes | None = None) -> bytes:
         topic_id = topic_id or name.encode().ljust(16, b"\0")
@@ -172,6 +181,8 @@ class FakeConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.node.connections.discard(self)
+        if not self.node.connections and self.node.emptied is not None and not self.node.emptied.done():
+            self.node.emptied.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         for frame in self.decoder.feed(data):
@@ -179,6 +190,7 @@ class FakeConnection(asyncio.Protocol):
             assert kind is not None
             self.node.requests.append(kind)
             getattr(self, f"on_{kind}")(frame)
+            self.node.activity.set()
 
     def reply(self, frame: Frame, envelope: pb.Envelope, attachment: bytes = b"") -> None:
         envelope.correlation_id = frame.envelope.correlation_id

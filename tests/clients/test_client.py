@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.clients.fake_node import FakeNode
+
 from tidelog import Client
 from tidelog.errors import (
     ClosedError,

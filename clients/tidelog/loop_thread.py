@@ -1,0 +1,103 @@
+"""An event loop in a thread of its own, for callers that block.
+
+`run` hands a coroutine over and waits for its result; Ctrl-C while it waits cancels the coroutine and reaches the
+caller. The thread is a daemon: a program that forgets to close still ends. It starts with the first `run`, so making
+one costs nothing, and it is of no use behind a fork (threads do not survive one), which is said clearly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from tidelog.errors import ClosedError, ForkedError, UsageError
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was stopped, or belongs to the process before a fork."""
+        return self._closed or os.getpid() != self._pid
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was ever run."""
+        return self._loop is not None
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]], *, timeout_s: float | None = None) -> T:
+        """Run the coroutine that `make` returns and wait for its result.
+
+        Raises:
+            UsageError: called in the loop's own thread, behind a fork, or after `stop`.
+            TimeoutError: `timeout_s` passed; the coroutine was cancelled.
+        """
+        future = self.submit(make)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()  # does nothing when the coroutine itself raised
+            raise
+
+    def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Begin to run the coroutine that `make` returns.
+
+        Raises:
+            UsageError: as `run`.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        if threading.current_thread() is self._thread:
+            raise UsageError("a blocking call inside the client's own event loop would wait for itself for ever")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(make(), self._loop)
+
+    def stop(self) -> None:
+        """End the loop and its thread. Doing it twice, or behind a fork, does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            loop.close()

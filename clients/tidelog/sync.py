@@ -1,0 +1,427 @@
+"""The client for programs that block: the same names as `tidelog`, without `await`.
+
+    from tidelog.sync import Client
+
+    with Client("127.0.0.1:7400") as client:
+        receipt = client.producer("flights").send(b"value", key=b"UA")
+
+Each client has one background thread with an event loop of its own; calls are handed over to it, a batch and not a
+record at a time when consuming. Use it from any number of threads, but iterate over one consumer in one thread only.
+Ctrl-C interrupts a waiting call and leaves the client usable.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import weakref
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from tidelog import client as asynchronous
+from tidelog import consumer as asynchronous_consumer
+from tidelog import producer as asynchronous_producer
+from tidelog import receipts as asynchronous_receipts
+from tidelog.admin import At
+from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
+from tidelog.consumer import OnOutOfRange, Start
+from tidelog.cursor import Cursor
+from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.lane import BATCH_BYTES_TARGET
+from tidelog.loop_thread import LoopThread
+from tidelog.model import (
+    Acks,
+    ClusterStatus,
+    Committed,
+    Compression,
+    ConsumedBatch,
+    Fetched,
+    Flush,
+    Offset,
+    Receipt,
+    Record,
+    Topic,
+)
+from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
+from tidelog.receipts import Receipts
+from tidelog_proto.columns import Headers
+
+__all__ = ["Client", "Consumer", "PendingReceipt", "Producer"]
+
+LAST_FLUSH_S: Final = 5.0
+"""How long a client that nobody closed may flush when the program ends."""
+
+_log: Final = logging.getLogger("tidelog.sync")
+
+
+class Client:
+    """See `tidelog.Client`; every method does the same and blocks."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "tidelog-python",
+        request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+    ) -> None:
+        self._client = asynchronous.Client(bootstrap, client_id=client_id, request_timeout_s=request_timeout_s)
+        self._thread = LoopThread(f"tidelog {client_id}")
+        # Closes what nobody closed, at the end of the program or of this object.
+        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def connect(self) -> None:
+        """See `tidelog.Client.connect`."""
+        self._thread.run(self._client.connect)
+
+    def close(self) -> None:
+        """See `tidelog.Client.close`."""
+        self._end(self._client.close)
+
+    def abort(self) -> None:
+        """See `tidelog.Client.abort`."""
+        self._end(self._client.abort)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        flush: Flush | None = None,
+        flush_interval_ms: int | None = None,
+        retention_bytes: int | None = None,
+        segment_bytes: int | None = None,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        """See `tidelog.Client.create_topic`."""
+        return self._thread.run(
+            lambda: self._client.create_topic(
+                name,
+                partitions=partitions,
+                flush=flush,
+                flush_interval_ms=flush_interval_ms,
+                retention_bytes=retention_bytes,
+                segment_bytes=segment_bytes,
+                replication_factor=replication_factor,
+            )
+        )
+
+    def topics(self, *, internal: bool = False) -> list[Topic]:
+        """See `tidelog.Client.topics`."""
+        return self._thread.run(lambda: self._client.topics(internal=internal))
+
+    def topic(self, name: str) -> Topic:
+        """See `tidelog.Client.topic`."""
+        return self._thread.run(lambda: self._client.topic(name))
+
+    def alter_topic(self, name: str, **changes: Any) -> Topic:
+        """See `tidelog.Client.alter_topic`."""
+        return self._thread.run(lambda: self._client.alter_topic(name, **changes))
+
+    def delete_topic(self, name: str) -> None:
+        """See `tidelog.Client.delete_topic`."""
+        self._thread.run(lambda: self._client.delete_topic(name))
+
+    def cluster_status(self) -> ClusterStatus:
+        """See `tidelog.Client.cluster_status`."""
+        return self._thread.run(self._client.cluster_status)
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES_DEFAULT,
+        min_bytes: int = 0,
+        wait_ms: int = 0,
+    ) -> Fetched:
+        """See `tidelog.Client.fetch`."""
+        return self._thread.run(
+            lambda: self._client.fetch(
+                topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms
+            )
+        )
+
+    def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
+        """See `tidelog.Client.list_offsets`."""
+        return self._thread.run(lambda: self._client.list_offsets(topic, at, partitions))
+
+    def commit(
+        self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
+    ) -> dict[int, Committed]:
+        """See `tidelog.Client.commit`."""
+        return self._thread.run(lambda: self._client.commit(group, topic, positions, reset=reset, note=note))
+
+    def committed(self, group: str, topic: str | None = None) -> list[Committed]:
+        """See `tidelog.Client.committed`."""
+        return self._thread.run(lambda: self._client.committed(group, topic))
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acks: Acks = "quorum",
+        compression: Compression | None = None,
+        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        batch_bytes: int = BATCH_BYTES_TARGET,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+    ) -> Producer:
+        """See `tidelog.Client.producer`."""
+        producer = self._client.producer(
+            topic,
+            acks=acks,
+            compression=compression,
+            buffer_bytes=buffer_bytes,
+            batch_bytes=batch_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+        return Producer(self, self._thread, producer)
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: Start = "earliest",
+        partitions: Iterable[int] | None = None,
+        on_out_of_range: OnOutOfRange = "error",
+        prefetch_bytes: int | None = None,
+        prefetch_records: int | None = None,
+    ) -> Consumer:
+        """See `tidelog.Client.consumer`."""
+        consumer = self._client.consumer(
+            topic,
+            group=group,
+            start=start,
+            partitions=partitions,
+            on_out_of_range=on_out_of_range,
+            prefetch_bytes=prefetch_bytes,
+            prefetch_records=prefetch_records,
+        )
+        return Consumer(self, self._thread, consumer, group)
+
+    def _end(self, how: Any) -> None:
+        if self._thread.closed:
+            return
+        try:
+            if self._thread.started:
+                self._thread.run(how)
+        finally:
+            self._finalizer.detach()
+            self._thread.stop()
+
+
+class PendingReceipt:
+    """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
+
+    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipt) -> None:
+        self._thread = thread
+        self._pending = pending
+
+    def done(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._pending.done()
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """Wait for the acknowledgement.
+
+        Raises:
+            TidelogError: the record was not acknowledged.
+            TimeoutError: not yet.
+        """
+
+        async def wait() -> Receipt:
+            return await self._pending
+
+        return self._thread.run(wait, timeout_s=timeout_s)
+
+
+class Producer:
+    """See `tidelog.Producer`. Made by `Client.producer`."""
+
+    def __init__(self, client: Client, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
+        self.topic = producer.topic
+        self._client = client  # keeps it from being closed while this producer lives
+        self._thread = thread
+        self._producer = producer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._thread.run(self._producer.abort)
+
+    def send(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> Receipt:
+        """See `tidelog.Producer.send`."""
+        return self._thread.run(
+            lambda: self._producer.send(
+                value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
+            )
+        )
+
+    def enqueue(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> PendingReceipt:
+        """See `tidelog.Producer.enqueue`; the receipt has a `result()`."""
+        pending = self._thread.run(
+            lambda: self._producer.enqueue(
+                value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
+            )
+        )
+        return PendingReceipt(self._thread, pending)
+
+    def send_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+    ) -> Receipts:
+        """See `tidelog.Producer.send_many`."""
+        return self._thread.run(lambda: self._producer.send_many(values, keys=keys, partition=partition))
+
+    def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
+        """See `tidelog.Producer.send_arrow`."""
+        return self._thread.run(lambda: self._producer.send_arrow(data, partition=partition))
+
+    def flush(self) -> None:
+        """See `tidelog.Producer.flush`."""
+        self._thread.run(self._producer.flush)
+
+    def close(self) -> None:
+        """See `tidelog.Producer.close`."""
+        if not self._thread.closed:
+            self._thread.run(self._producer.close)
+
+
+class Consumer:
+    """See `tidelog.Consumer`. Made by `Client.consumer`."""
+
+    def __init__(
+        self, client: Client, thread: LoopThread, consumer: asynchronous_consumer.Consumer, group: str | None
+    ) -> None:
+        self.topic = consumer.topic
+        self._client = client
+        self._thread = thread
+        self._consumer = consumer
+        self._group = group
+        self._cursor = Cursor()
+        self._next: concurrent.futures.Future[ConsumedBatch | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._consumer.begin)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while (record := self._cursor.next_record()) is None:
+            batch = self._next_batch()
+            if batch is None:
+                raise StopIteration
+            self._cursor.load(batch)
+        return record
+
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """See `tidelog.Consumer.batches`."""
+        rest = self._cursor.rest()
+        if rest is not None:
+            yield rest
+        while (batch := self._next_batch()) is not None:
+            yield self._cursor.whole(batch)
+
+    def position(self) -> dict[int, int]:
+        """See `tidelog.Consumer.position`."""
+        return self._consumer.position() | self._cursor.positions
+
+    def commit(self, *, note: str = "") -> dict[int, Committed]:
+        """See `tidelog.Consumer.commit`."""
+        if self._group is None:
+            raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
+        positions = self._cursor.uncommitted()
+        held = self._client.commit(self._group, self.topic, positions, note=note)
+        self._cursor.committed(positions)
+        return held
+
+    def seek(self, partition: int, offset: int) -> None:
+        """See `tidelog.Consumer.seek`."""
+        self._thread.run(lambda: self._consumer.seek(partition, offset))
+        self._cursor.seek(partition, offset)
+        if self._next is not None and self._next.done():
+            batch = self._next.result()
+            if batch is not None and batch.partition == partition:
+                self._next = None
+
+    def close(self) -> None:
+        """See `tidelog.Consumer.close`."""
+        if not self._thread.closed:
+            self._thread.run(self._consumer.close)
+
+    def _next_batch(self) -> ConsumedBatch | None:
+        # Ctrl-C while this waits must not lose the batch that comes at the same moment: the future stays.
+        if self._next is None:
+            self._next = self._thread.submit(self._consumer.next_batch)
+        try:
+            batch = self._next.result()
+        except TidelogError:
+            self._next = None
+            raise
+        self._next = None
+        return batch
+
+
+def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
+    """Close a client that nobody closed; errors have nobody to go to but the log."""
+    if thread.closed or not thread.started:
+        return
+
+    def close() -> Coroutine[Any, Any, None]:
+        return client.close()
+
+    try:
+        thread.run(close, timeout_s=LAST_FLUSH_S)
+    except (TidelogError, TimeoutError) as error:
+        _log.warning("a client that was not closed lost records at the end of the program: %s", error)
+    finally:
+        thread.stop()
