@@ -18,7 +18,8 @@ RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/tidelog tidel
  && chown tidelog: /data
 COPY --from=build /opt/tidelog /opt/tidelog
 ENV PATH=/opt/tidelog/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    TIDELOG_NODE_MANAGEMENT_HOST=0.0.0.0
 USER tidelog
 WORKDIR /var/lib/tidelog
 VOLUME /data

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidelog import Client
+from tidelog import Client, ClusterStatus
 from tidelog.errors import TidelogError
 from tidelog_cli.children import Child, running
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import JsonOption, bytes_text
+from tidelog_proto.names import INTERNAL_PREFIX
 
 STATUS_PERIOD_S: Final = 2.0
 
@@ -138,20 +140,22 @@ def _announce(addresses: Addresses, *, as_json: bool) -> None:
 
 
 async def _show_status(addresses: Addresses) -> None:
-    with Live(console=Console(), refresh_per_second=2, transient=True) as live:
+    with Live(console=Console(), auto_refresh=False, transient=True) as live:
         async with Client(addresses.bootstrap, client_id="tidelog-up") as client:
             while True:
                 try:
-                    live.update(await _status_table(client))
+                    live.update(status_table(await client.cluster_status()), refresh=True)
                 except TidelogError as error:
-                    live.update(f"no status: {error}")
+                    live.update(f"no status: {error}", refresh=True)
                 await asyncio.sleep(STATUS_PERIOD_S)
 
 
-async def _status_table(client: Client) -> Table:
-    status = await client.cluster_status()
-    table = Table("topic", "partitions", "records", "size")
+def status_table(status: ClusterStatus) -> Table:
+    """Return the live table: the users' topics with their records and sizes."""
+    table = Table("topic", "partitions", "records", "size", box=SIMPLE_HEAD, pad_edge=False)
     for topic in status.topics:
+        if topic.name.startswith(INTERNAL_PREFIX):
+            continue
         records = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
         size_bytes = sum(partition.size_bytes for partition in topic.partitions)
         table.add_row(topic.name, str(len(topic.partitions)), f"{records:,}", bytes_text(size_bytes))

@@ -8,8 +8,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from tidelog_cli import failures
+from tidelog import ClusterStatus, Partition, Topic
+from tidelog_cli import failures, up
 from tidelog_cli.main import main
 
 pytestmark = pytest.mark.e2e
@@ -42,3 +44,12 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
     assert ended.returncode == failures.EXIT_FAILED
     assert "the node did not start" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_status_shows_the_users_topics_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    partitions = (Partition(0, "n", 0, log_start_offset=5, high_watermark=15, size_bytes=2048), Partition(1, "n", 0))
+    status = ClusterStatus(b"", topics=(Topic("visits", b"", partitions), Topic("__meta", b"", partitions)))
+    Console(width=80).print(up.status_table(status))
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-2].split() == ["visits", "2", "10", "2.0", "KiB"]
+    assert "__meta" not in shown
