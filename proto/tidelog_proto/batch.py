@@ -104,7 +104,7 @@ def encode_batch(
     if len(body) > BATCH_BYTES_MAX - HEADER_BYTES or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
         raise _too_large(f"{count} records in a body of {len(body)} bytes, {uncompressed_length} uncompressed")
     header = BatchHeader(
-        flags=flags_with_codec(int(flags | Flags.CONTROL if control else flags), codec),
+        flags=flags_with_codec(flags | Flags.CONTROL if control else flags, codec),
         body_length=len(body),
         uncompressed_length=uncompressed_length,
         record_count=count,
@@ -239,7 +239,7 @@ class RecordBatch:
         columns = (offsets, self.timestamps_us(), self.keys(), self.values(), self.headers(), self.tags())
         return map(Record._make, zip(*columns, strict=True))
 
-    def _list(self, flag: Flags, name: str) -> list[Any]:
+    def _list(self, flag: int, name: str) -> list[Any]:
         if not self.header.flags & flag:
             return [None] * len(self)
         return self.to_arrow().column(name).to_pylist()

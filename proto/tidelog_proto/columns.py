@@ -35,7 +35,7 @@ _FIELDS: Final = (
     (Flags.HEADERS, pa.field("headers", HEADERS_TYPE)),
     (Flags.TAG, pa.field("tag", pa.string())),
 )
-_FLAG_OF_NAME: Final[Mapping[str, Flags]] = {field.name: flag for flag, field in _FIELDS}
+_FLAG_OF_NAME: Final[Mapping[str, int]] = {field.name: flag for flag, field in _FIELDS}
 _VALUE_SCHEMA: Final = pa.schema([pa.field("value", pa.binary())])
 
 
@@ -49,7 +49,7 @@ def _schema_of(flags: int) -> pa.Schema:
     return pa.schema([field for flag, field in _FIELDS if flags & flag])
 
 
-def flags_of(schema: pa.Schema) -> Flags:
+def flags_of(schema: pa.Schema) -> int:
     """Return the column flags of a canonical schema.
 
     Raises:
@@ -57,10 +57,10 @@ def flags_of(schema: pa.Schema) -> Flags:
     """
     if schema is _VALUE_SCHEMA or schema.equals(_VALUE_SCHEMA):
         return Flags.VALUE
-    flags = Flags(0)
+    flags = 0
     for name in schema.names:
-        flags |= _FLAG_OF_NAME.get(name, Flags(0))
-    if Flags.VALUE not in flags or not schema.equals(_schema_of(int(flags))):
+        flags |= _FLAG_OF_NAME.get(name, 0)
+    if not flags & Flags.VALUE or not schema.equals(_schema_of(flags)):
         raise TypeError(f"not the canonical columns of a record batch: {_told(schema)}; see columns.canonical")
     return flags
 

@@ -37,7 +37,7 @@ from tidelog_proto.layout import check_layout
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
-_UNSTORABLE: Final = int(Flags.DERIVED | Flags.TRANSACTIONAL)
+_UNSTORABLE: Final = Flags.DERIVED | Flags.TRANSACTIONAL
 
 
 def verify_batch(view: Buffer) -> BatchHeader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -105,7 +105,7 @@ def restamped(batch: bytes | bytearray, **changes: Any) -> bytes:
     header = unpack_header(batch[:HEADER_BYTES])
     uncompressed = len(body) if header.codec is Codec.NONE else header.uncompressed_length
     fixed = {"body_length": len(body), "uncompressed_length": uncompressed, "body_crc": crc32c(body), **changes}
-    return replace(header, **fixed).pack() + body
+    return header._replace(**fixed).pack() + body
 
 
 def header_crc_fixed(batch: bytes | bytearray) -> bytes:

@@ -8,7 +8,6 @@ is allowed; run this only to add vectors, and look at the difference.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def batch_vector(name: str, records: Given, codec: Codec, *, control: bool = Fal
         "name": name,
         "codec": codec.name,
         "hex": raw.hex(),
-        "header": asdict(batch.header),
+        "header": batch.header._asdict(),
         "records": record_fields(batch),
     }
 

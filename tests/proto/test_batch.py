@@ -74,7 +74,7 @@ def test_header_says_what_was_asked_for() -> None:
     )
     header = unpack_header(encoded.header)
     assert header.codec is Codec.ZSTD
-    assert Flags(header.flags & ~0xF00) == Flags.KEY | Flags.VALUE | Flags.CONTROL
+    assert header.flags & ~0xF00 == Flags.KEY | Flags.VALUE | Flags.CONTROL
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
     assert (header.record_count, header.last_offset_delta) == (2, 1)
     assert encoded.length == header.length == len(encoded.to_bytes()) == HEADER_BYTES + len(encoded.body)

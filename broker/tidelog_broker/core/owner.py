@@ -105,7 +105,7 @@ class Owner:
             owner_incarnation=self.incarnation,
             previous_digest=self.digest,
         )
-        header = candidate.header.with_owner(
+        header = candidate.header._replace(
             base_offset=base_offset,
             append_timestamp_us=timestamp_us,
             epoch=self.epoch,
