@@ -139,18 +139,24 @@ async def publish(
         ProtocolError: the topic's name is none.
     """
     check_topic_name(topic)
-    async with gateway.producers.use(topic) as producer:
-        send = _send_loose if len(records) <= LOOSE_RECORDS_MAX else _send_columns
-        outcomes = await send(producer, records)
+    outcomes = await _publish_once(gateway, topic, records)
+    if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
+        # Nothing was written. The topic may have been made again, as another topic, behind the producer's back.
+        await gateway.producers.forget(topic)
+        outcomes = await _publish_once(gateway, topic, records)
     assert len(outcomes) == len(records), "every record has an outcome"
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
     first = outcomes[0]
-    if isinstance(first, UnknownTopicError):
-        await gateway.producers.forget(topic)
     if isinstance(first, TidelogError) and all(_same(first, outcome) for outcome in outcomes):
         raise first
     return outcomes
+
+
+async def _publish_once(gateway: Gateway, topic: str, records: Records) -> list[Outcome]:
+    send = _send_loose if len(records) <= LOOSE_RECORDS_MAX else _send_columns
+    async with gateway.producers.use(topic) as producer:
+        return await send(producer, records)
 
 
 def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,9 +16,12 @@ import pytest
 from tests.gateway.fake_log import FakeLog, opener
 
 from tidelog_gateway.app import create_app
+from tidelog_gateway.server import listen, make_server
 from tidelog_gateway.settings import GatewaySettings
 
 OpenApi = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 20
 
 
 @pytest.fixture
@@ -40,3 +50,81 @@ def open_api(log: FakeLog) -> OpenApi:
 async def api(open_api: OpenApi) -> AsyncIterator[httpx.AsyncClient]:
     async with open_api() as client:
         yield client
+
+
+@dataclass(slots=True)
+class Served:
+    """A server in this process, on the log in memory. `stop` asks for a graceful end and awaits it."""
+
+    port: int
+    stop: Callable[[], Any]
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ws(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/ws"
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def serve(log: FakeLog) -> Serve:
+    """Serve the application on a free port with settings of the test's choice."""
+
+    @asynccontextmanager
+    async def serve_with(**changes: Any) -> AsyncIterator[Served]:
+        settings = GatewaySettings(http_port=0, **changes)
+        listener = listen(settings)
+        server = make_server(settings, create_app(settings, opener=opener(log)), listener)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+
+        async def stop() -> None:
+            server.should_exit = True
+            await task
+
+        try:
+            yield Served(listener.getsockname()[1], stop)
+        finally:
+            await stop()
+
+    return serve_with
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Start a `tidelog` command, yield it with its ready line, and stop it in the end."""
+    command = [sys.executable, "-m", "tidelog_cli", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        try:
+            line = started.stdout.readline()
+            assert line, f"{arguments} ended with {started.wait(START_TIMEOUT_S)}"
+            ready = json.loads(line)
+            assert ready["event"] == "ready"
+            yield started, ready
+        finally:
+            if started.poll() is None:
+                started.send_signal(signal.SIGTERM)
+            try:
+                started.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                started.kill()
+
+
+@pytest.fixture(scope="session")
+def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real node, shared by the tests that need one; each uses topics of its own."""
+    data: Path = tmp_path_factory.mktemp("node")
+    with process("node", "--data", str(data), "--port", "0", "--management-port", "0") as (_, ready):
+        yield f"127.0.0.1:{ready['port']}"
+
+
+@pytest.fixture(scope="session")
+def gateway_address(node_address: str) -> Iterator[str]:
+    """A real gateway process in front of the real node: HOST:PORT."""
+    with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
+        yield f"127.0.0.1:{ready['http_port']}"

@@ -1,0 +1,233 @@
+"""The whole way: a real node, a real gateway process, real HTTP and WebSocket clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from tidelog import Client
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(http: httpx.AsyncClient) -> str:
+    name = f"t-{secrets.token_hex(4)}"
+    response = await http.post("/v1/topics", json={"name": name, "partitions": 2})
+    assert response.status_code == 201, response.text
+    assert response.json()["partitions"] == 2
+    return name
+
+
+def opened(address: str) -> connect:
+    return connect(f"ws://{address}/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")])
+
+
+async def receive(socket: ClientConnection) -> Any:
+    async with asyncio.timeout(20):
+        return json.loads(await socket.recv())
+
+
+async def test_topics(http: httpx.AsyncClient, topic: str) -> None:
+    assert (await http.post("/v1/topics", json={"name": topic})).status_code == 409
+    names = [each["name"] for each in (await http.get("/v1/topics", params={"limit": 1000})).json()["topics"]]
+    assert topic in names
+    altered = await http.patch(f"/v1/topics/{topic}", json={"partitions": 3, "retention_bytes": 1 << 30})
+    assert altered.status_code == 200, altered.text
+    assert (altered.json()["partitions"], altered.json()["retention_bytes"]) == (3, 1 << 30)
+    assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
+    assert (await http.get(f"/v1/topics/{topic}")).status_code == 404
+
+
+async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:
+    records: list[dict[str, Any]] = [
+        {
+            "key": "k",
+            "value": "text",
+            "value_encoding": "utf8",
+            "headers": [["h", "1"], ["b", "/w==", "base64"]],
+            "tag": "x",
+        },
+        {"key": "/g==", "key_encoding": "base64", "value": "/w==", "value_encoding": "base64"},
+        {"key": "gone", "value": None},
+        {"value": {"a": [1, None]}, "value_encoding": "json", "timestamp_ms": 1_700_000_000_123},
+    ]
+    body = {"records": [{**record, "partition": 1} for record in records]}
+    response = await http.post(f"/v1/topics/{topic}/records", json=body)
+    assert response.json() == {"results": [{"partition": 1, "offset": at} for at in range(4)]}
+    raw = await http.post(
+        f"/v1/topics/{topic}/records",
+        content=b"\x00\x01",
+        headers={"Content-Type": "application/octet-stream"},
+        params={"key": "raw", "partition": 1},
+    )
+    assert raw.json() == {"results": [{"partition": 1, "offset": 4}]}
+    fetched = (await http.get(f"/v1/topics/{topic}/partitions/1/records")).json()
+    assert (fetched["next_offset"], fetched["high_watermark"]) == (5, 5)
+    found = fetched["records"]
+    assert found[0]["headers"] == records[0]["headers"]
+    assert (found[0]["key"], found[0]["tag"], found[0]["value"]) == ("k", "x", "text")
+    assert (found[1]["key"], found[1]["key_encoding"], found[1]["value"]) == ("/g==", "base64", "/w==")
+    assert found[2]["value"] is None
+    assert (found[3]["value"], found[3]["timestamp_ms"]) == ('{"a":[1,null]}', 1_700_000_000_123)
+    assert found[4]["value"] == "\x00\x01"
+    by_time = await http.get(f"/v1/topics/{topic}/partitions/1/offsets", params={"timestamp": 1})
+    assert by_time.json()["found"]
+
+
+async def test_a_large_request_is_split_by_key_and_all_of_it_is_there(http: httpx.AsyncClient, topic: str) -> None:
+    records = [{"key": f"k{at % 50}", "value": str(at)} for at in range(5000)]
+    response = await http.post(f"/v1/topics/{topic}/records", json={"records": records})
+    assert response.status_code == 200
+    places = [(result["partition"], result["offset"]) for result in response.json()["results"]]
+    assert {partition for partition, _ in places} == {0, 1}
+    stored: dict[tuple[int, int], str] = {}
+    for partition in (0, 1):
+        offset = 0
+        while True:
+            params = {"offset": offset, "max_records": 700}
+            page = (await http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=params)).json()
+            if not page["records"]:
+                break
+            stored.update({(partition, record["offset"]): record["value"] for record in page["records"]})
+            offset = page["next_offset"]
+    assert [stored[place] for place in places] == [str(at) for at in range(5000)]
+    assert len(stored) == 5000
+
+
+async def test_concurrent_publishes_are_stored_once_each(http: httpx.AsyncClient, topic: str) -> None:
+    async def publish(at: int) -> tuple[int, int]:
+        response = await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": str(at)}]})
+        result = response.json()["results"][0]
+        return result["partition"], result["offset"]
+
+    places = await asyncio.gather(*(publish(at) for at in range(100)))
+    assert len(set(places)) == 100
+
+
+async def test_a_long_poll_wakes_with_the_record(http: httpx.AsyncClient, topic: str) -> None:
+    path = f"/v1/topics/{topic}/partitions/0/records"
+    empty = await http.get(path, params={"wait_ms": 1})
+    assert empty.json()["records"] == []
+    waiting = asyncio.create_task(http.get(path, params={"offset": 0, "wait_ms": 20_000}))
+    await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "late", "partition": 0}]})
+    assert [record["value"] for record in (await waiting).json()["records"]] == ["late"]
+
+
+async def test_errors_of_a_real_node(http: httpx.AsyncClient, topic: str) -> None:
+    path = f"/v1/topics/{topic}"
+    beyond = await http.get(f"{path}/partitions/0/records", params={"offset": 5})
+    assert (beyond.status_code, beyond.json()["code"], beyond.json()["high_watermark"]) == (
+        422,
+        "offset_out_of_range",
+        0,
+    )
+    for status, response in (
+        (404, await http.get(f"{path}/partitions/7/records")),
+        (404, await http.get("/v1/topics/none/offsets")),
+        (404, await http.post("/v1/topics/none/records", json={"records": [{"value": "a"}]})),
+        (404, await http.post(f"{path}/records", json={"records": [{"value": "a", "partition": 7}]})),
+        (422, await http.patch(path, json={"partitions": 1})),
+    ):
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/problem+json"
+    mixed = {"records": [{"value": "a", "partition": 0}, {"value": "b", "partition": 7}]}
+    assert (await http.post(f"{path}/records", json=mixed)).status_code == 207
+
+
+async def test_a_topic_made_again_takes_records_again(http: httpx.AsyncClient, topic: str, node_address: str) -> None:
+    path = f"/v1/topics/{topic}/records"
+    body = {"records": [{"value": "a", "partition": 0}]}
+    assert (await http.post(path, json=body)).json()["results"] == [{"partition": 0, "offset": 0}]
+    async with Client(node_address) as client:  # behind the gateway's back
+        await client.delete_topic(topic)
+        await client.create_topic(topic, partitions=2)
+    assert (await http.post(path, json=body)).json()["results"] == [{"partition": 0, "offset": 0}]
+    assert (await http.get(f"/v1/topics/{topic}/offsets")).json()["offsets"][0]["high_watermark"] == 1
+
+
+async def test_groups(http: httpx.AsyncClient, topic: str) -> None:
+    await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "a", "partition": 0}] * 5})
+    path = f"/v1/groups/g-{topic}/offsets"
+    assert (await http.get(path)).json()["offsets"] == []
+    item = {"topic": topic, "partition": 0, "next_offset": 3, "note": "from a test"}
+    put = await http.put(path, json={"offsets": [item]})
+    assert put.status_code == 200, put.text
+    (held,) = (await http.get(path, params={"topic": topic})).json()["offsets"]
+    assert {name: held[name] for name in item} == item
+    assert held["commit_timestamp_ms"] > 1_700_000_000_000
+
+
+async def test_a_websocket_subscriber_commits_leaves_and_resumes(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    records = [{"value": str(at), "partition": at % 2} for at in range(200)]
+    await http.post(f"/v1/topics/{topic}/records", json={"records": records})
+    group = f"ws-{topic}"
+    seen: list[str] = []
+
+    async def read(socket: ClientConnection, count: int) -> None:
+        subscription = {"sid": 1, "topic": topic, "group": group, "from": "earliest", "credit": {"records": count}}
+        await socket.send(json.dumps({"id": 1, "sub": subscription}))
+        assert "ok" in await receive(socket)
+        offsets: dict[str, int] = {}
+        while count:
+            batch = (await receive(socket))["batch"]
+            count -= len(batch["records"])
+            offsets[str(batch["partition"])] = batch["next_offset"]
+            seen.extend(record["value"] for record in batch["records"])
+        await socket.send(json.dumps({"id": 2, "commit": {"sid": 1, "offsets": offsets}}))
+        assert await receive(socket) == {"id": 2, "ok": {"offsets": offsets}}
+
+    for count in (37, 80, 83):
+        async with opened(gateway_address) as socket:
+            await read(socket, count)
+    assert sorted(map(int, seen)) == list(range(200))
+
+
+async def test_a_live_subscriber_sees_what_a_websocket_publishes(topic: str, gateway_address: str) -> None:
+    async with opened(gateway_address) as reader, opened(gateway_address) as writer:
+        subscription = {"sid": 5, "topic": topic, "from": "latest", "credit": {"records": 1000, "bytes": 1 << 20}}
+        await reader.send(json.dumps({"id": 1, "sub": subscription}))
+        assert "ok" in await receive(reader)
+        for at in range(20):
+            message = {"id": at, "pub": {"topic": topic, "records": [{"key": "k", "value": str(at)}]}}
+            await writer.send(json.dumps(message))
+        offsets = [(await receive(writer))["ok"]["results"][0]["offset"] for _ in range(20)]
+        assert sorted(offsets) == list(range(20))
+        seen: list[str] = []
+        while len(seen) < 20:
+            seen += [record["value"] for record in (await receive(reader))["batch"]["records"]]
+        assert seen == [str(at) for at in range(20)]
+
+
+async def test_deleting_the_topic_ends_its_subscriptions(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    async with opened(gateway_address) as socket:
+        await socket.send(json.dumps({"id": 1, "sub": {"sid": 5, "topic": topic, "credit": {"records": 1}}}))
+        assert "ok" in await receive(socket)
+        assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
+        end = (await receive(socket))["end"]
+        assert (end["sid"], end["error"]["code"]) == (5, "unknown_topic")
+
+
+async def test_service(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/livez")).status_code == 200
+    assert (await http.get("/readyz")).json()["status"] == "ready"
+    assert (await http.get("/docs")).status_code == 200
+    assert "tidelog_gateway_requests_total" in (await http.get("/metrics")).text

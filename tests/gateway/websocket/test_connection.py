@@ -1,0 +1,256 @@
+"""The WebSocket over a real server and a real client, on a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.conftest import Serve, Served
+from tests.gateway.fake_log import FakeLog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from tidelog.errors import OverloadedError, UnknownTopicError
+from tidelog_proto.batch import columns_of
+
+SUBPROTOCOL = Subprotocol("tidelog.v1.json")
+
+
+def opened(served: Served, **options: Any) -> connect:
+    return connect(served.ws, subprotocols=[SUBPROTOCOL], **options)
+
+
+async def ask(socket: ClientConnection, message: Any) -> Any:
+    await socket.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
+    return await receive(socket)
+
+
+async def receive(socket: ClientConnection) -> Any:
+    async with asyncio.timeout(10):
+        return json.loads(await socket.recv())
+
+
+def sub(sid: int = 1, **more: Any) -> dict[str, Any]:
+    return {"id": 1, "sub": {"sid": sid, "topic": "t", "from": "earliest", "credit": {"records": 100}, **more}}
+
+
+@pytest.fixture(autouse=True)
+async def filled(log: FakeLog) -> None:
+    log.logs["t"] = [[], []]
+    await log.append("t", 0, columns_of([f"v{at}".encode() for at in range(10)]))
+
+
+async def test_auth_sub_batch_commit_and_unsub(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        assert socket.subprotocol == SUBPROTOCOL
+        assert await ask(socket, {"id": 0, "auth": {"token": "x"}}) == {"id": 0, "ok": {}}
+        assert await ask(socket, sub(group="g")) == {"id": 1, "ok": {"sid": 1, "offsets": {"0": 0, "1": 0}}}
+        batch = (await receive(socket))["batch"]
+        assert (batch["sid"], batch["partition"], batch["next_offset"]) == (1, 0, 10)
+        assert [record["value"] for record in batch["records"]] == [f"v{at}" for at in range(10)]
+        answer = await ask(socket, {"id": 2, "commit": {"sid": 1, "offsets": {"0": 10}, "note": "n"}})
+        assert answer == {"id": 2, "ok": {"offsets": {"0": 10}}}
+        assert log.groups["g", "t", 0].next_offset == 10
+        assert await ask(socket, {"id": 3, "unsub": {"sid": 1}}) == {"id": 3, "ok": {"sid": 1}}
+        await log.append("t", 0, columns_of([b"unseen"]))
+        error = await ask(socket, {"id": 4, "unsub": {"sid": 1}})
+        assert error["error"]["code"] == "unknown_subscription"
+
+
+async def test_credit_is_kept_exactly(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub(credit={"records": 0}))
+        await socket.send(json.dumps({"credit": {"sid": 1, "records": 3}}))
+        batch = (await receive(socket))["batch"]
+        assert (len(batch["records"]), batch["next_offset"]) == (3, 3)
+        # An answer that overtakes nothing proves that no batch was sent without credit.
+        assert "ok" in await ask(socket, {"id": 2, "auth": {"token": "x"}})
+        await socket.send(json.dumps({"credit": {"sid": 1, "records": 100}}))
+        batch = (await receive(socket))["batch"]
+        assert ([record["offset"] for record in batch["records"]], batch["next_offset"]) == ([3, 4, 5, 6, 7, 8, 9], 10)
+
+
+async def test_credit_in_bytes_cuts_batches(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub(credit={"records": 100, "bytes": 4}))
+        assert len((await receive(socket))["batch"]["records"]) == 2
+        assert "ok" in await ask(socket, {"id": 2, "auth": {"token": "x"}})
+        await socket.send(json.dumps({"credit": {"sid": 1, "bytes": 1}}))
+        assert len((await receive(socket))["batch"]["records"]) == 1, "one record may pass the limit"
+
+
+async def test_resume_goes_on_without_loss_or_repetition(serve: Serve) -> None:
+    seen: list[int] = []
+    resume: dict[str, int] = {}
+    async with serve() as served:
+        for credit in (3, 4, 100):
+            async with opened(served) as socket:
+                answer = await ask(socket, sub(resume=resume, credit={"records": credit}))
+                assert answer["ok"]["offsets"] == {"0": resume.get("0", 0), "1": 0}
+                batch = (await receive(socket))["batch"]
+                seen += [record["offset"] for record in batch["records"]]
+                resume[str(batch["partition"])] = batch["next_offset"]
+    assert seen == list(range(10))
+
+
+async def test_a_group_goes_on_where_it_committed_and_resume_wins(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub(group="g", credit={"records": 10}))
+        await receive(socket)
+        await ask(socket, {"id": 2, "commit": {"sid": 1, "offsets": {"0": 4}}})
+        answer = await ask(socket, sub(sid=2, group="g", credit={"records": 0}))
+        assert answer["ok"]["offsets"] == {"0": 4, "1": 0}
+        answer = await ask(socket, sub(sid=3, group="g", resume={"0": 7}, credit={"records": 0}))
+        assert answer["ok"]["offsets"] == {"0": 7, "1": 0}
+
+
+async def test_several_subscriptions_live_apart(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub(sid=1, credit={"records": 0}))
+        assert (await ask(socket, sub(sid=2, **{"from": "latest"})))["ok"]["offsets"]["0"] == 10
+        await log.append("t", 1, columns_of([b"new"]))
+        batch = (await receive(socket))["batch"]
+        assert (batch["sid"], batch["partition"], batch["records"][0]["value"]) == (2, 1, "new")
+
+
+async def test_starting_at_a_time(serve: Serve, log: FakeLog) -> None:
+    await log.append("t", 1, columns_of([b"old", b"new"], timestamps_us=[1000, 9_000_000]))
+    async with serve() as served, opened(served) as socket:
+        answer = await ask(socket, sub(**{"from": {"timestamp_ms": 5000}}))
+        assert answer["ok"]["offsets"] == {"0": 10, "1": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "status"),
+    [
+        ({"topic": "none"}, "unknown_topic", 404),
+        ({"topic": "__meta"}, "invalid_topic", 422),
+        ({"group": "\u0007"}, "invalid_request", 422),
+        ({"resume": {"9": 0}}, "unknown_partition", 404),
+        ({"resume": {"0": 99}}, "offset_out_of_range", 422),
+        ({"resume": {"1": 1}}, "offset_out_of_range", 422),
+    ],
+)
+async def test_subscriptions_that_cannot_open(serve: Serve, change: dict[str, Any], code: str, status: int) -> None:
+    async with serve() as served, opened(served) as socket:
+        answer = await ask(socket, sub(**change))
+        assert answer["id"] == 1
+        assert (answer["error"]["code"], answer["error"]["status"]) == (code, status)
+        assert "ok" in await ask(socket, sub()), "the sid is free again and the connection lives"
+
+
+async def test_resuming_what_is_gone_names_the_bounds(serve: Serve, log: FakeLog) -> None:
+    log.starts["t", 0] = 5
+    async with serve() as served, opened(served) as socket:
+        error = (await ask(socket, sub(resume={"0": 4})))["error"]
+        assert (error["status"], error["log_start_offset"], error["high_watermark"]) == (410, 5, 10)
+
+
+async def test_the_log_ends_a_subscription(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub())
+        await receive(socket)
+        log.fault = UnknownTopicError("deleted meanwhile")
+        async with log.appended:
+            log.appended.notify_all()
+        end = (await receive(socket))["end"]
+        assert (end["sid"], end["error"]["code"]) == (1, "unknown_topic")
+
+
+async def test_publishing(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        records = [{"value": "a", "partition": 1}, {"value": "b", "partition": 9}]
+        answer = await ask(socket, {"id": 5, "pub": {"topic": "t", "records": records}})
+        assert answer["ok"]["results"][0] == {"partition": 1, "offset": 0}
+        assert answer["ok"]["results"][1]["error"]["code"] == "unknown_partition"
+        log.fault = OverloadedError("busy")
+        answer = await ask(socket, {"id": 6, "pub": {"topic": "t", "records": records}})
+        assert (answer["id"], answer["error"]["status"], answer["error"]["retryable"]) == (6, 429, True)
+
+
+async def test_publishes_of_one_connection_keep_their_order(serve: Serve, log: FakeLog) -> None:
+    async with serve(ws_publishes_max=4) as served, opened(served) as socket:
+        for at in range(50):
+            message = {"id": at, "pub": {"topic": "t", "records": [{"value": str(at), "partition": 1}]}}
+            await socket.send(json.dumps(message))
+        answers = [await receive(socket) for _ in range(50)]
+        assert {answer["id"]: answer["ok"]["results"][0]["offset"] for answer in answers} == {
+            at: at for at in range(50)
+        }
+
+
+async def test_garbage_is_answered_and_the_connection_lives(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        for message in ("{", "[]", "null", "", "\x00", '{"id":1}', '{"credit":{"sid":1,"records":-1}}'):
+            assert (await ask(socket, message))["error"]["code"] == "invalid_request"
+        assert (await ask(socket, '{"credit":{"sid":9,"records":1}}'))["error"]["code"] == "unknown_subscription"
+        assert "ok" in await ask(socket, {"id": 1, "auth": {"token": "x"}})
+
+
+async def closing(socket: ClientConnection) -> int | None:
+    async with asyncio.timeout(20):
+        try:
+            while True:
+                await socket.recv()
+        except ConnectionClosed:
+            return socket.close_code
+
+
+async def test_binary_and_huge_messages_close(serve: Serve) -> None:
+    async with serve(ws_message_bytes_max=2048) as served:
+        async with opened(served) as socket:
+            await socket.send(b"\x00")
+            assert await closing(socket) == 1003
+        async with opened(served) as socket:
+            await socket.send("x" * 2049)
+            assert await closing(socket) == 1009
+
+
+async def metric(http: httpx.AsyncClient, line: str) -> None:
+    """Ask for the metrics until they have the line."""
+    async with asyncio.timeout(20):
+        while line not in (await http.get("/metrics")).text:
+            pass
+
+
+async def test_too_many_connections(serve: Serve) -> None:
+    async with serve(ws_connections_max=1) as served, opened(served) as first:
+        await ask(first, {"id": 1, "auth": {"token": "x"}})
+        async with opened(served) as second:
+            assert await closing(second) == 4429
+        assert "ok" in await ask(first, {"id": 1, "auth": {"token": "x"}})
+
+
+async def test_a_stop_closes_with_service_restart(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub())
+        await receive(socket)
+        stopping = asyncio.create_task(served.stop())
+        assert await closing(socket) == 1012
+        await stopping
+
+
+async def test_a_client_that_does_not_read_is_closed_as_slow(serve: Serve, log: FakeLog) -> None:
+    for _ in range(3):
+        await log.append("t", 0, columns_of([b"x" * 1_000_000] * 12))
+    async with (
+        serve(ws_slow_timeout_s=0.2) as served,
+        httpx.AsyncClient(base_url=served.http) as http,
+        opened(served, max_queue=1, max_size=None) as socket,
+    ):
+        await socket.send(json.dumps(sub(credit={"records": 1000})))
+        await metric(http, 'tidelog_gateway_websocket_closes_total{code="4408"} 1.0')
+        assert await closing(socket) == 4408
+
+
+async def test_nothing_is_left_behind(serve: Serve) -> None:
+    async with serve() as served, httpx.AsyncClient(base_url=served.http) as http:
+        async with opened(served) as socket:
+            await ask(socket, sub())
+            await metric(http, "tidelog_gateway_subscriptions 1.0")
+        await metric(http, "tidelog_gateway_websockets 0.0")
+        await metric(http, "tidelog_gateway_subscriptions 0.0")

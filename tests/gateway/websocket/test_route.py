@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.gateway.conftest import Serve
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from tidelog_gateway.websocket.route import origin_allowed
+
+OURS = [Subprotocol("tidelog.v1.json")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "expected"),
+    [
+        ("http://gateway:8080", [], True),
+        ("https://gateway:8080", [], True),
+        ("http://gateway", [], False),
+        ("http://evil.example", [], False),
+        ("http://gateway:8080.evil.example", [], False),
+        ("null", [], False),
+        ("", [], False),
+        ("file://gateway:8080", [], False),
+        ("https://app.example", ["https://app.example"], True),
+        ("https://app.example.evil", ["https://app.example"], False),
+        ("http://evil.example", ["*"], True),
+    ],
+)
+def test_origins(origin: str, allowed: list[str], expected: bool) -> None:  # a table of cases
+    assert origin_allowed(origin, host="gateway:8080", allowed=allowed) is expected
+
+
+async def refused(address: str, **options: Any) -> dict[str, Any]:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(address, **options):
+            raise AssertionError("the handshake went through")
+    response = caught.value.response
+    assert response.headers["Content-Type"] == "application/problem+json"
+    document: dict[str, Any] = json.loads(response.body)
+    assert document["status"] == response.status_code
+    assert document["request_id"]
+    return document
+
+
+async def test_handshakes_that_are_refused_say_why(serve: Serve) -> None:
+    async with serve() as served:
+        document = await refused(served.ws, subprotocols=OURS, origin=Origin("http://evil.example"))
+        assert (document["status"], document["code"]) == (403, "forbidden")
+        document = await refused(served.ws)
+        assert (document["status"], document["code"]) == (422, "invalid_request")
+        document = await refused(served.ws, subprotocols=[Subprotocol("other")])
+        assert document["status"] == 422
+        document = await refused(served.ws + "/elsewhere", subprotocols=OURS)
+        assert (document["status"], document["code"]) == (404, "not_found")
+
+
+async def test_pages_that_are_allowed(serve: Serve) -> None:
+    async with serve(allowed_origins=["https://app.example"]) as served:
+        for origin in ("https://app.example", served.http):
+            async with connect(served.ws, subprotocols=OURS, origin=Origin(origin)) as socket:
+                assert socket.subprotocol == OURS[0]
