@@ -17,7 +17,7 @@ from rich.console import Console
 from tidelog_loadtest import bench
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.product import FlushName
-from tidelog_loadtest.result import Result, table_of
+from tidelog_loadtest.result import Result, caption_of, table_of
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
 
@@ -119,7 +119,10 @@ def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bo
         documents = [result.document(environment) for result in results]
         sys.stdout.write(json.dumps(documents if flush is FlushChoice.BOTH else documents[0], indent=2) + "\n")
     else:
-        Console().print(table_of(results, environment))
+        console = Console()
+        for result in results:
+            console.print(table_of(result))
+        console.print(caption_of(environment), style="dim")
 
 
 async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:

@@ -1,12 +1,11 @@
 """One row of the benchmark: the product's figures, the probe's of the same call, and their ratio.
 
-`document` gives the keys of the JSON output, `table_of` the same for people. Throughputs are medians over the
-rounds; latencies are taken over all rounds together; CPU seconds are summed over the measured rounds.
+`document` gives the keys of the JSON output, `table_of` the same for people, `caption_of` where it was
+measured. Throughputs are medians over the rounds; latencies are taken over all rounds together; CPU seconds are summed over the measured rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -100,39 +99,59 @@ def _latency(latency: Latency | None) -> dict[str, float] | None:
     return None if latency is None else {name: round(value, 4) for name, value in asdict(latency).items()}
 
 
-def table_of(results: Sequence[Result], environment: Environment) -> Table:
-    """Return the results as a table: a row for the product, one for the probe, one for encoding alone."""
-    first = results[0]
+def table_of(result: Result) -> Table:
+    """Return a result as a table of figures, the product's beside the probe's; it fits 80 columns."""
+    runs = result.product.runs
     table = Table(
-        title=f"{first.benchmark}: {first.size_bytes}-byte values, {first.batch_records:,} records a batch, "
-        f"{len(first.product.runs)} rounds, {first.product.seconds:.1f} s",
-        caption=_caption(environment),
+        title=f"{result.benchmark}, flush={result.flush}: {result.size_bytes}-byte values, "
+        f"{result.batch_records:,} a batch, {len(runs)} rounds, {result.product.seconds:.1f} s",
+        min_width=60,
     )
-    for heading in ("flush", ""):
-        table.add_column(heading)
-    for heading in ("records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "CPU s/M records", "memory MiB"):
+    table.add_column("")
+    for heading in ("tidelog", "limit probe"):
         table.add_column(heading, justify="right")
     table.add_column("of the probe", justify="right", style="bold")
-    for result in results:
-        ratio = f"{result.ratio:.2f} x" if result.by_latency else f"{result.ratio:.0%}"
-        table.add_row(result.flush, "tidelog", *_cells(result.product), ratio)
-        table.add_row("", "limit probe", *_cells(result.probe), "")
-        if result.encode_records_per_s:
-            table.add_row("", "encoding alone", f"{result.encode_records_per_s:,.0f}", *[""] * 8)
+    ratio = f"{result.ratio:.0%}"
+    rates = [f"{median_rate(side.runs):,.0f}" for side in (result.product, result.probe)]
+    table.add_row("records/s", *rates, "" if result.by_latency else ratio)
+    table.add_row("MB/s", *(f"{median_mb_rate(side.runs):,.1f}" for side in (result.product, result.probe)))
+    mine, limit = (_latency_cells(side) for side in (result.product, result.probe))
+    for at, name in enumerate(("p50", "p99", "p99.9", "max")):
+        shown = f"{result.ratio:.1f} x" if result.by_latency and name == "p50" else ""
+        table.add_row(f"latency {name}, ms", mine[at], limit[at], shown)
+    table.add_section()
+    for label, cells in (("CPU s/M records", _cpu_cells), ("peak memory, MiB", _memory_cells)):
+        client, server = zip(cells(result.product), cells(result.probe), strict=True)
+        table.add_row(f"{label}: client", *client)
+        table.add_row(f"{label}: server", *server)
+    if result.encode_records_per_s:
         table.add_section()
+        table.add_row("encoding alone, records/s", f"{result.encode_records_per_s:,.0f}")
     return table
 
 
-def _cells(side: Side) -> list[str]:
+def _latency_cells(side: Side) -> list[str]:
     latency = latency_of(side.runs)
-    times = [f"{value:.3f}" for value in asdict(latency).values()] if latency else [""] * 4
+    return [f"{value:.3f}" for value in asdict(latency).values()] if latency else ["-"] * 4
+
+
+def _cpu_cells(side: Side) -> tuple[str, str]:
+    """Return the client's and the server's cell; a server that is not ours has none."""
     per_million = 1e6 / max(1, side.records)
-    cpu = "  ".join(f"{name} {seconds * per_million:.3f}" for name, seconds in side.cpu_s().items())
-    memory = "  ".join(f"{name} {used / _MIB:.0f}" for name, used in side.memory_bytes().items())
-    return [f"{median_rate(side.runs):,.0f}", f"{median_mb_rate(side.runs):,.1f}", *times, cpu, memory]
+    return _client_and_server({name: f"{seconds * per_million:.3f}" for name, seconds in side.cpu_s().items()})
 
 
-def _caption(environment: Environment) -> str:
+def _memory_cells(side: Side) -> tuple[str, str]:
+    return _client_and_server({name: f"{used / _MIB:.0f}" for name, used in side.memory_bytes().items()})
+
+
+def _client_and_server(cells: dict[str, str]) -> tuple[str, str]:
+    server = [cell for name, cell in cells.items() if name != "client"]
+    return cells["client"], server[0] if server else "-"
+
+
+def caption_of(environment: Environment) -> str:
+    """Return one line on what the figures were measured on."""
     return (
         f"{environment.cpu_count} CPUs ({environment.cpu_model}), load {environment.load_average_1m}; "
         f"{environment.file_system}, dirty limits {environment.dirty_background_ratio}/{environment.dirty_ratio} %; "

@@ -8,7 +8,7 @@ from rich.console import Console
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import Watch
 from tidelog_loadtest.measure import Run
-from tidelog_loadtest.result import Result, Side, table_of
+from tidelog_loadtest.result import Result, Side, caption_of, table_of
 
 ENVIRONMENT = Environment(2, "a processor", "6.1", "3.11", "ext4", 20, 10, 0.5)
 
@@ -34,8 +34,8 @@ def _side(name: str, rates: list[int], latency_ms: int) -> Side:
 
 
 def _result(*, by_latency: bool = False) -> Result:
-    product = _side("node", [1_000_000, 3_000_000, 2_000_000], 6)
-    probe = _side("probe", [4_000_000, 4_000_000, 9_000_000], 2)
+    product = _side("client", [1_000_000, 3_000_000, 2_000_000], 6)
+    probe = _side("client", [4_000_000, 4_000_000, 9_000_000], 2)
     return Result("produce", "never", 100, 4_000, product, probe, 7_000_000.0, by_latency)
 
 
@@ -44,8 +44,8 @@ def test_the_document_has_the_keys_that_are_promised() -> None:
     assert document["records_per_s"] == 2_000_000
     assert document["mb_per_s"] == 200.0
     assert document["latency_ms"] == {"p50": 6, "p99": 6, "p99_9": 6, "max": 6}
-    assert document["cpu_s"] == {"node": 3.0}
-    assert document["memory_bytes"] == {"node": 3 << 20}
+    assert document["cpu_s"] == {"client": 3.0}
+    assert document["memory_bytes"] == {"client": 3 << 20}
     assert document["probe_records_per_s"] == 4_000_000
     assert document["ratio"] == 0.5
     assert document["environment"]["file_system"] == "ext4"
@@ -55,10 +55,26 @@ def test_a_latency_result_compares_medians_of_time() -> None:
     assert _result(by_latency=True).ratio == 3.0
 
 
-def test_the_table_shows_both_sides_and_the_ratio() -> None:
+def _text(result: Result) -> str:
     file = io.StringIO()
-    console = Console(width=250, file=file)
-    console.print(table_of([_result()], ENVIRONMENT))
-    text = file.getvalue()
-    for part in ("2,000,000", "4,000,000", "7,000,000", "50%", "node 0.500", "limit probe", "ext4"):
+    Console(width=80, file=file).print(table_of(result))
+    return file.getvalue()
+
+
+def test_the_table_shows_both_sides_and_the_ratio_in_80_columns() -> None:
+    text = _text(_result())
+    for part in ("2,000,000", "4,000,000", "7,000,000", "50%", "limit probe", "0.500"):
         assert part in text, part
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+
+
+def test_a_latency_table_shows_times() -> None:
+    text = _text(_result(by_latency=True))
+    assert "3.0 x" in text
+    assert "%" not in text
+
+
+def test_the_caption_says_what_it_was_measured_on() -> None:
+    caption = caption_of(ENVIRONMENT)
+    for part in ("2 CPUs", "ext4", "10/20 %", "3.11"):
+        assert part in caption
