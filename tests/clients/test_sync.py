@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tests.clients.fake_node import Do, FakeNode, Refuse, running_fake_node
+
+from tidelog.errors import ClosedError, CorruptBatchError, InvalidRequestError, UnknownTopicError
+from tidelog.sync import Client
+from tidelog_proto import broker_pb2 as pb
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    """A fake node in a thread, so that the test may block."""
+    started: list[FakeNode] = []
+    ready, done = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        async with running_fake_node() as node:
+            started.append(node)
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(10)
+    yield started[0]
+    loops[0].call_soon_threadsafe(done.set)
+    thread.join()
+
+
+@pytest.fixture
+def client(node: FakeNode) -> Iterator[Client]:
+    with Client(f"127.0.0.1:{node.port}") as client:
+        yield client
+
+
+def test_topics_offsets_and_groups(client: Client) -> None:
+    client.connect()
+    assert client.create_topic("new", partitions=2).partition_count == 2
+    assert client.alter_topic("new", partitions=3).partition_count == 3
+    assert client.topic("new").name == "new"
+    assert [topic.name for topic in client.topics()] == ["new", "t", "wide"]
+    client.delete_topic("new")
+    with pytest.raises(UnknownTopicError):
+        client.topic("new")
+    assert client.list_offsets("t", "latest")[0].offset == 0
+    assert client.commit("g", "t", {0: 0})[0].next_offset == 0
+    assert [each.topic for each in client.committed("g")] == ["t"]
+    assert len(client.cluster_status().nodes) == 1
+
+
+def test_publish_and_fetch(node: FakeNode, client: Client) -> None:
+    with client.producer("t") as producer:
+        assert producer.send(b"a").offset == 0
+        pending = producer.enqueue(b"b")
+        assert pending.result(10).offset == 1
+        assert pending.done()
+        assert len(producer.send_many([b"c", b"d"])) == 2
+        assert producer.send_arrow(pa.table({"value": [b"e"]}))[0].offset == 4
+        producer.enqueue(b"f")
+    assert node.values("t") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert client.fetch("t", 0, 0).next_offset == 6
+
+
+def test_errors_reach_the_caller(node: FakeNode, client: Client) -> None:
+    node.script.append(Refuse(pb.CORRUPT_BATCH))
+    with pytest.raises(CorruptBatchError):
+        client.producer("t").send(b"x")
+    node.script.append(Do.DROP_AFTER)
+    assert client.producer("t").send(b"y").offset == 0
+
+
+def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
+    values = [b"%d" % number for number in range(10)]
+    client.producer("t").send_many(values[:6])
+    client.producer("t").send_many(values[6:])
+    with client.consumer("t", group="g") as consumer:
+        assert [next(consumer).value for _ in range(4)] == values[:4]
+        assert consumer.position() == {0: 4}
+        assert consumer.commit()[0].next_offset == 4
+        batches = consumer.batches()
+        assert next(batches).batch.values() == values[4:6]
+        assert next(batches).batch.values() == values[6:]
+        consumer.seek(0, 2)
+        assert next(consumer).value == b"2"
+    assert [each.next_offset for each in client.committed("g", "t")] == [4]
+    with client.consumer("t") as other, pytest.raises(InvalidRequestError):
+        other.commit()
+
+
+def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) -> None:
+    main = threading.get_ident()
+    with client.consumer("t") as consumer:
+        timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        timer.join()
+        client.producer("t").send(b"after")
+        assert next(consumer).value == b"after"
+
+
+def test_a_client_is_used_by_many_threads(node: FakeNode, client: Client) -> None:
+    producer = client.producer("t")
+    threads = [
+        threading.Thread(target=lambda: [producer.send(b"x") for _ in range(20)])
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(node.values("t")) == 100
+
+
+def test_a_closed_client_says_so_and_closes_twice(node: FakeNode) -> None:
+    client = Client(f"127.0.0.1:{node.port}")
+    client.topics()
+    client.close()
+    client.close()
+    with pytest.raises(ClosedError):
+        client.topics()
+
+
+def test_a_program_that_does_not_close_ends_cleanly_and_flushes(node: FakeNode) -> None:
+    program = (
+        "from tidelog.sync import Client\n"
+        f"client = Client('127.0.0.1:{node.port}')\n"
+        "producer = client.producer('t')\n"
+        "producer.enqueue(b'last words')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.values("t") == [b"last words"]
+
+
+def test_a_client_works_in_a_forked_child_only_if_made_there(node: FakeNode) -> None:
+    program = (
+        "import os, sys\n"
+        "from tidelog.sync import Client\n"
+        "from tidelog.errors import ForkedError\n"
+        f"client = Client('127.0.0.1:{node.port}')\n"
+        "client.topics()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        client.topics()\n"
+        "    except ForkedError:\n"
+        f"        with Client('127.0.0.1:{node.port}') as own:\n"
+        "            sys.exit(7 if len(own.topics()) == 2 else 8)\n"
+        "    sys.exit(9)\n"
+        "client.topics()\n"
+        "client.close()\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False, env=environment
+    )
+    assert (done.stdout.strip(), done.stderr) == ("7", "")
