@@ -59,7 +59,7 @@ def test_every_module_with_logic_has_its_test_file() -> None:
         for path in modules()
         if has_logic(path) and str(path.relative_to(ROOT)) not in EXEMPT and not expected_test(path).is_file()
     ]
-    assert not missing
+    assert not missing, "\n".join(missing)
 
 
 def test_every_exemption_is_still_needed() -> None:

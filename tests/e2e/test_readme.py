@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STARTED_ELSEWHERE = ("make demo\n", "make up\n")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True, slots=True)
