@@ -22,11 +22,11 @@ from tidelog.errors import (
     error_of,
     error_of_local,
 )
-from tidelog.frame_receiver import FrameReceiver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
-from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
+from tidelog_proto.receiver import FrameReceiver
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
@@ -54,7 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self.greeting = pb.HelloReply()
         self.lost = loop.create_future()
         self._loop = loop
-        self._receiver = FrameReceiver()
+        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
         self._correlation_id = 0
@@ -64,6 +64,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._waiting: list[asyncio.Future[None]] = []
         self._when_writable: list[Callable[[], None]] = []
+
+    def greeted(self, greeting: pb.HelloReply) -> None:
+        """The node has introduced itself: its frames may now have their full size."""
+        self.greeting = greeting
+        self._receiver.frame_bytes_max = FRAME_BYTES_MAX
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -292,9 +297,13 @@ async def connect(address: Address, *, client_id: str, software: str, timeout_s:
         bad = BadReplyError(f"{_name(address)} answered the greeting with something else")
         connection.close(bad)
         raise bad
-    connection.greeting = frame.envelope.hello_reply
-    connection._receiver.greeted()  # noqa: SLF001 - the second half of the constructor
+    connection.greeted(frame.envelope.hello_reply)
     return connection
+
+
+def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface
+    """Take every attachment: what a node sends is what this client asked for, bounded by its requests and credits."""
+    return True
 
 
 def _name(address: Address) -> str:

@@ -113,10 +113,7 @@ def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) 
 
 def test_a_client_is_used_by_many_threads(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
-    threads = [
-        threading.Thread(target=lambda: [producer.send(b"x") for _ in range(20)])
-        for _ in range(5)
-    ]
+    threads = [threading.Thread(target=lambda: [producer.send(b"x") for _ in range(20)]) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,0 +1,342 @@
+"""The lane against a model of a node: whatever is lost, refused or late, records are stored once and in order."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.backoff import Backoff
+from tidelog.errors import (
+    BatchTooLargeError,
+    ConnectionLostError,
+    CorruptBatchError,
+    DeliveryTimeoutError,
+    DuplicateOutOfWindowError,
+    OutcomeUnknownError,
+    OverloadedError,
+    ProducerFencedError,
+    SequenceGapError,
+    TidelogError,
+    UnknownProducerError,
+    error_of,
+)
+from tidelog.lane import Lane, LaneOptions
+from tidelog.loads import ColumnsLoad, LooseLoad
+from tidelog.outgoing import OutgoingBatch
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_proto.columns import columns_of
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+
+FAR = 1e9
+
+
+def lane_of(batch_bytes: int = 10, in_flight_max: int = 5) -> Lane:
+    options = LaneOptions(producer_id=5, batch_bytes=batch_bytes, in_flight_max=in_flight_max)
+    return Lane(0, options, backoff=Backoff(uniform=lambda: 0.0))
+
+
+def load_of(*values: bytes, deadline: float = FAR, size_bytes: int = 10) -> ColumnsLoad:
+    return ColumnsLoad(columns_of(values), partition=0, deadline=deadline, size_bytes=size_bytes)
+
+
+def send(lane: Lane, now: float = 0.0) -> OutgoingBatch:
+    batch = lane.next_to_send(now, 0)
+    assert batch is not None
+    return batch
+
+
+def filled(count: int) -> tuple[Lane, list[ColumnsLoad], list[OutgoingBatch]]:
+    """A lane with `count` batches of one record in flight."""
+    lane = lane_of()
+    loads = [load_of(b"%d" % number) for number in range(count)]
+    for load in loads:
+        lane.add(load)
+    return lane, loads, [send(lane) for _ in range(count)]
+
+
+def numbers(batch: OutgoingBatch) -> tuple[int, int]:
+    header = unpack_header(batch.encoded.header)
+    assert header.base_sequence == batch.base_sequence
+    return header.producer_epoch, header.base_sequence
+
+
+def test_the_first_batch_goes_at_once_and_the_next_gathers() -> None:
+    lane = lane_of(batch_bytes=100)
+    lane.add(load_of(b"a"))
+    first = send(lane)
+    lane.add(load_of(b"b"))
+    lane.add(load_of(b"c"))
+    assert lane.next_to_send(0.0, 0) is None
+    lane.acknowledged(first, 0, 0)
+    second = send(lane)
+    assert (second.count, second.base_sequence) == (2, 1)
+
+
+def test_full_batches_are_pipelined_up_to_the_bound() -> None:
+    lane, _, batches = filled(5)
+    lane.add(load_of(b"more"))
+    assert lane.next_to_send(0.0, 0) is None
+    # An answer out of turn does not lengthen the line: the oldest one must stay within the node's memory.
+    lane.acknowledged(batches[1], 1, 0)
+    assert lane.next_to_send(0.0, 0) is None
+    lane.acknowledged(batches[0], 0, 0)
+    assert send(lane).base_sequence == 5
+
+
+def test_loads_with_other_columns_are_not_joined() -> None:
+    lane = lane_of(batch_bytes=1000)
+    lane.add(load_of(b"a"))
+    lane.add(ColumnsLoad(columns_of([b"b"], keys=[b"k"]), partition=0, deadline=FAR, size_bytes=1))
+    first = send(lane)
+    lane.acknowledged(first, 0, 0)
+    assert (first.count, send(lane).count) == (1, 1)
+
+
+def test_loose_records_of_one_kind_join_the_open_load() -> None:
+    lane = lane_of(batch_bytes=100)
+    load = LooseLoad(partition=0, deadline=FAR, timestamped=False)
+    lane.add(load)
+    load.add(b"x", key=None, headers=None, tag=None, timestamp_us=None, size_bytes=60)
+    lane.grew(60)
+    assert lane.open_loose(40, timestamped=False) is load
+    assert lane.open_loose(41, timestamped=False) is None
+    assert lane.open_loose(1, timestamped=True) is None
+    assert (lane.gathers(40), lane.gathers(41)) == (True, False)
+    send(lane)
+    assert lane.open_loose(1, timestamped=False) is None
+    assert not lane.gathers(1)
+
+
+def test_a_retry_waits_for_the_others_and_sends_the_same_bytes_in_order() -> None:
+    lane, _, (first, second) = filled(2)
+    before = [first.encoded, second.encoded]
+    lane.failed(first, ConnectionLostError("gone"), now=1.0)
+    assert lane.next_to_send(FAR / 2, 0) is None, "the second is still in flight"
+    lane.failed(second, ConnectionLostError("gone"), now=1.0)
+    wake_at = lane.wake_at()
+    assert wake_at is not None
+    assert 1.0 < wake_at < 1.1
+    assert lane.next_to_send(1.0, 0) is None
+    assert [send(lane, wake_at), send(lane, wake_at)] == [first, second]
+    assert [first.encoded, second.encoded] == before
+
+
+def test_the_nodes_hint_is_honoured() -> None:
+    lane, _, (only,) = filled(1)
+    lane.failed(only, OverloadedError("full", retry_after_ms=700), now=1.0)
+    assert lane.wake_at() == pytest.approx(1.7)
+
+
+def test_behind_a_certain_hole_the_numbers_move_up() -> None:
+    lane, loads, (first, second, third) = filled(3)
+    lane.failed(first, CorruptBatchError("no"), now=0.0)
+    lane.failed(second, SequenceGapError("gap"), now=0.0)
+    lane.failed(third, SequenceGapError("gap"), now=0.0)
+    assert isinstance(loads[0].delivery.error, CorruptBatchError)
+    assert [numbers(send(lane)), numbers(send(lane))] == [(0, 0), (0, 1)]
+    lane.add(load_of(b"new"))
+    assert numbers(send(lane)) == (0, 2)
+
+
+def test_behind_a_certain_hole_late_copies_are_fenced_off_by_a_new_epoch() -> None:
+    lane, _, (first, second) = filled(2)
+    lane.failed(first, CorruptBatchError("no"), now=0.0)
+    lane.failed(second, ConnectionLostError("gone"), now=0.0)
+    assert numbers(send(lane, 10.0)) == (1, 0)
+
+
+def test_what_is_before_a_hole_is_settled_first() -> None:
+    lane, _, (first, second, third) = filled(3)
+    lane.failed(first, OverloadedError("busy"), now=0.0)
+    lane.failed(second, CorruptBatchError("no"), now=0.0)
+    lane.failed(third, SequenceGapError("gap"), now=0.0)
+    assert send(lane, 10.0) is first
+    assert lane.next_to_send(10.0, 0) is None
+    lane.acknowledged(first, 0, 0)
+    assert numbers(send(lane, 10.0)) == (0, 1)
+    assert third.base_sequence == 1
+
+
+def test_behind_an_uncertain_hole_what_is_in_doubt_fails_and_the_rest_goes_on() -> None:
+    lane, loads, (first, second, third) = filled(3)
+    lane.failed(first, ConnectionLostError("gone"), now=0.0)
+    lane.failed(second, ConnectionLostError("gone"), now=0.0)
+    lane.failed(third, OverloadedError("busy"), now=0.0)
+    assert send(lane, 10.0) is first
+    lane.failed(first, CorruptBatchError("no"), now=10.0)
+    after = send(lane, 20.0)
+    assert (after, numbers(after)) == (third, (1, 0))
+    assert isinstance(loads[0].delivery.error, OutcomeUnknownError)
+    assert isinstance(loads[1].delivery.error, OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("error", [UnknownProducerError("who"), SequenceGapError("gap")])
+def test_a_forgotten_producer_begins_a_new_epoch(error: TidelogError) -> None:
+    lane, loads, (first, second) = filled(2)
+    lane.failed(first, error, now=0.0)
+    lane.failed(second, ConnectionLostError("gone"), now=0.0)
+    assert numbers(send(lane, 10.0)) == (1, 0)
+    assert isinstance(loads[1].delivery.error, OutcomeUnknownError), "it could have been stored"
+
+
+def test_a_batch_stored_long_ago_uses_up_its_number() -> None:
+    lane, loads, (first, second) = filled(2)
+    lane.failed(first, DuplicateOutOfWindowError("old"), now=0.0)
+    lane.acknowledged(second, 9, 0)
+    assert isinstance(loads[0].delivery.error, DuplicateOutOfWindowError)
+    lane.add(load_of(b"next"))
+    assert numbers(send(lane)) == (0, 2)
+
+
+def test_a_fenced_producer_is_finished() -> None:
+    lane, loads, (first, second) = filled(2)
+    lane.failed(first, ProducerFencedError("newer"), now=0.0)
+    lane.failed(second, ProducerFencedError("newer"), now=0.0)
+    later = load_of(b"later")
+    lane.add(later)
+    assert lane.next_to_send(10.0, 0) is None
+    assert all(isinstance(load.delivery.error, ProducerFencedError) for load in [*loads, later])
+    assert lane.idle
+
+
+def test_deadlines() -> None:
+    lane = lane_of()
+    sent, queued = load_of(b"sent", deadline=5.0), load_of(b"queued", deadline=5.0, size_bytes=1)
+    lane.add(sent)
+    batch = send(lane)
+    lane.add(queued)
+    lane.expire(6.0)
+    assert isinstance(queued.delivery.error, DeliveryTimeoutError)
+    assert queued.delivery.error.definite
+    assert not sent.delivery.done, "what is in flight is answered, or times out"
+    lane.failed(batch, ConnectionLostError("gone"), now=6.0)
+    lane.expire(6.0)
+    assert isinstance(sent.delivery.error, DeliveryTimeoutError)
+    assert not sent.delivery.error.definite
+    assert (lane.idle, lane.unsettled_bytes) == (True, 0)
+
+
+def test_what_does_not_encode_fails_without_using_up_a_number() -> None:
+    lane = lane_of()
+    large, small = load_of(b"x" * (17 << 20)), load_of(b"ok")
+    lane.add(large)
+    lane.add(small)
+    assert numbers(send(lane)) == (0, 0)
+    assert isinstance(large.delivery.error, BatchTooLargeError)
+    assert not small.delivery.done
+
+
+def test_unsettled_lists_what_has_no_outcome() -> None:
+    lane, loads, (first, _) = filled(2)
+    queued = load_of(b"q")
+    lane.add(queued)
+    lane.acknowledged(first, 0, 0)
+    assert lane.unsettled() == [loads[1], queued]
+    assert lane.flying == 1
+
+
+# ------------------------------------------------------------------------------------------- the model of a node
+
+
+class Network:
+    """A node's partition behind a network that may keep copies of what it carried and deliver them later."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.table = ProducerTable()
+        self.log: list[int] = []
+        self.late: list[tuple[OutgoingBatch, bytes, list[int]]] = []
+
+    def store(self, header_bytes: bytes, values: list[int]) -> int:
+        """Judge and store as a node does; return the base offset.
+
+        Raises:
+            ProtocolError: refused.
+        """
+        header = unpack_header(header_bytes)
+        known = self.table.check(header)
+        if known is not None:
+            return known.base_offset
+        header = header._replace(base_offset=len(self.log))
+        self.table.apply(header)
+        self.log.extend(values)
+        return header.base_offset
+
+    def deliver_late(self) -> None:
+        """A copy from a connection that the client has given up arrives after all."""
+        _, header, values = self.late.pop(0)
+        with contextlib.suppress(ProtocolError):  # nobody listens to the answer
+            self.store(header, values)
+
+    def carry(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
+        """Decide the fate of one attempt."""
+        fate = self.random.random()
+        if fate < 0.45:
+            self._answer(lane, batch, values, now)
+        elif fate < 0.6:
+            with contextlib.suppress(ProtocolError):  # the answer is lost
+                self.store(batch.encoded.header, values)
+            lane.failed(batch, ConnectionLostError("answer lost"), now)
+        elif fate < 0.75:
+            self.late.append((batch, batch.encoded.header, values))
+            lane.failed(batch, ConnectionLostError("request delayed"), now)
+        elif fate < 0.9:
+            lane.failed(batch, OverloadedError("busy"), now)
+        elif fate < 0.97:
+            lane.failed(batch, CorruptBatchError("refused"), now)
+        else:
+            # The node forgets its producers. It may not while somebody is in doubt about a batch numbered 0: that one
+            # would be stored again, which is why nodes remember thousands of producers.
+            if not self.late and all(each.base_sequence or not each.maybe_stored for each in lane._line):
+                self.table = ProducerTable()
+            lane.failed(batch, OverloadedError("restarting"), now)
+
+    def _answer(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
+        try:
+            base_offset = self.store(batch.encoded.header, values)
+        except ProtocolError as error:
+            lane.failed(batch, error_of(error.to_message()), now)
+        else:
+            lane.acknowledged(batch, base_offset, 0)
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 30), in_flight_max=st.integers(1, 5))
+@settings(max_examples=150, deadline=None)
+def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count: int, in_flight_max: int) -> None:
+    network = Network(seed)
+    lane = lane_of(in_flight_max=in_flight_max)
+    loads = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
+    number_of = {id(load): number for number, load in enumerate(loads)}
+    waiting = list(loads)
+    flying: list[tuple[OutgoingBatch, list[int]]] = []
+    now = 0.0
+    while waiting or not lane.idle:
+        now += network.random.random()
+        for load in waiting[: network.random.randrange(4)]:
+            lane.add(waiting.pop(waiting.index(load)))
+        while (batch := lane.next_to_send(now, 0)) is not None:
+            flying.append((batch, [number_of[id(load)] for load in batch.loads]))
+        # Answers of one connection come in order; a break hits everything behind it at once.
+        while flying and network.random.random() < 0.8:
+            batch, values = flying.pop(0)
+            network.carry(lane, batch, values, now)
+        while network.late and network.random.random() < 0.3:
+            network.deliver_late()
+        assert now < 3000.0, "every record has an outcome some time after its deadline"
+    stored = [number for number in network.log if number >= 0]
+    assert len(stored) == len(set(stored)), "stored twice"
+    acknowledged = [number for number, load in enumerate(loads) if load.delivery.error is None]
+    assert [number for number in stored if number in set(acknowledged)] == acknowledged, "lost or out of order"
+    for number, load in enumerate(loads):
+        assert load.delivery.done
+        error = load.delivery.error
+        if error is None:
+            assert network.log[load.delivery.base_offset] == number
+        elif error.definite:
+            assert number not in network.log, "called definite, and stored"
+    assert lane.unsettled_bytes == 0
