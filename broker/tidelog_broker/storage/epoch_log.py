@@ -119,15 +119,11 @@ class EpochLog:
             StorageFailedError: the disk does not read or write.
         """
         recovered = recover_epoch(disk.fs, directory, sealed_end_offset=sealed_end_offset)
-        if recovered.last is None:
-            log = cls(disk, directory, sealed=recovered.sealed, active=None, segment_bytes=segment_bytes)
-        elif recovered.damage is None:
-            active = _reopen(disk, recovered.last, segment_bytes=segment_bytes, writable=True)
-            log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
-        else:
-            active = _reopen(disk, recovered.last, segment_bytes=segment_bytes, writable=False)
-            log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
-            log.damage = recovered.damage
+        active = None
+        if recovered.last is not None:
+            active = _reopen(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)
+        log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
+        log.damage = recovered.damage
         return log
 
     # ------------------------------------------------------------------------------------ what it is

@@ -34,6 +34,7 @@ from crc32c import crc32c
 
 from tidelog_broker.storage.filesystem import File
 from tidelog_broker.storage.segment import FORMAT_VERSION, LayoutError
+from tidelog_proto.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
 INDEX_HEADER_BYTES: Final = 64
@@ -131,25 +132,40 @@ def pack_index(index: Index, *, nonce: int, end: SegmentEnd) -> bytes:
     return bytes(head) + body
 
 
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """What an index file says of itself and its segment."""
+
+    count: int
+    end: SegmentEnd
+    entries_crc: int
+
+
+def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
+    """Read the header of an index file.
+
+    Raises:
+        LayoutError: it is short, damaged, or of another segment.
+    """
+    if len(data) < INDEX_HEADER_BYTES:
+        raise LayoutError("the index is shorter than its header")
+    magic, version, found_nonce, count, offset, position, digest, entries_crc, crc = _HEADER.unpack_from(data)
+    if magic != INDEX_MAGIC or version != FORMAT_VERSION or crc != crc32c(memoryview(data)[: INDEX_HEADER_BYTES - 4]):
+        raise LayoutError("the index's header is damaged")
+    if found_nonce != nonce:
+        raise LayoutError("the index belongs to another segment")
+    return IndexHeader(count, SegmentEnd(offset, position, digest), entries_crc)
+
+
 def load_index(file: File, *, nonce: int) -> tuple[Index, SegmentEnd]:
     """Map an index file and check it.
 
     Raises:
         LayoutError: it is short, damaged, or of another segment: rebuild it.
     """
-    if file.size() < INDEX_HEADER_BYTES:
-        raise LayoutError("the index is shorter than its header")
-    view = file.map()
-    magic, version, found_nonce, count, end_offset, end_position, end_digest, body_crc, crc = _HEADER.unpack_from(view)
-    if magic != INDEX_MAGIC or version != FORMAT_VERSION or crc != crc32c(view[: INDEX_HEADER_BYTES - 4]):
-        raise LayoutError("the index's header is damaged")
-    if found_nonce != nonce:
-        raise LayoutError("the index belongs to another segment")
-    body = view[INDEX_HEADER_BYTES:]
-    if len(body) != count * ENTRY_BYTES or crc32c(body) != body_crc:
+    header = parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=nonce)
+    body = file.map()[INDEX_HEADER_BYTES:]
+    if len(body) != header.count * ENTRY_BYTES or crc32c(body) != header.entries_crc:
         raise LayoutError("the index's entries are short or damaged")
     entries = body.cast("q")
-    return (
-        Index(entries[0::3], entries[1::3], entries[2::3]),
-        SegmentEnd(end_offset, end_position, end_digest),
-    )
+    return Index(entries[0::3], entries[1::3], entries[2::3]), header.end

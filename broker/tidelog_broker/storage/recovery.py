@@ -16,7 +16,7 @@ What is kept is synced before anyone sees it, because after a kill it may lie in
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tidelog_broker.storage.active_segment import write_index
 from tidelog_broker.storage.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.filesystem import File, FileSystem
 from tidelog_broker.storage.scan import SegmentScan, Tail, examine_tail, read_segment_header, scan_segment
-from tidelog_broker.storage.sealed_segment import SealedSegment, try_load_index
+from tidelog_broker.storage.sealed_segment import SealedSegment, peek_index_end, try_load_index
 from tidelog_broker.storage.segment import (
     NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
@@ -149,8 +149,26 @@ def _sealed_by_next(segment: _Found, following: SegmentHeader) -> SealedSegment:
     )
 
 
+def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
+    """Take all segments but the last by the headers behind them; an index that says otherwise tells of a hole."""
+    recovered = Recovered()
+    for segment, following in pairwise(found):
+        sealed = _sealed_by_next(segment, following.header)
+        end = peek_index_end(fs, segment.path, segment.header)
+        if end is not None and (end.offset, end.digest) != (sealed.end_offset, sealed.end_digest):
+            reason = f"it does not meet the segment at offset {sealed.end_offset}"
+            synced_offset = found[-1].header.synced_offset
+            recovered.sealed.append(replace(sealed, end_offset=end.offset, end_digest=end.digest))
+            recovered.damage = Damage(segment.path, end.position, end.offset, synced_offset, reason)
+            return recovered
+        recovered.sealed.append(sealed)
+    return recovered
+
+
 def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Recovered:
-    recovered = Recovered([_sealed_by_next(a, b.header) for a, b in pairwise(found)])
+    recovered = _trusted(fs, found)
+    if recovered.damage is not None:
+        return recovered
     last = found[-1]
     loaded = try_load_index(fs, last.path, last.header)
     if loaded is not None and loaded[1].offset == end_offset:
@@ -170,7 +188,9 @@ def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Rec
 def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) -> Recovered:
     synced_offset = found[-1].header.synced_offset
     start = max((i for i, segment in enumerate(found) if segment.header.base_offset <= synced_offset), default=0)
-    recovered = Recovered([_sealed_by_next(a, b.header) for a, b in pairwise(found[: start + 1])])
+    recovered = _trusted(fs, found[: start + 1])
+    if recovered.damage is not None:
+        return recovered
     walked: list[Path] = []
     for number in range(start, len(found)):
         segment = found[number]

@@ -9,7 +9,7 @@ from tidelog_broker.storage.active_segment import write_index
 from tidelog_broker.storage.disk import Disk, OpenSegment
 from tidelog_broker.storage.errors import DamagedError
 from tidelog_broker.storage.filesystem import File, FileSystem
-from tidelog_broker.storage.index import Index, SegmentEnd, load_index
+from tidelog_broker.storage.index import INDEX_HEADER_BYTES, Index, SegmentEnd, load_index, parse_index_header
 from tidelog_broker.storage.scan import scan_segment
 from tidelog_broker.storage.segment import LayoutError, SegmentHeader, index_path
 
@@ -70,6 +70,20 @@ def try_load_index(fs: FileSystem, segment: Path, header: SegmentHeader) -> tupl
     file = fs.open_readonly(path)
     try:
         return load_index(file, nonce=header.nonce)
+    except LayoutError:
+        return None
+    finally:
+        file.close()
+
+
+def peek_index_end(fs: FileSystem, segment: Path, header: SegmentHeader) -> SegmentEnd | None:
+    """Read only where a segment's index file says that it ends; None when it does not say."""
+    path = index_path(segment)
+    if not fs.exists(path):
+        return None
+    file = fs.open_readonly(path)
+    try:
+        return parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=header.nonce).end
     except LayoutError:
         return None
     finally:

@@ -18,7 +18,7 @@ from tidelog_proto.header import Buffer
 SECTOR_BYTES = 512
 
 
-class PowerCut(Exception):
+class PowerCutError(Exception):
     """The machine is off: every further operation raises this, too."""
 
 
@@ -173,7 +173,7 @@ class SimDisk:
 
     def check_power(self) -> None:
         if self.is_off:
-            raise PowerCut
+            raise PowerCutError
 
     def step(self, operation: str, path: Path) -> None:
         self.check_power()
@@ -183,7 +183,7 @@ class SimDisk:
                 # As far as the page cache is concerned the write may have happened, in any part.
                 torn()
             self.is_off = True
-            raise PowerCut
+            raise PowerCutError
         self.steps += 1
         error = self.fail(operation, path)
         if error is not None:

@@ -10,38 +10,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID, append, batch, needed, read_all, stamp
-from tests.broker.storage.sim_disk import PowerCut, SimDisk
+from tests.broker.storage.build import append, batch, needed, read_all, stamp
+from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, index_path, padded, segment_path
-
-EPOCH = HOME / "epoch-00000000"
-
-
-def new_disk() -> SimDisk:
-    sim = SimDisk()
-    sim.make_dir(HOME)
-    sim.root.sync()
-    return sim
-
-
-def create(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> EpochLog:
-    return EpochLog.create(
-        Disk(fs=sim),
-        EPOCH,
-        topic_id=TOPIC_ID,
-        partition=PARTITION,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=segment_bytes,
-    )
-
-
-def reopen(sim: SimDisk, *, sealed_end_offset: int | None = None) -> EpochLog:
-    return EpochLog.open(Disk(fs=sim), EPOCH, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
 
 
 class Story:
@@ -88,7 +62,7 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(seed: int, a
     story = Story(Random(seed), always=always)
     for cut in cuts:
         story.sim.cut_at = story.sim.steps + cut
-        with suppress(PowerCut):
+        with suppress(PowerCutError):
             story.write_some(groups=20)
         story.recover()
     story.write_some(groups=3)
@@ -101,7 +75,7 @@ def test_a_power_cut_at_each_single_step() -> None:
     for cut in range(steps.sim.steps):
         story = Story(Random(1), always=True)
         story.sim.cut_at = cut
-        with suppress(PowerCut):
+        with suppress(PowerCutError):
             story.write_some(groups=12)
         story.recover()
 
@@ -112,12 +86,12 @@ def test_a_power_cut_during_recovery_is_recovered_from(seed: int) -> None:
     random = Random(seed)
     story = Story(random, always=False)
     story.sim.cut_at = story.sim.steps + random.randint(1, 50)
-    with suppress(PowerCut):
+    with suppress(PowerCutError):
         story.write_some(groups=20)
     for cut in range(random.randint(1, 6)):
         story.sim = story.sim.power_cut(random)
         story.sim.cut_at = cut
-        with suppress(PowerCut):
+        with suppress(PowerCutError):
             reopen(story.sim)
     story.recover()
 

@@ -1,0 +1,45 @@
+"""Fresh logs on a simulated disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID
+from tests.broker.storage.sim_disk import SimDisk
+
+from tidelog_broker.storage.disk import Disk
+from tidelog_broker.storage.epoch_log import EpochLog
+from tidelog_broker.storage.partition_log import PartitionLog
+
+EPOCH = HOME / "epoch-00000000"
+
+
+def new_disk() -> SimDisk:
+    sim = SimDisk()
+    sim.make_dir(HOME)
+    sim.root.sync()
+    return sim
+
+
+def create(
+    sim: SimDisk, directory: Path = EPOCH, *, segment_bytes: int = SEGMENT_BYTES, epoch: int = 0, start_offset: int = 0
+) -> EpochLog:
+    return EpochLog.create(
+        Disk(fs=sim),
+        directory,
+        topic_id=TOPIC_ID,
+        partition=PARTITION,
+        epoch=epoch,
+        start_offset=start_offset,
+        segment_bytes=segment_bytes,
+    )
+
+
+def reopen(sim: SimDisk, *, sealed_end_offset: int | None = None) -> EpochLog:
+    return EpochLog.open(Disk(fs=sim), EPOCH, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
+
+
+def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> PartitionLog:
+    return PartitionLog.open(
+        Disk(fs=sim), HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
+    )

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tidelog_broker.storage.errors import (
+    DamagedError,
+    DiskFullError,
+    LimboError,
+    StorageError,
+    StorageFailedError,
+    is_disk_full,
+)
+from tidelog_proto import broker_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DiskFullError("x"), pb.DISK_FULL),
+        (StorageFailedError("x"), pb.STORAGE_FAILED),
+        (DamagedError("x"), pb.LIMBO),
+        (LimboError("x"), pb.LIMBO),
+    ],
+)
+def test_every_storage_error_travels_as_its_code(error: StorageError, code: pb.ErrorCode) -> None:
+    assert error.to_message().code == code
+    assert error.to_message().message == "x"
+
+
+def test_damage_names_file_and_byte() -> None:
+    assert "/a/b.seg is damaged at byte 77: why" in DamagedError.at(Path("/a/b.seg"), 77, "why").message
+
+
+def test_what_counts_as_a_full_disk() -> None:
+    assert is_disk_full(OSError(errno.ENOSPC, ""))
+    assert is_disk_full(OSError(errno.EDQUOT, ""))
+    assert not is_disk_full(OSError(errno.EIO, ""))

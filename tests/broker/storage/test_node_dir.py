@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.sim_disk import PowerCutError
+
+from tidelog_broker.storage import node_dir
+from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.node_dir import NONCE_BITS, open_node_dir
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tidelog_broker.storage.node_dir import open_node_dir
+directory = open_node_dir(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_new_directory_is_made_and_keeps_its_identity(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    first = open_node_dir(path)
+    first.close()
+    second = open_node_dir(path)
+    assert (second.node_id, second.cluster_id) == (first.node_id, first.cluster_id)
+    assert second.incarnation >> NONCE_BITS == (first.incarnation >> NONCE_BITS) + 1 == 2
+    assert second.partitions.is_dir()
+    assert second.meta_journal.parent == second.fences.parent
+    assert second.meta_journal.parent.is_dir()
+    second.close()
+    second.close()
+
+
+def test_a_name_may_be_given_once(tmp_path: Path) -> None:
+    open_node_dir(tmp_path / "d", node_id="alpha").close()
+    assert json.loads((tmp_path / "d" / "node.json").read_text())["node_id"] == "alpha"
+    open_node_dir(tmp_path / "d", node_id="alpha").close()
+    with pytest.raises(NodeDirError, match="belongs to the node 'alpha', not to 'beta'"):
+        open_node_dir(tmp_path / "d", node_id="beta")
+
+
+def test_another_process_holds_the_lock(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(NodeDirLockedError, match=f"id {holder.pid};"):
+            open_node_dir(tmp_path)
+        holder.kill()
+    open_node_dir(tmp_path).close()
+
+
+def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(NodeDirError, match=r"thesis\.tex"):
+        open_node_dir(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
+    with pytest.raises(NodeDirError, match="not a directory"):
+        open_node_dir(tmp_path / "thesis.tex")
+
+
+def change(path: Path, **fields: object) -> None:
+    record = json.loads((path / "node.json").read_text())
+    (path / "node.json").write_text(json.dumps({**record, **fields}))
+
+
+def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    change(tmp_path, format_version=2)
+    before = (tmp_path / "node.json").read_bytes()
+    with pytest.raises(NodeDirError, match="format version 2, this build reads 1"):
+        open_node_dir(tmp_path)
+    assert (tmp_path / "node.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cluster_id": "abc"}, {"cluster_id": "00"}, {"boot_counter": 0}, {"boot_counter": "x"}, {"node_id": ""}]
+)
+def test_damaged_fields_are_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+    open_node_dir(tmp_path).close()
+    change(tmp_path, **fields)
+    with pytest.raises(NodeDirError, match="damaged"):
+        open_node_dir(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_damaged_record_is_refused(tmp_path: Path, content: bytes) -> None:
+    open_node_dir(tmp_path).close()
+    (tmp_path / "node.json").write_bytes(content)
+    with pytest.raises(NodeDirError, match="damaged"):
+        open_node_dir(tmp_path)
+
+
+def test_a_lost_part_is_refused(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    (tmp_path / "meta").rmdir()
+    with pytest.raises(NodeDirError, match="meta"):
+        open_node_dir(tmp_path)
+
+
+def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_id = tmp_path / "boot_id"
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id)
+    path = tmp_path / "data"
+
+    def reopened(boot: str, *, clean: bool) -> bool:
+        boot_id.write_text(boot + "\n")
+        directory = open_node_dir(path)
+        if clean:
+            directory.mark_clean()
+        directory.close()
+        return directory.machine_rebooted
+
+    assert not reopened("one", clean=False)
+    assert not reopened("one", clean=False)
+    assert reopened("two", clean=True)
+    assert not reopened("three", clean=False)
+    assert reopened("four", clean=False)
+
+
+def test_power_cuts_never_lose_or_repeat_an_incarnation() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim)
+        first.close()
+        sim.cut_at = sim.steps + cut
+        seen = [first.incarnation >> NONCE_BITS]
+        with suppress(PowerCutError):
+            second = open_node_dir(path, fs=sim)
+            seen.append(second.incarnation >> NONCE_BITS)
+            second.mark_clean()
+            break
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)))
+        assert again.node_id == first.node_id
+        assert again.incarnation >> NONCE_BITS > max(seen)
+    else:
+        raise AssertionError("it never opened")
+
+
+def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            open_node_dir(Path("/home/data"), fs=sim)
+            break
+        open_node_dir(Path("/home/data"), fs=sim.power_cut(Random(cut))).close()
+    else:
+        raise AssertionError("it never opened")

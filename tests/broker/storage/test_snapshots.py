@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.broker.storage.build import HOME
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.sim_disk import PowerCutError
+
+from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.snapshots import ProducerSnapshot, load_snapshot, save_snapshot
+
+
+def snapshot(offset: int) -> ProducerSnapshot:
+    return ProducerSnapshot(epoch=1, offset=offset, digest=9, payload=b"p" * offset)
+
+
+def fail_writes(number: int, operation: str, path: Path) -> OSError | None:
+    return OSError(number, "no") if operation == "write" else None
+
+
+def test_the_newest_is_loaded_and_two_are_kept() -> None:
+    sim = new_disk()
+    assert load_snapshot(sim, HOME) is None
+    for offset in (5, 70, 800):
+        save_snapshot(sim, HOME, snapshot(offset))
+    assert load_snapshot(sim, HOME) == snapshot(800)
+    assert len(sim.list_dir(HOME)) == 2
+
+
+def test_a_spoiled_one_gives_way_to_the_one_before() -> None:
+    sim = new_disk()
+    save_snapshot(sim, HOME, snapshot(5))
+    save_snapshot(sim, HOME, snapshot(70))
+    newest = sim.files(HOME, ".snap")[-1]
+    content = bytes(sim.node(newest).current)
+    for at in [*range(40), 48, len(content) - 1]:
+        sim.node(newest).current = bytearray(content)
+        sim.node(newest).current[at] ^= 1
+        assert load_snapshot(sim, HOME) == snapshot(5)
+    for cut in range(len(content)):
+        sim.node(newest).current = bytearray(content[:cut])
+        assert load_snapshot(sim, HOME) == snapshot(5)
+
+
+def test_power_cuts_leave_the_old_or_the_new_one() -> None:
+    for cut in range(20):
+        sim = new_disk()
+        save_snapshot(sim, HOME, snapshot(5))
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            save_snapshot(sim, HOME, snapshot(70))
+            break
+        assert load_snapshot(sim.power_cut(Random(cut)), HOME) in (snapshot(5), snapshot(70))
+    else:
+        raise AssertionError("it was never saved")
+
+
+def test_a_full_and_a_broken_disk_are_told_apart() -> None:
+    sim = new_disk()
+    for number, kind in ((errno.ENOSPC, DiskFullError), (errno.EIO, StorageFailedError)):
+        sim.fail = partial(fail_writes, number)
+        with pytest.raises(kind):
+            save_snapshot(sim, HOME, snapshot(5))
+    sim.fail = lambda what, path: None
+    save_snapshot(sim, HOME, snapshot(5))
+    assert load_snapshot(sim, HOME) == snapshot(5)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch
+from tests.broker.storage.logs import new_disk, open_partition
+from tests.broker.storage.sim_disk import SimDisk
+
+from tidelog_broker.storage.errors import NodeDirError
+from tidelog_broker.storage.partition_log import partition_dir_name
+from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
+
+DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
+
+
+def filled() -> SimDisk:
+    sim = new_disk()
+    log = open_partition(sim)
+    for epoch in range(2):
+        log.start_epoch(epoch, log.end_offset)
+        for number in range(12):
+            append(log, [batch(b"x" * 800, records=2, timestamp_us=number)], epoch=epoch)
+            log.sync()
+    log.close()
+    return sim
+
+
+def walk(sim: SimDisk, path: Path = HOME) -> list[SegmentReport]:
+    before = {name: bytes(sim.node(name).current) for name in all_files(sim, HOME)}
+    reports = list(verify(sim, path))
+    assert before == {name: bytes(sim.node(name).current) for name in all_files(sim, HOME)}
+    assert sim.open_files == 0
+    return reports
+
+
+def all_files(sim: SimDisk, path: Path) -> list[Path]:
+    found: list[Path] = []
+    for name in sim.list_dir(path):
+        found += all_files(sim, path / name) if sim.is_dir(path / name) else [path / name]
+    return found
+
+
+def messages(reports: list[SegmentReport]) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.message) for report in reports for finding in report.findings]
+
+
+def test_sound_files_give_a_report_each_and_no_finding() -> None:
+    sim = filled()
+    reports = walk(sim)
+    assert messages(reports) == []
+    assert all(report.is_sound for report in reports)
+    assert [report.base_offset for report in reports][1:] == [report.end_offset for report in reports][:-1]
+    assert sum(report.records for report in reports) == 48
+    assert {(report.topic, report.partition) for report in reports} == {("events", PARTITION)}
+    assert {report.epoch for report in reports} == {0, 1}
+    assert reports[-1].max_timestamp_us == 11
+
+
+def test_any_level_may_be_walked() -> None:
+    sim = filled()
+    count = len(walk(sim))
+    assert len(walk(sim, DIRECTORY)) == count
+    epoch = DIRECTORY / "epoch-00000001"
+    assert 0 < len(walk(sim, epoch)) < count
+    (report,) = walk(sim, sim.files(epoch, ".seg")[0])
+    assert report.epoch == 1
+    with pytest.raises(NodeDirError, match="does not exist"):
+        walk(sim, HOME / "nowhere")
+    sim.make_dir(HOME / "empty")
+    with pytest.raises(NodeDirError, match="no Tidelog data"):
+        walk(sim, HOME / "empty")
+
+
+def test_rot_torn_tails_and_notes_are_told_apart() -> None:
+    sim = filled()
+    segments = sim.files(DIRECTORY / "epoch-00000001", ".seg")
+    sim.node(segments[0]).current[300] ^= 1
+    reports = walk(sim)
+    assert {severity for severity, _ in messages(reports)} == {"damage"}
+    assert sum(not report.is_sound for report in reports) == 2
+
+    sim = filled()
+    node = sim.node(segments[-1])
+    end = inspect_segment(sim, segments[-1]).used_bytes
+    node.write(end, b"garbage")
+    assert messages(walk(sim)) == [("torn", messages(walk(sim))[0][1])]
+
+    sim = filled()
+    sim.node(sim.files(DIRECTORY / "epoch-00000000", ".idx")[0]).current[70] ^= 1
+    assert messages(walk(sim)) == [("note", "the index does not check; it is rebuilt when needed")]
+
+
+def test_a_bad_header_a_hole_and_a_stranger_are_damage() -> None:
+    sim = filled()
+    segments = sim.files(DIRECTORY / "epoch-00000000", ".seg")
+    sim.node(segments[1]).current[0] ^= 1
+    assert any("magic" in message for _, message in messages(walk(sim)))
+
+    sim = filled()
+    sim.unlink(segments[1])
+    assert any("ends at" in message for _, message in messages(walk(sim)))
+
+    sim = filled()
+    other = DIRECTORY.with_name(partition_dir_name("events", TOPIC_ID, PARTITION + 1))
+    sim.rename(DIRECTORY, other)
+    assert all("directory of partition 4" in message for _, message in messages(walk(sim)))
+    assert messages(walk(sim))
