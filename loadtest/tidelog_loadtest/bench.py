@@ -25,12 +25,13 @@ from tidelog_loadtest.result import Result, Side
 from tidelog_loadtest.stand import Stand, stand
 from tidelog_proto.limits import MIB, PRODUCER_IN_FLIGHT_BATCHES_MAX
 
-WARM_UP_BATCHES: Final = 200
 ENCODE_SECONDS: Final = 0.5
 READ_BYTES: Final = 4 * MIB
 """About what the consumer fetches at a time."""
 
-Measured = Callable[[], Awaitable[Run]]
+ProductRound = Callable[[], Awaitable[Run]]
+ProbeRound = Callable[[Run], Awaitable[Run]]
+"""Is given the product's run, to do the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,11 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
                 budget = plan.budget(plan.batch_records)
                 return await product.produce_run(client, topic, batches, batch_bytes, budget, window=plan.window)
 
-        async def probe_round() -> Run:
+        async def probe_round(mine: Run) -> Run:
             await probe_client.reset(where.probe_port)
-            budget = plan.budget(plan.batch_records)
-            return await probe_client.append_run(where.probe_port, payloads, budget, window=plan.window)
+            same = Budget(batches=mine.batches)
+            return await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
 
-        async with product.own_topic(client, flush) as topic:
-            warm_up = Budget(batches=WARM_UP_BATCHES)
-            await product.produce_run(client, topic, batches, batch_bytes, warm_up, window=plan.window)
         mine, limit = await _in_turns(plan, where, product_round, probe_round)
     return Result("produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s)
 
@@ -107,11 +105,9 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
         async def product_round() -> Run:
             return await product.consume_run(client, topic, stored.records)
 
-        async def probe_round() -> Run:
+        async def probe_round(_: Run) -> Run:
             return await probe_client.read_run(where.probe_port, read_bytes=read_bytes)
 
-        await product_round()
-        await probe_round()
         mine, limit = await _in_turns(plan, where, product_round, probe_round)
     return Result("consume", flush, plan.size_bytes, plan.batch_records, mine, limit, 0.0)
 
@@ -133,10 +129,9 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
         async def product_round() -> Run:
             return await product.latency_run(client, topic, value, plan.budget(1))
 
-        async def probe_round() -> Run:
-            return await probe_client.append_run(where.probe_port, payloads, plan.budget(1), window=1)
+        async def probe_round(mine: Run) -> Run:
+            return await probe_client.append_run(where.probe_port, payloads, Budget(batches=mine.batches), window=1)
 
-        await product.latency_run(client, topic, value, Budget(batches=WARM_UP_BATCHES))
         mine, limit = await _in_turns(plan, where, product_round, probe_round)
     return Result("latency", flush, plan.size_bytes, 1, mine, limit, 0.0, by_latency=True)
 
@@ -156,15 +151,22 @@ async def _running(plan: Plan, flush: FlushName, payload_bytes: int) -> AsyncIte
         yield where, client
 
 
-async def _in_turns(plan: Plan, where: Stand, product_round: Measured, probe_round: Measured) -> tuple[Side, Side]:
-    """Run the rounds, product and probe alternating, each under a watch of the processes that it uses."""
+async def _in_turns(
+    plan: Plan, where: Stand, product_round: ProductRound, probe_round: ProbeRound
+) -> tuple[Side, Side]:
+    """Run the rounds, product and probe alternating, each under a watch of the processes that it uses.
+
+    A whole round of each goes before, unmeasured: code and caches get warm, and so does the memory that the pages of
+    the files come from (on a virtual machine the first touch of a page may cost several copies of it). For the same
+    reason a round of the probe moves as many batches as the product's round before it, not as many as it can.
+    """
+    await probe_round(await product_round())
     mine, limit = Side([], []), Side([], [])
     for _ in range(plan.rounds):
-        for side, pids, measured in (
-            (mine, where.product_pids, product_round),
-            (limit, where.probe_pids, probe_round),
-        ):
-            async with Watch(pids) as watch:
-                side.runs.append(await measured())
-            side.watches.append(watch)
+        async with Watch(where.product_pids) as watch:
+            mine.runs.append(await product_round())
+        mine.watches.append(watch)
+        async with Watch(where.probe_pids) as watch:
+            limit.runs.append(await probe_round(mine.runs[-1]))
+        limit.watches.append(watch)
     return mine, limit

@@ -1,7 +1,8 @@
 """One row of the benchmark: the product's figures, the probe's of the same call, and their ratio.
 
-`document` gives the keys of the JSON output, `table_of` the same for people, `caption_of` where it was
-measured. Throughputs are medians over the rounds; latencies are taken over all rounds together; CPU seconds are summed over the measured rounds.
+`document` gives the keys of the JSON output, `table_of` the same for people, `caption_of` where it was measured.
+Throughputs are medians over the rounds; latencies are taken over all rounds together; CPU seconds are summed over
+the measured rounds.
 """
 
 from __future__ import annotations
