@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog_broker.budget import Budget
@@ -72,12 +73,16 @@ class Connection(asyncio.BufferedProtocol):
         self.greeted = False
         self.client_id = ""
         self.pumps: dict[int, Pump] = {}
+        self.closed_listeners: set[Callable[[], None]] = set()
+        """Called when the client is gone, for work that would otherwise wait for it."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this connection that reads."""
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
         self._budget = Budget(server.settings.connection_in_flight_bytes)
         self._requests = 0
+        self._arriving_bytes: int | None = None
+        """The attachment of the frame that is admitted and not yet whole."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
@@ -102,9 +107,14 @@ class Connection(asyncio.BufferedProtocol):
                 timer.cancel()
         self._transport = None
         self._writable.set()
+        if self._arriving_bytes is not None:
+            self._give_back(self._arriving_bytes)
+            self._arriving_bytes = None
         for pump in self.pumps.values():
             pump.stop()
         self.pumps.clear()
+        for listener in list(self.closed_listeners):
+            listener()
         self.server.closed(self)
         if exc is not None:
             log.debug("connection of %r lost: %s", self.client_id, exc)
@@ -117,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take received bytes and dispatch the requests that are whole."""
         try:
             for frame in self._receiver.received(nbytes):
+                self._arriving_bytes = None
                 self.server.dispatch(Request(self, frame))
                 if self._transport is None:
                     return
@@ -168,16 +179,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: list[memoryview]) -> None:
         """Answer a request and give its share of the budgets back."""
-        self.send(envelope, attachments)
+        try:
+            self.send(envelope, attachments)
+        except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()), [])
         self.release(request)
 
     def release(self, request: Request) -> None:
         """Give a request's share of the budgets back."""
         size_bytes = len(request.attachment)
         request.attachment = memoryview(b"")
-        self._requests -= 1
-        self._budget.give_back(size_bytes)
-        self.server.budget.give_back(size_bytes)
+        self._give_back(size_bytes)
         self._balance_reading()
 
     def send(self, envelope: pb.Envelope, attachments: list[memoryview]) -> None:
@@ -200,9 +212,16 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close once what was sent has left."""
+        """Close once what was sent has left, or the client has taken nothing of it for too long."""
         if self._transport is not None:
             self._transport.close()
+            if self._stall_timer is None:
+                self._watch_stall()
+
+    def cut_off(self) -> None:
+        """Close now, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- inside ----------------------------------------------------------------------------------------
 
@@ -220,18 +239,26 @@ class Connection(asyncio.BufferedProtocol):
         self._requests += 1
         self._budget.take(attachment_bytes)
         self.server.budget.take(attachment_bytes)
+        self._arriving_bytes = attachment_bytes
         return True
 
+    def _give_back(self, size_bytes: int) -> None:
+        self._requests -= 1
+        self._budget.give_back(size_bytes)
+        self.server.budget.give_back(size_bytes)
+
     def _balance_reading(self) -> None:
-        """Read from the client only while there is room for what it may send."""
+        """Read from the client only while there is room for what it may send. What has begun to come is let in:
+        its memory is taken, and nothing else would ever finish it.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         settings = self.server.settings
-        wanted = (
-            self._writable.is_set()
-            and self._requests < settings.requests_in_flight
+        has_room = (
+            self._requests < settings.requests_in_flight
             and self._budget.in_flight_bytes < settings.connection_in_flight_bytes
         )
+        wanted = self._writable.is_set() and (has_room or self._arriving_bytes is not None)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:

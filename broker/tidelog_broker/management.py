@@ -24,6 +24,9 @@ HEARTBEAT_MS_MAX: Final = 5_000
 
 _TIMEOUT_S: Final = 5
 
+_POLL_S: Final = 0.05
+"""How often the server looks whether it is to stop: the node's own stop waits for that."""
+
 
 class Health:
     """What the two threads share: a heartbeat from the loop and the node's own word."""
@@ -69,7 +72,9 @@ class Management:
             OSError: the port is in use.
         """
         self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="management", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="management", daemon=True
+        )
         self._thread.start()
         return int(self._server.server_port)
 
