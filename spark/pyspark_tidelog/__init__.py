@@ -20,9 +20,11 @@ from __future__ import annotations
 from pyspark_tidelog.errors import DataLossError, OptionError, TidelogSourceError
 from pyspark_tidelog.java import JavaError
 from pyspark_tidelog.local import local_spark
+from pyspark_tidelog.source import DefaultSource
 
 __all__ = [
     "DataLossError",
+    "DefaultSource",
     "JavaError",
     "OptionError",
     "TidelogSourceError",

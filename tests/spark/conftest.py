@@ -1,0 +1,85 @@
+"""One Spark and one node for all tests that are marked `spark`, and a PATH without any Java for some."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tidelog import local_spark
+from tidelog.sync import Client
+
+READY_TIMEOUT_S = 60
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let pass what Spark itself warns of, in its own modules, about the machine's pandas."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+            )
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the tests' own, as a process."""
+
+    address: str
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    data = tmp_path_factory.mktemp("node")
+    command = [sys.executable, "-m", "tidelog_cli", "node", "--data", str(data / "data")]
+    with (data / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--management-port", "0"],
+            env={**os.environ, "TIDELOG_NODE_RETENTION_INTERVAL_MS": "50"},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (data / "log").read_text()
+        ready = json.loads(line)
+        assert ready["event"] == "ready"
+        yield Node(f"127.0.0.1:{ready['port']}")
+    finally:
+        process.terminate()
+        process.wait(READY_TIMEOUT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[Client]:
+    with Client(node.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_spark("tests", memory_mb=768)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def path_without_java(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a PATH on which every program is, except a Java."""
+    directory = tmp_path_factory.mktemp("bin")
+    for place in os.get_exec_path():
+        for program in sorted(Path(place).glob("*")) if Path(place).is_dir() else []:
+            if program.name != "java" and not (directory / program.name).exists():
+                (directory / program.name).symlink_to(program)
+    return str(directory)
