@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_right
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_proto.batch import RecordBatch
+
+_ZERO: Final[Any] = pa.scalar(0, pa.int64())
 
 
 class BatchReader:
@@ -55,7 +57,7 @@ class BatchReader:
 
 def payload_sizes(columns: pa.RecordBatch) -> pa.Array[Any]:
     """Return each record's payload in bytes (int64): key, value, tag, names and values of headers."""
-    total: Any = pa.repeat(pa.scalar(0, pa.int64()), columns.num_rows)
+    total: Any = pa.repeat(_ZERO, columns.num_rows)
     for name in ("key", "value", "tag"):
         if name in columns.schema.names:
             total = pc.add(total, _lengths(columns.column(name)))
@@ -65,7 +67,7 @@ def payload_sizes(columns: pa.RecordBatch) -> pa.Array[Any]:
 
 
 def _lengths(array: Any) -> Any:
-    return pc.fill_null(pc.binary_length(array).cast(pa.int64()), 0)
+    return pc.fill_null(pc.binary_length(array).cast(pa.int64()), _ZERO)
 
 
 def _header_sizes(lists: Any) -> Any:
@@ -73,7 +75,7 @@ def _header_sizes(lists: Any) -> Any:
     pairs = lists.flatten()
     flat = pc.add(_lengths(pairs.field("key")), _lengths(pairs.field("value")))
     running = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(flat)])
-    counts = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), 0)
+    counts = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), _ZERO)
     ends = pc.cumulative_sum(counts)
     return pc.subtract(running.take(ends), running.take(pc.subtract(ends, counts)))
 

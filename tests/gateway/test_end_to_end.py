@@ -6,10 +6,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.conftest import process
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -231,3 +233,25 @@ async def test_service(http: httpx.AsyncClient) -> None:
     assert (await http.get("/readyz")).json()["status"] == "ready"
     assert (await http.get("/docs")).status_code == 200
     assert "tidelog_gateway_requests_total" in (await http.get("/metrics")).text
+
+
+def test_a_gateway_outlives_its_node(tmp_path: Path) -> None:
+    """While the node is away the answer is 503; when it is back everything works, and nothing was lost."""
+    data = str(tmp_path / "data")
+    with process("node", "--data", data, "--port", "0", "--management-port", "0") as (node, ready):
+        port = str(ready["port"])
+        with process("gateway", "--bootstrap", f"127.0.0.1:{port}", "--http-port", "0") as (_, gateway):
+            address = f"http://127.0.0.1:{gateway['http_port']}"
+            assert httpx.post(f"{address}/v1/topics", json={"name": "kept"}).status_code == 201
+            body = {"records": [{"value": "before"}]}
+            assert httpx.post(f"{address}/v1/topics/kept/records", json=body).status_code == 200
+            node.kill()
+            node.wait()
+            away = httpx.get(f"{address}/readyz", timeout=20)
+            assert (away.status_code, away.json()["retryable"]) == (503, True)
+            with process("node", "--data", data, "--port", port, "--management-port", "0"):
+                body = {"records": [{"value": "after"}]}
+                response = httpx.post(f"{address}/v1/topics/kept/records", json=body, timeout=60)
+                assert response.json() == {"results": [{"partition": 0, "offset": 1}]}
+                found = httpx.get(f"{address}/v1/topics/kept/partitions/0/records", timeout=60).json()
+                assert [record["value"] for record in found["records"]] == ["before", "after"]

@@ -34,7 +34,7 @@ async def receive(socket: ClientConnection) -> Any:
         return json.loads(await socket.recv())
 
 
-def sub(sid: int = 1, **more: Any) -> dict[str, Any]:
+def sub(*, sid: int = 1, **more: Any) -> dict[str, Any]:
     return {"id": 1, "sub": {"sid": sid, "topic": "t", "from": "earliest", "credit": {"records": 100}, **more}}
 
 
@@ -120,7 +120,7 @@ async def test_several_subscriptions_live_apart(serve: Serve, log: FakeLog) -> N
 async def test_starting_at_a_time(serve: Serve, log: FakeLog) -> None:
     await log.append("t", 1, columns_of([b"old", b"new"], timestamps_us=[1000, 9_000_000]))
     async with serve() as served, opened(served) as socket:
-        answer = await ask(socket, sub(**{"from": {"timestamp_ms": 5000}}))
+        answer = await ask(socket, {"id": 1, "sub": {**sub()["sub"], "from": {"timestamp_ms": 5000}}})
         assert answer["ok"]["offsets"] == {"0": 10, "1": 1}
 
 

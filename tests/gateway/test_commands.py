@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from tests.gateway.conftest import STOP_TIMEOUT_S, process
+from typer.testing import CliRunner
+
+from tidelog_gateway.commands import register
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    register(app)
+
+    @app.command()
+    def other() -> None:
+        """Make the gateway a sub-command, as it is in `tidelog`."""
+
+    return app
+
+
+def test_settings_that_cannot_be_used_are_usage_errors(app: typer.Typer, tmp_path: Path) -> None:
+    runner = CliRunner()
+    result = runner.invoke(app, ["gateway", "--http-port", "99999"])
+    assert result.exit_code == 2
+    assert "gateway.http_port (from the command line)" in result.output
+    config = tmp_path / "tidelog.toml"
+    config.write_text("[gateway]\nhtpp_port = 1\n")
+    result = runner.invoke(app, ["gateway", "--config", str(config)])
+    assert result.exit_code == 2
+    assert "did you mean http_port?" in result.output
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_process_with_success(number: signal.Signals) -> None:
+    with process("gateway", "--bootstrap", "127.0.0.1:1", "--http-port", "0") as (started, ready):
+        address = f"http://127.0.0.1:{ready['http_port']}"
+        assert httpx.get(f"{address}/livez").status_code == 200
+        assert httpx.get(f"{address}/readyz", timeout=20).status_code == 503, "no node is needed to start"
+        started.send_signal(number)
+        assert started.wait(STOP_TIMEOUT_S) == 0
+
+
+@pytest.mark.e2e
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with process("gateway", "--bootstrap", "127.0.0.1:1", "--http-port", "0") as (_, ready):
+        command = [sys.executable, "-m", "tidelog_cli", "gateway", "--http-port", str(ready["http_port"])]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert re.fullmatch(r"tidelog gateway: cannot listen on 127\.0\.0\.1:\d+: Address already in use\n", second.stderr)

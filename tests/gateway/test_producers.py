@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+from tests.gateway.fake_log import FakeClient, FakeLog, FakeProducer
+
+from tidelog.client import Client
+from tidelog.errors import ConnectionLostError
+from tidelog_gateway.producers import Producers
+
+
+@pytest.fixture
+def producers(log: FakeLog) -> Producers:
+    return Producers(cast(Client, FakeClient(log)), limit=2, delivery_timeout_s=1)
+
+
+async def used(producers: Producers, topic: str) -> FakeProducer:
+    async with producers.use(topic) as producer:
+        assert not cast(Any, producer).closed
+        return cast(Any, producer)  # type: ignore[no-any-return] # what the fake client made
+
+
+async def test_one_producer_a_topic(producers: Producers, log: FakeLog) -> None:
+    assert await used(producers, "a") is await used(producers, "a")
+    assert await used(producers, "a") is not await used(producers, "b")
+    assert log.producers == 2
+
+
+async def test_the_longest_unused_gives_way(producers: Producers) -> None:
+    first, second = await used(producers, "a"), await used(producers, "b")
+    await used(producers, "a")
+    await used(producers, "c")
+    assert (first.closed, second.closed, len(producers)) == (False, True, 2)
+
+
+async def test_one_in_use_is_closed_by_its_last_user(producers: Producers) -> None:
+    async with producers.use("a") as outer:
+        kept = cast(Any, outer)
+        async with producers.use("a"):
+            await producers.forget("a")
+            assert not kept.closed
+        assert not kept.closed
+        assert await used(producers, "a") is not kept, "newcomers get a fresh one"
+    assert kept.closed
+
+
+async def test_forgetting_what_is_not_there_is_nothing(producers: Producers) -> None:
+    await producers.forget("a")
+    assert len(producers) == 0
+
+
+async def test_closing_closes_all_and_logs_what_was_lost(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = await used(producers, "a"), await used(producers, "b")
+
+    async def fail() -> None:
+        raise ConnectionLostError("gone")
+
+    monkeypatch.setattr(first, "close", fail)
+    with caplog.at_level(logging.WARNING):
+        await producers.close()
+    assert second.closed
+    assert "closing the producer of a: gone" in caplog.text
