@@ -158,8 +158,7 @@ class Lane:
             if self.flying or now < self._retry_at:
                 return None
             self._recovering = False
-        if not self._settle_head():
-            return None
+        self._settle_head()
         for batch in self._line:
             if batch.state is State.DROPPED:
                 return None
@@ -304,16 +303,16 @@ class Lane:
             error = unknown
         self._fail(batch.loads, error)
 
-    def _settle_head(self) -> bool:
-        """Close holes that have reached the head of the line; False while that has to wait for answers."""
+    def _settle_head(self) -> None:
+        """Close holes that have reached the head of the line."""
         if self._fenced is not None:
             self.fail_all(self._fenced)
         while (self._line and self._line[0].state is State.DROPPED) or self._forgotten:
-            if self.flying:
-                return False
+            # Whatever makes a hole makes the lane recover, and that waits for all answers; batches are sent again in
+            # order, so behind a hole at the head nothing has left yet.
+            assert not self.flying
             self._close_hole()
             self._advance()
-        return True
 
     def _close_hole(self) -> None:
         """Give the line behind a hole (or all of it, when the producer was forgotten) new numbers."""

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from tidelog.errors import UnknownTopicError
+from tidelog.metadata import Metadata
+from tidelog_proto import broker_pb2 as pb
+
+HERE = ("127.0.0.1", 7400)
+
+
+def reply(owner: str, epoch: int, topic_id: bytes = b"1" * 16) -> pb.MetadataReply:
+    return pb.MetadataReply(
+        nodes=[pb.NodeInfo(node_id="a", host="ha", port=1), pb.NodeInfo(node_id="b", host="hb", port=2)],
+        topics=[
+            pb.TopicInfo(
+                name="t", topic_id=topic_id, partitions=[pb.PartitionInfo(partition=0, owner=owner, epoch=epoch)]
+            )
+        ],
+    )
+
+
+def test_owners_are_found() -> None:
+    metadata = Metadata()
+    assert metadata.owner_address("t", 0) is None
+    assert metadata.merge(reply("a", 0), HERE) == {}
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+    assert metadata.owner_address("t", 1) is None
+    assert metadata.addresses() == [("ha", 1), ("hb", 2)]
+    assert metadata.name_of(b"1" * 16) == "t"
+
+
+def test_an_older_epoch_does_not_move_an_owner_back() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("a", 2), HERE)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.merge(reply("a", 4), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_another_id_is_another_topic_whatever_its_epochs() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("a", 0, b"2" * 16), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_a_topic_with_an_error_is_forgotten_and_reported() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0), HERE)
+    gone = pb.MetadataReply(topics=[pb.TopicInfo(name="t", error=pb.Error(code=pb.UNKNOWN_TOPIC, message="no"))])
+    errors = metadata.merge(gone, HERE)
+    assert isinstance(errors["t"], UnknownTopicError)
+    assert metadata.topic("t") is None
+
+
+def test_a_node_without_an_address_is_where_the_answer_came_from() -> None:
+    metadata = Metadata()
+    answer = reply("a", 0)
+    answer.nodes[0].host = ""
+    answer.nodes[0].port = 0
+    metadata.merge(answer, HERE)
+    assert metadata.owner_address("t", 0) == HERE
