@@ -15,6 +15,7 @@ import typer
 import uvloop
 
 from tidelog_broker.config import NodeSettings
+from tidelog_broker.log_commands import log_app
 from tidelog_broker.node import Node
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.node_dir import open_node_dir
@@ -27,6 +28,7 @@ EXIT_USAGE = 2
 def register(app: typer.Typer) -> None:
     """Add the broker's commands to `tidelog`."""
     app.command("node")(node)
+    app.add_typer(log_app, name="log")
 
 
 def node(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 from tidelog_broker.storage.workers import IoWorkers
@@ -23,21 +22,42 @@ class Offload:
     def __init__(self, workers: IoWorkers, loop: asyncio.AbstractEventLoop) -> None:
         self._workers = workers
         self._loop = loop
+        self._pending = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no work is on its way: whoever finds this on the loop may do a little work itself, in order."""
+        return self._pending == 0
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return what it returns or raise what it raises."""
-        return await asyncio.wrap_future(self._workers.submit(key, lambda: work(*args, **kwargs)), loop=self._loop)
+        future = asyncio.wrap_future(self._workers.submit(key, work, *args, **kwargs), loop=self._loop)
+        self._pending += 1
+        future.add_done_callback(self._called)
+        # Shielded: work that has been handed over is done to its end, whoever stops waiting for it.
+        return await asyncio.shield(future)
+
+    def _called(self, _: asyncio.Future[Any]) -> None:
+        self._pending -= 1
 
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the worker of `key`; `done(result, error)` is called on the loop."""
 
-        def finished(future: Future[T]) -> None:
-            error = future.exception()
-            result = None if error is not None else future.result()
-            self._post(done, result, error)
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as caught:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+                error = caught
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._finish, done, result, error)
 
-        self._workers.submit(key, work).add_done_callback(finished)
+        self._pending += 1
+        self._workers.post(key, run)
 
-    def _post(self, callback: Callable[..., None], *args: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *args)
+    def _finish(
+        self, done: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
+    ) -> None:
+        self._pending -= 1
+        done(result, error)

@@ -17,7 +17,7 @@ from tidelog_broker.pipeline import Pending
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import split_attachment
-from tidelog_proto.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.header import BatchHeader, Flags, claimed_uncompressed_length
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, PUBLISH_TIMEOUT_MS_DEFAULT
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.verify import verify_batch
@@ -110,8 +110,7 @@ def _writable(node: Node, entry: pb.PublishEntry) -> Partition:
 
 def _submit(node: Node, partition: Partition, data: memoryview, settle: partial[None]) -> None:
     """Verify a batch here or on a worker, and queue it in its place either way."""
-    header = unpack_header(data)
-    if max(header.uncompressed_length, header.body_length) <= VERIFY_INLINE_BYTES:
+    if max(claimed_uncompressed_length(data), len(data)) <= VERIFY_INLINE_BYTES:
         partition.pipeline.submit(Pending(data, _verified(data), settle))
         return
     pending = Pending(data, None, settle)

@@ -43,8 +43,6 @@ class IoWorkers:
             WorkersFullError: too much is waiting.
             RuntimeError: after `close`.
         """
-        number = key % len(self._queues)
-        work = self._queues[number]
         future: Future[T] = Future()
 
         def run() -> None:
@@ -57,6 +55,17 @@ class IoWorkers:
             else:
                 future.set_result(result)
 
+        self.post(key, run)
+        return future
+
+    def post(self, key: int, run: Callable[[], None]) -> None:
+        """Run `run`, which must not raise, as `submit` does but without a future: for the hot path.
+
+        Raises:
+            WorkersFullError, RuntimeError: as `submit`.
+        """
+        number = key % len(self._queues)
+        work = self._queues[number]
         if work.qsize() >= self._pending_max:
             raise WorkersFullError(f"{self._pending_max} pieces of work wait for a thread of {self._name!r}")
         with self._lock:
@@ -67,7 +76,6 @@ class IoWorkers:
                 self._threads[number] = thread
                 thread.start()
             work.put(run)
-        return future
 
     def close(self) -> None:
         """Take no more work, finish what was submitted, end the threads."""
