@@ -248,8 +248,9 @@ class Connection(asyncio.BufferedProtocol):
         self.server.budget.give_back(size_bytes)
 
     def _balance_reading(self) -> None:
-        """Read from the client only while there is room for what it may send. What has begun to come is let in:
-        its memory is taken, and nothing else would ever finish it.
+        """Read from the client only while there is room for what it may send.
+
+        What has begun to come is let in: its memory is taken, and nothing else would ever finish it.
         """
         if self._transport is None or self._transport.is_closing():
             return

@@ -148,6 +148,8 @@ class Partition:
     def _not_activated(self, error: ProtocolError) -> None:
         """Answer whoever waited. A full disk may have room later; damage and a failed disk stay."""
         self._activation = None
+        if self.refusal is not None:
+            return  # deleted meanwhile: the files were taken away under the take-over
         if error.code == pb.STORAGE_FAILED:
             self.pipeline.refuse(error)
             self.failed(error)
@@ -183,13 +185,13 @@ class Partition:
     def appended(self, group: Group, *, seconds: float) -> None:
         """A group is durable here: feed the ring, wake who waits, count."""
         metrics = self.node.metrics
-        records = 0
-        for header, data in zip(group.headers, group.batches, strict=True):
-            self.node.rings.push(self.ring, RingEntry(header.base_offset, header.end_offset, header.record_count, data))
-            records += header.record_count
-        metrics.records_in.inc(records)
+        metrics.records_in.inc(sum(header.record_count for header in group.headers))
         metrics.bytes_in.inc(group.size_bytes)
         metrics.append_seconds.observe(seconds)
+        if self.refusal is not None:
+            return  # deleted meanwhile: nobody reads it, and nothing may reach its files any more
+        for header, data in zip(group.headers, group.batches, strict=True):
+            self.node.rings.push(self.ring, RingEntry(header.base_offset, header.end_offset, header.record_count, data))
         self._high_watermark_gauge.set(self.high_watermark)
         self._batches_since_snapshot += len(group.batches)
         if self._batches_since_snapshot >= PRODUCER_SNAPSHOT_BATCHES:
@@ -259,8 +261,16 @@ class Partition:
         limit = self.high_watermark
         if offset >= limit:
             return []
-        read = await self.node.readers.call(self.io_key, self.log.read, offset, bytes_max, limit_offset=limit)
+        try:
+            read = await self.node.readers.call(self.io_key, self.log.read, offset, bytes_max, limit_offset=limit)
+        except ProtocolError as error:
+            raise self._why(error) from error
         return read.batches
+
+    def _why(self, error: ProtocolError) -> ProtocolError:
+        """Return why a read failed: the log was closed under it when its topic was deleted."""
+        gone = self.refusal is not None and self.refusal.code != pb.LIMBO
+        return self.refusal if gone and self.refusal is not None else error
 
     def wake(self) -> None:
         """Tell everybody who waits that there may be something new."""
@@ -273,7 +283,10 @@ class Partition:
         Raises:
             ProtocolError: as `read_log`.
         """
-        offset = await self.node.readers.call(self.io_key, self.log.find_by_time, timestamp_us)
+        try:
+            offset = await self.node.readers.call(self.io_key, self.log.find_by_time, timestamp_us)
+        except ProtocolError as error:
+            raise self._why(error) from error
         if offset is None or offset >= self.high_watermark:
             return None
         for buffer in await self.read_log(offset, 1):
@@ -311,6 +324,7 @@ class Partition:
     def refuse(self, error: ProtocolError) -> None:
         """Serve no more: deleted, in limbo or failed."""
         self.refusal = error
+        self._cancel_sync()
         self.pipeline.refuse(error)
         self.wake()
 
@@ -321,16 +335,23 @@ class Partition:
         self.wake()
         self.node.storage_failed(self.name, error)
 
+    def _cancel_sync(self) -> None:
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
+
     async def remove(self) -> None:
         """Delete everything of a deleted topic's partition."""
         await self.offload.call(self.io_key, self.log.delete)
+
+    def hide(self) -> None:
+        """Take the gauges away, before a new topic of the same name brings its own."""
         for gauge in (self.node.metrics.high_watermark, self.node.metrics.log_start, self.node.metrics.partition_bytes):
             gauge.remove(*self._labels)
 
     async def close(self) -> None:
         """Write the producer snapshot, sync what is not, close the files."""
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
-        if self.refusal is None or self.refusal.code == pb.SHUTTING_DOWN:
+        self._cancel_sync()
+        if self.refusal is None:
             self.save_producers()
         await self.offload.call(self.io_key, self.log.close)

@@ -95,6 +95,7 @@ class Partitions:
         error = ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted")
         for partition in partitions:
             partition.refuse(error)
+            partition.hide()
             self._node.rings.forget(partition.ring)
         if partitions:
             self._node.spawn(self._remove(record, partitions), f"remove the data of {record.name}")

@@ -85,9 +85,10 @@ class GroupOffsets:
         return [record for key, record in sorted(self._records.items()) if key.group == group]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Drop the positions on a deleted topic."""
-        for key in [key for key in self._records if key.topic_id == topic_id]:
-            del self._records[key]
+        """Drop the positions on a deleted topic, those that are on their way included."""
+        for positions in (self._records, self._pending):
+            for key in [key for key in positions if key.topic_id == topic_id]:
+                del positions[key]
 
     def records(self) -> Iterator[pb.OffsetRecord]:
         """Yield everything that stands: a snapshot."""

@@ -52,8 +52,10 @@ async def commit(node: Node, request: Request) -> None:
     await node.offsets_log.write_offsets(records)
     for key, result in results:
         standing = node.groups.get(key)
-        assert standing is not None, "a commit that was written is applied"
-        _fill(result, standing)
+        if standing is None:
+            result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
+        else:
+            _fill(result, standing)
     request.reply(pb.Envelope(commit_reply=reply))
 
 

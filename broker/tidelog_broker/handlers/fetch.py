@@ -50,6 +50,7 @@ async def fetch(node: Node, request: Request) -> None:
     deadline = node.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
     partitions = _listen(node, asked.entries, woken)
+    request.connection.closed_listeners.add(woken.set)
     try:
         while True:
             woken.clear()
@@ -66,6 +67,7 @@ async def fetch(node: Node, request: Request) -> None:
                 async with asyncio.timeout(left_s):
                     await woken.wait()
     finally:
+        request.connection.closed_listeners.discard(woken.set)
         for partition in partitions:
             partition.listeners.discard(woken.set)
 

@@ -2,7 +2,7 @@
 
 Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
 and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
-a time, until the position has caught up with the ring. Both are addressed by offset and both end at the
+a time per connection, until the position has caught up with the ring. Both are addressed by offset and both end at the
 high watermark, so the seam between them can neither skip nor repeat a batch.
 """
 
@@ -34,8 +34,9 @@ class Pump:
         self._connection = connection
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._reading: set[PartitionKey] = set()
-        self._stopped = False
+        self._reading = False
+        self._started = False
+        self.stopped = False
 
     def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
         """Add a partition and listen to its appends."""
@@ -43,9 +44,14 @@ class Pump:
         self._partitions[key] = partition
         partition.listeners.add(self.pump)
 
+    def start(self) -> None:
+        """Begin to send: the client has been told what it subscribed to."""
+        self._started = True
+        self.pump()
+
     def stop(self) -> None:
         """Stop listening and sending."""
-        self._stopped = True
+        self.stopped = True
         for partition in self._partitions.values():
             partition.listeners.discard(self.pump)
         self._partitions.clear()
@@ -60,12 +66,12 @@ class Pump:
 
     @property
     def _may_send(self) -> bool:
-        return not self._stopped and self.subscription.may_send and self._connection.is_writable
+        return self._started and not self.stopped and self.subscription.may_send and self._connection.is_writable
 
     def _send_next(self, key: PartitionKey) -> bool:
         """Send one event of a partition; False when there is nothing or it has to be read first."""
         partition = self._partitions.get(key)
-        if partition is None or key in self._reading or not self._may_send:
+        if partition is None or not self._may_send:
             return False
         if partition.refusal is not None and partition.refusal.code != pb.LIMBO:
             self._end(key, partition.refusal)
@@ -74,8 +80,9 @@ class Pump:
         bytes_max = min(EVENT_BYTES, self.subscription.credit_bytes)
         hot = partition.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:
-            self._reading.add(key)
-            self._node.spawn(self._read(key, partition, offset), f"read {partition.name} for a subscription")
+            if not self._reading:
+                self._reading = True
+                self._node.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
             return False
         if not hot:
             return False
@@ -83,19 +90,24 @@ class Pump:
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
 
-    async def _read(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+    async def _read(self, key: PartitionKey, partition: Partition) -> None:
+        """Read once and send it.
+
+        The connection's lock and the credit are asked first, so that a subscription to many partitions that lie
+        behind holds one read in memory, not one each.
+        """
         try:
-            batches = await partition.read_log(offset, min(EVENT_BYTES, self.subscription.credit_bytes))
+            async with self._connection.reading:
+                if self._may_send and key in self._partitions:
+                    offset = self.subscription.positions[key]
+                    batches = await partition.read_log(offset, min(EVENT_BYTES, self.subscription.credit_bytes))
+                    if batches and not self.stopped and key in self._partitions:
+                        self._send(key, partition, batches, count_records(batches), end_of(batches))
         except ProtocolError as error:
-            self._reading.discard(key)
-            if not self._stopped:
+            if not self.stopped:
                 self._end(key, error)
-            return
-        self._reading.discard(key)
-        if self._stopped or self.subscription.positions.get(key) != offset:
-            return
-        if batches:
-            self._send(key, partition, batches, count_records(batches), end_of(batches))
+        finally:
+            self._reading = False
         self.pump()
 
     def _send(
@@ -161,12 +173,12 @@ async def subscribe(node: Node, request: Request) -> None:
             result.epoch = partition.epoch
         except ProtocolError as error:
             result.error.CopyFrom(error.to_message())
-    if not connection.is_open:
-        pump.stop()
-    if not subscription.positions:
-        connection.pumps.pop(asked.subscription_id, None)
+    if pump.stopped or not connection.is_open:
+        pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
+    elif not subscription.positions:
+        del connection.pumps[asked.subscription_id]
     request.reply(pb.Envelope(subscribe_reply=reply))
-    pump.pump()
+    pump.start()
 
 
 def credit(_node: Node, request: Request) -> None:
