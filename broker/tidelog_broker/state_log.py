@@ -87,7 +87,6 @@ class StateLog:
         for start in range(0, len(records), _RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + _RECORDS_PER_BATCH]]
             self._bytes_since_snapshot += await self._append(values)
-            self._apply_all(values)
         if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
             self._snapshotting = True
             self._node.spawn(self._snapshot(), f"snapshot {self._partition.name}")
@@ -98,12 +97,16 @@ class StateLog:
                 self._apply(value)
 
     async def _append(self, values: list[bytes]) -> int:
+        """Append values and apply them in the moment in which they are durable; return the bytes written."""
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
         settled: asyncio.Future[None] = self._node.loop.create_future()
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "the broker's own batches carry no producer id"
+            if not isinstance(outcome, ProtocolError):
+                # Here and not after the wait: a snapshot that begins in between must hold all below the end.
+                self._apply_all(values)
             if settled.done():
                 return
             if isinstance(outcome, ProtocolError):
@@ -159,7 +162,9 @@ class OffsetsLog(StateLog):
         super().__init__(node, partition, apply=self._take, live=node.groups.records)
 
     def _take(self, value: bytes) -> None:
-        self._node.groups.apply(pb.OffsetRecord.FromString(value))
+        record = pb.OffsetRecord.FromString(value)
+        if self._node.partitions.of_topic(record.topic_id):  # else the topic was deleted while this was on its way
+            self._node.groups.apply(record)
 
     async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
         """Make prepared positions durable and apply them.
