@@ -105,27 +105,39 @@ class Epochs:
         return await self._offload.call(partition.io_key, _make_owner, chain, partition)
 
     async def forget(self, topic_id: bytes, partitions: int) -> None:
-        """Forget the chains of a deleted topic, durably."""
-        entries = [
-            pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True)
+        """Forget the chains of a deleted topic, durably, and then its fences."""
+        gone = {
+            index: chain.active.epoch
             for index in range(partitions)
-            if self._chains.pop((topic_id, index), None) is not None
-        ]
-        if entries:
-            await self._record(entries)
+            if (chain := self._chains.pop((topic_id, index), None)) is not None
+        }
+        if gone:
+            await self._record([pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for index in gone])
+            await self._fence(
+                [
+                    pb.FenceEntry(topic_id=topic_id, partition=index, epoch=epoch, dropped=True)
+                    for index, epoch in gone.items()
+                ]
+            )
 
     async def _begin(self, key: PartitionKey) -> EpochChain:
-        """Epoch 0 of a partition that has never been used: the descriptor first, then the genesis."""
-        descriptor = pb.EpochDescriptor(
-            epoch=0,
-            owner=self._node_id,
-            owner_incarnation=self._incarnation,
-            placement=[self._node_id],
-            ack_quorum=1,
-            start_offset=0,
-        )
-        fence = pb.FenceEntry(topic_id=key[0], partition=key[1], epoch=0, descriptor=descriptor)
-        await self._fence([fence])
+        """Epoch 0 of a partition that has never been used: the descriptor first, then the genesis.
+
+        A descriptor that a crash left without its genesis is adopted, and then taken over like any other.
+        """
+        fence = self._fences.get(key, 0)
+        if fence is not None:
+            descriptor = fence.descriptor
+        else:
+            descriptor = pb.EpochDescriptor(
+                epoch=0,
+                owner=self._node_id,
+                owner_incarnation=self._incarnation,
+                placement=[self._node_id],
+                ack_quorum=1,
+                start_offset=0,
+            )
+            await self._fence([pb.FenceEntry(topic_id=key[0], partition=key[1], epoch=0, descriptor=descriptor)])
         genesis = pb.ChainEntry(topic_id=key[0], partition=key[1], genesis=descriptor)
         await self._record([genesis])
         chain = self._chains[key] = EpochChain(descriptor)
@@ -198,24 +210,24 @@ def _epoch_end(chain: EpochChain, partition: Partition) -> tuple[int, int]:
 
 def _make_owner(chain: EpochChain, partition: Partition) -> Owner:
     """Rebuild what the log says about producers. Runs on an I/O worker."""
-    table, headers = _nearest_snapshot(partition.log)
-    last_timestamp_us = 0
+    table, last_timestamp_us, headers = _nearest_snapshot(partition.log)
     for header in headers:
         table.apply(header)
         last_timestamp_us = header.append_timestamp_us
     return Owner(chain.active, producers=table, last_append_timestamp_us=last_timestamp_us)
 
 
-def _nearest_snapshot(store: PartitionLog) -> tuple[ProducerTable, Iterator[BatchHeader]]:
-    """Return the producers at the newest snapshot and the headers behind it; without one, everything there is.
+def _nearest_snapshot(store: PartitionLog) -> tuple[ProducerTable, int, Iterator[BatchHeader]]:
+    """Return the producers at the newest snapshot, the append timestamp there, and the headers behind it.
 
-    A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset
-    with other records since: it counts only if the batch that ends there carries its epoch and digest.
+    Without a snapshot that counts, these are no producers and everything there is. A snapshot can be ahead of a log
+    whose unsynced tail was lost, and the log can have grown past its offset with other records since: it counts only
+    if the batch that ends there carries its epoch and digest.
     """
     snapshot = store.load_producer_snapshot()
     if snapshot is not None and store.start_offset < snapshot.offset <= store.end_offset:
         headers = store.scan_headers(snapshot.offset - 1)
         last = next(headers, None)
         if last is not None and (last.epoch, last.end_offset, last.digest) == snapshot[:3]:
-            return ProducerTable.restore(snapshot.payload), headers
-    return ProducerTable(), store.scan_headers(store.start_offset)
+            return ProducerTable.restore(snapshot.payload), last.append_timestamp_us, headers
+    return ProducerTable(), 0, store.scan_headers(store.start_offset)
