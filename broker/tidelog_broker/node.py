@@ -32,9 +32,11 @@ from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.storage.partition_log import sweep_trash
 from tidelog_broker.storage.preallocate import Preallocator
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
@@ -104,6 +106,7 @@ class Node:
             node_id=self.node_id, incarnation=self.incarnation, meta=meta, fences=fences, offload=self.io
         )
         self.epochs.load(meta.entries())
+        await self.io.call(0, sweep_trash, self.disk.fs, self.dir.partitions)
         await self._recover_state()
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
         self._resources.callback(self._management.stop)
@@ -158,19 +161,29 @@ class Node:
         if self.health.state == "running":
             self.health.state = "stopping"
         self.server.stop_listening()
+        deadline = self.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = self.partitions.all()
         for partition in partitions:
             partition.wake()
         with contextlib.suppress(TimeoutError):  # what is not done by then gets no answer, as after a crash
-            async with asyncio.timeout(self.settings.stop_timeout_ms / 1000):
+            async with asyncio.timeout_at(deadline):
+                await self.server.worked_off()
                 for partition in partitions:
                     await partition.pipeline.idle()
-        self.server.close_connections()
+        late = ProtocolError(
+            pb.SHUTTING_DOWN, "the node stopped before this had its turn; send to another or again later"
+        )
+        for partition in partitions:
+            partition.pipeline.refuse(late)
+        await self.server.close_connections(deadline)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for partition in partitions:
-            await partition.close()
+            try:
+                await partition.close()
+            except StorageFailedError as error:
+                self.storage_failed(partition.name, error)
         self._resources.close()
         if self.health.state == "stopping":
             self.dir.mark_clean()

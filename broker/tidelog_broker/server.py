@@ -9,6 +9,7 @@ with INTERNAL, and the connection goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
@@ -91,6 +92,8 @@ class Server:
         self.budget = Budget(node.settings.node_in_flight_bytes)
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self._deserted = asyncio.Event()
         self._requests = {kind: self.metrics.requests.labels(kind) for kind in HANDLERS}
 
     async def listen(self) -> int:
@@ -109,10 +112,22 @@ class Server:
         if self._listener is not None:
             self._listener.close()
 
-    def close_connections(self) -> None:
-        """Close every connection once its answers have left."""
+    async def worked_off(self) -> None:
+        """Wait for the requests that run as tasks; with the node stopping, no more of them begin."""
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def close_connections(self, deadline: float) -> None:
+        """Close every connection once its answers have left, or at `deadline` (of the event loop's clock)."""
         for connection in list(self.connections):
             connection.close()
+        with contextlib.suppress(TimeoutError):  # who does not take the answers by then goes without
+            async with asyncio.timeout_at(deadline):
+                while self.connections:
+                    self._deserted.clear()
+                    await self._deserted.wait()
+        for connection in list(self.connections):
+            connection.cut_off()
 
     def opened(self, connection: Connection) -> None:
         """A connection was accepted; one too many is told so and closed."""
@@ -129,6 +144,8 @@ class Server:
         """A connection is gone."""
         self.connections.discard(connection)
         self.metrics.connections.set(len(self.connections))
+        if not self.connections:
+            self._deserted.set()
 
     def dispatch(self, request: Request) -> None:
         """Start work on a request."""
@@ -142,7 +159,9 @@ class Server:
             self._broken(request, error)
             return
         if inspect.iscoroutine(work):
-            self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
+            task = self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
 
     def _handler(self, kind: str, request: Request) -> Handler:
         handler = HANDLERS.get(kind)
