@@ -1,0 +1,32 @@
+"""What the tests of the node share; see `stand`, `peer` and `faulty_disk`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.peer import Peer
+from tests.broker.stand import Stand
+
+from tidelog_broker.node import Node
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    """A data directory without a node: the test starts it."""
+    stand = Stand(tmp_path / "data")
+    yield stand
+    await stand.close()
+
+
+@pytest.fixture
+async def node(stand: Stand) -> Node:
+    """A running node with the default settings."""
+    return await stand.start()
+
+
+@pytest.fixture
+async def peer(stand: Stand, node: Node) -> Peer:
+    """A connection to the running node that has said HELLO."""
+    return await stand.peer()

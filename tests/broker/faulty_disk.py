@@ -1,0 +1,125 @@
+"""The real file system with a lever: it fills up, fails, stalls, or is gone as after kill -9, when a test says so."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tidelog_broker.storage.filesystem import File, RealFileSystem
+from tidelog_proto.header import Buffer
+
+
+class GoneError(Exception):
+    """The process that used these files was killed: nothing of it reaches them any more."""
+
+
+class FaultyFile:
+    """A real file that asks its file system before it changes anything."""
+
+    def __init__(self, disk: FaultyDisk, file: File) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = file.path
+
+    def pread(self, length_bytes: int, at: int) -> bytes:
+        return self._file.pread(length_bytes, at)
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        self._disk.step("write", self.path)
+        self._file.pwritev(buffers, at)
+
+    def allocate(self, at: int, length_bytes: int) -> None:
+        self._disk.step("allocate", self.path)
+        self._file.allocate(at, length_bytes)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._disk.step("truncate", self.path)
+        self._file.truncate(size_bytes)
+
+    def datasync(self) -> None:
+        self._disk.step("sync", self.path)
+        self._file.datasync()
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def map(self) -> memoryview:
+        return self._file.map()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FaultyDisk(RealFileSystem):
+    """`fail(operation, path)` may return the error to raise; `gate` holds what `held(operation, path)` picks."""
+
+    def __init__(self) -> None:
+        self.fail: Callable[[str, Path], BaseException | None] = lambda operation, path: None
+        self.held: Callable[[str, Path], bool] = lambda operation, path: False
+        self.gate = threading.Event()
+        self.reached = threading.Event()
+        """Set when something waits at the gate."""
+        self.log: list[tuple[str, Path]] = []
+
+    def step(self, operation: str, path: Path) -> None:
+        self.log.append((operation, path))
+        if self.held(operation, path):
+            self.reached.set()
+            assert self.gate.wait(30), "the test never opened the gate"
+        error = self.fail(operation, path)
+        if error is not None:
+            raise error
+
+    def heal(self) -> None:
+        """Work again, and let go of whatever is held."""
+        self.fail = lambda operation, path: None
+        self.held = lambda operation, path: False
+        self.gate.set()
+
+    def hold(self, operation: str, suffix: str = ".seg") -> None:
+        """Hold every such operation until `heal`."""
+        self.gate.clear()
+        self.reached.clear()
+        self.held = lambda what, path: what == operation and path.name.endswith(suffix)
+
+    def fill_up(self) -> None:
+        """Give no space."""
+        full = OSError(errno.ENOSPC, "no space left on device")
+        self.fail = lambda operation, path: full if operation in {"allocate", "create", "make_dir"} else None
+
+    def break_at(self, operation: str, suffix: str = ".seg") -> None:
+        """Fail such an operation with EIO."""
+        broken = OSError(errno.EIO, "input/output error")
+        self.fail = lambda what, path: broken if what == operation and path.name.endswith(suffix) else None
+
+    def kill(self) -> None:
+        """Change nothing any more, as if the process had been killed here."""
+        self.fail = lambda operation, path: GoneError(f"{operation} {path}")
+        self.gate.set()
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        if create:
+            self.step("create", path)
+        return FaultyFile(self, super().open(path, create=create))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self.step("unlink", path)
+        super().unlink(path)
+
+    def make_dir(self, path: Path) -> None:
+        self.step("make_dir", path)
+        super().make_dir(path)
+
+    def remove_dir(self, path: Path) -> None:
+        self.step("remove_dir", path)
+        super().remove_dir(path)
+
+    def sync_dir(self, path: Path) -> None:
+        self.step("sync_dir", path)
+        super().sync_dir(path)
