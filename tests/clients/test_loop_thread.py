@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.errors import ClosedError, ForkedError, UsageError
+from tidelog.loop_thread import LoopThread
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("test loop")
+    yield thread
+    thread.stop()
+
+
+async def answer() -> int:
+    return 42
+
+
+async def fail() -> None:
+    raise ValueError("as it is")
+
+
+def test_nothing_runs_before_it_is_needed(thread: LoopThread) -> None:
+    assert not thread.started
+    assert thread.run(answer) == 42
+    assert thread.started
+    assert any(each.name == "test loop" and each.daemon for each in threading.enumerate())
+
+
+def test_errors_come_as_they_are(thread: LoopThread) -> None:
+    with pytest.raises(ValueError, match="as it is"):
+        thread.run(fail)
+
+
+def test_a_timeout_cancels(thread: LoopThread) -> None:
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError):
+        thread.run(forever, timeout_s=0.01)
+    assert cancelled.wait(5)
+
+
+def test_a_call_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
+    async def inside() -> None:
+        thread.run(answer)
+
+    with pytest.raises(UsageError, match="wait for itself"):
+        thread.run(inside)
+
+
+def test_stopping_cancels_what_runs_and_ends_the_thread(thread: LoopThread) -> None:
+    began = threading.Event()
+
+    async def forever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    future = thread.submit(forever)
+    assert began.wait(5)
+    thread.stop()
+    thread.stop()
+    assert future.cancelled()
+    assert thread.closed
+    assert all(each.name != "test loop" for each in threading.enumerate())
+    with pytest.raises(ClosedError):
+        thread.run(answer)
+
+
+def test_behind_a_fork_it_is_refused(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread.run(answer)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        assert thread.closed
+        thread.stop()
+        with pytest.raises(ForkedError):
+            thread.run(answer)
+    assert thread.run(answer) == 42, "the parent goes on"

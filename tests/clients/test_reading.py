@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_node import FakeConnection, FakeNode
+
+from tidelog import reading
+from tidelog.errors import BadReplyError, CorruptBatchError, InvalidRequestError, UnknownTopicError
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.columns import columns_of
+from tidelog_proto.header import stamp_owner
+
+
+@pytest.fixture
+async def router(node: FakeNode) -> AsyncIterator[Router]:
+    pool = ConnectionPool(Identity("test", "test", 5.0))
+    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
+    yield router
+    await router.close()
+
+
+def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:
+    data = bytearray(encode_batch(columns_of(values), now_us=1, control=control).to_bytes())
+    stamp_owner(data, base_offset=base_offset, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
+    return bytes(data)
+
+
+def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
+    attachment = b"".join([stored(0, b"a"), stored(1, b"b", b"c"), stored(3, b"x", control=True), stored(4, b"d")])
+    batches = reading.parse_batches(memoryview(attachment), 2)
+    assert [(batch.base_offset, batch.values()) for batch in batches] == [(2, [b"c"]), (4, [b"d"])]
+    with pytest.raises(CorruptBatchError):
+        reading.parse_batches(memoryview(attachment[:-1]), 0)
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -1}, {"max_bytes": 0}, {"max_bytes": 1 << 30}, {"wait_ms": 10**7}])
+async def test_questions_out_of_range_are_not_asked(node: FakeNode, router: Router, wrong: dict[str, int]) -> None:
+    arguments = {"offset": 0, "max_bytes": 100, "min_bytes": 0, "wait_ms": 0, **wrong}
+    with pytest.raises(InvalidRequestError, match="out of range"):
+        await reading.fetch(router, "t", 0, **arguments)
+    assert node.requests == []
+
+
+async def test_answers_with_too_few_results_are_garbage(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = pb.Envelope(list_offsets_reply=pb.ListOffsetsReply())
+    monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: peer.reply(frame, empty))
+    with pytest.raises(BadReplyError, match="0 results for 4 entries"):
+        await reading.list_offsets(router, "wide", "latest", None)
+    assert node.requests.count("list_offsets") > 1, "tried again on a new connection"
+
+
+async def test_committing_nothing_asks_nothing(node: FakeNode, router: Router) -> None:
+    assert await reading.commit(router, "g", "t", {}, reset=False, note="") == {}
+    assert node.requests == []
+
+
+async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    node.add_topic("t", topic_id=b"anew".ljust(16))
+    await reading.commit(router, "g", "t", {0: 1}, reset=False, note="")
+    await router.refresh("t")
+    assert await reading.committed(router, "g", "t") == [], "what was committed was the old topic's"
+
+
+async def test_positions_of_an_unknown_topic(router: Router) -> None:
+    with pytest.raises(UnknownTopicError):
+        await reading.committed(router, "g", "nowhere")

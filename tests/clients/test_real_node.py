@@ -1,0 +1,128 @@
+"""The client against a real node in a process of its own, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog import Client, sync
+from tidelog.errors import OffsetOutOfRangeError, TopicExistsError
+
+pytestmark = pytest.mark.e2e
+
+
+class RealNode:
+    """A node process over one data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tidelog_cli", "node", "--data", str(self._data)]
+        command += ["--port", str(self.port), "--management-port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the node ended before it was ready"
+        self.port = json.loads(line)["port"]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        assert self.process is not None
+        self.process.send_signal(how)
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def real_node(tmp_path: Path) -> Iterator[RealNode]:
+    node = RealNode(tmp_path / "data")
+    node.start()
+    yield node
+    node.stop()
+
+
+async def test_publish_fetch_consume_commit(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        await client.create_topic("flights", partitions=3)
+        with pytest.raises(TopicExistsError):
+            await client.create_topic("flights")
+        producer = client.producer("flights", compression="zstd")
+        values = [b"%05d" % number for number in range(5000)]
+        keys = [b"%d" % (number % 50) for number in range(5000)]
+        receipts = await producer.send_many(values, keys=keys)
+        fetched = await client.fetch("flights", receipts[7].partition, receipts[7].offset)
+        assert fetched.batches[0].values()[0] == values[7]
+        with pytest.raises(OffsetOutOfRangeError):
+            await client.fetch("flights", 0, 10**6)
+        async with client.consumer("flights", group="g") as consumer:
+            seen = [await anext(consumer) for _ in range(5000)]
+            assert sorted(record.value or b"" for record in seen) == values
+            held = await consumer.commit()
+            assert sum(each.next_offset for each in held.values()) == 5000
+        latest = await client.list_offsets("flights", "latest")
+        assert {each.partition: each.next_offset for each in await client.committed("g")} == {
+            partition: offset.offset for partition, offset in latest.items()
+        }
+
+
+async def test_every_acknowledged_record_is_there_once_after_kills(real_node: RealNode) -> None:
+    """Kill -9 in the middle of publishing, three times; the producer just goes on."""
+    address = f"127.0.0.1:{real_node.port}"
+    async with Client(address) as client:
+        await client.create_topic("t")
+        producer = client.producer("t", batch_bytes=4096)
+        acknowledged = asyncio.Event()
+
+        async def publish() -> list[int]:
+            offsets = []
+            for at in range(60):
+                receipts = await producer.send_many([b"%06d" % number for number in range(at * 500, at * 500 + 500)])
+                offsets += [receipt.offset for receipt in receipts]
+                acknowledged.set()
+            return offsets
+
+        publishing = asyncio.ensure_future(publish())
+        for _ in range(3):
+            acknowledged.clear()
+            waiting = asyncio.ensure_future(acknowledged.wait())
+            await asyncio.wait([publishing, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await asyncio.to_thread(real_node.stop, signal.SIGKILL)
+            await asyncio.to_thread(real_node.start)
+        assert await publishing == list(range(30_000))
+        async with client.consumer("t") as consumer:
+            stored = [(await anext(consumer)).value for _ in range(30_000)]
+        assert stored == [b"%06d" % number for number in range(30_000)]
+        assert (await client.list_offsets("t", "latest"))[0].offset == 30_000
+
+
+async def test_a_consumer_outlives_the_node(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        await client.create_topic("t")
+        await client.producer("t").send_many([b"1", b"2"])
+        async with client.consumer("t") as consumer:
+            assert [(await anext(consumer)).value for _ in range(2)] == [b"1", b"2"]
+            await asyncio.to_thread(real_node.stop)
+            await asyncio.to_thread(real_node.start)
+            await client.producer("t").send_many([b"3", b"4"])
+            assert [(await anext(consumer)).value for _ in range(2)] == [b"3", b"4"]
+
+
+def test_the_blocking_client(real_node: RealNode) -> None:
+    with sync.Client(f"127.0.0.1:{real_node.port}") as client:
+        client.create_topic("t", partitions=2, flush="never")
+        client.producer("t").send_many([b"%d" % number for number in range(100)])
+        with client.consumer("t", group="g") as consumer:
+            assert len({next(consumer).value for _ in range(100)}) == 100
+            consumer.commit()
+        assert sum(each.next_offset for each in client.committed("g")) == 100

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_node import FakeConnection, FakeNode
+
+from tidelog.errors import (
+    BadReplyError,
+    ConnectionLostError,
+    NotOwnerError,
+    OverloadedError,
+    TidelogError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import ANSWERS, Router, results_of
+from tidelog_proto import broker_pb2 as pb
+
+STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
+
+
+@pytest.fixture
+async def router(node: FakeNode) -> AsyncIterator[Router]:
+    pool = ConnectionPool(Identity("test", "test", 5.0))
+    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
+    yield router
+    await router.close()
+
+
+def test_every_request_kind_has_its_answer() -> None:
+    kinds = {field.name for field in pb.Envelope.DESCRIPTOR.oneofs_by_name["kind"].fields}
+    assert set(ANSWERS) | set(ANSWERS.values()) <= kinds
+    pushed_or_greeting = {"error", "hello", "hello_reply", "message_event", "subscription_ended", "credit"}
+    assert kinds - set(ANSWERS) - set(ANSWERS.values()) == pushed_or_greeting
+
+
+async def test_owners_are_found_and_remembered(node: FakeNode, router: Router) -> None:
+    assert router.connection_now("t", 0) is None
+    connection = await router.connection("t", 0)
+    assert router.connection_now("t", 0) is connection
+    await router.connection("t", 0)
+    assert node.requests.count("metadata") == 1
+
+
+async def test_unknown_topics_and_partitions(node: FakeNode, router: Router) -> None:
+    with pytest.raises(UnknownTopicError):
+        await router.connection("nowhere", 0)
+    with pytest.raises(UnknownPartitionError, match="partitions 0 to 0, not 1"):
+        await router.connection("t", 1)
+    node.add_topic("t", 2)
+    assert not (await router.connection("t", 1)).closed, "a topic that grew is looked at again"
+
+
+async def test_an_owner_that_nobody_knows_is_worth_another_try(node: FakeNode, router: Router) -> None:
+    node.owner_of = {0: "somebody"}
+    with pytest.raises(NotOwnerError):
+        await router.connection("t", 0)
+    node.owner_of = {}
+    node.epoch = 1
+    await router.refresh("t")
+    await router.connection("t", 0)
+
+
+async def test_refreshes_wanted_at_once_are_one(node: FakeNode, router: Router) -> None:
+    await asyncio.gather(*(router.topic("t") for _ in range(5)), router.refresh("t"))
+    assert node.requests.count("metadata") == 1
+
+
+async def test_errors_teach_the_cache(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    router.learn_from("t", OverloadedError("full"))
+    router.learn_from("t", ConnectionLostError("gone"))
+    await node.received("metadata", 2)
+    router.learn_from("t", UnknownTopicError("gone"))
+    assert router.metadata.topic("t") is None
+
+
+async def test_what_may_be_repeated_is_until_the_time_is_over(router: Router) -> None:
+    tries: list[int] = []
+
+    async def flaky() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionLostError("gone")
+        return 7
+
+    assert await router.retrying(flaky, repeatable=True) == 7
+    assert len(tries) == 3
+
+    async def busy() -> None:
+        raise OverloadedError("full")
+
+    with pytest.raises(OverloadedError):
+        await router.retrying(busy, repeatable=True)
+
+
+@pytest.mark.parametrize(("error", "tries"), [(ConnectionLostError("gone"), 1), (UnknownTopicError("none"), 1)])
+async def test_what_may_have_happened_is_not_done_twice(router: Router, error: TidelogError, tries: int) -> None:
+    made: list[int] = []
+
+    async def once() -> None:
+        made.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        await router.retrying(once, repeatable=False)
+    assert len(made) == tries
+
+
+async def test_a_refusal_that_certainly_did_nothing_is_tried_again(router: Router) -> None:
+    made: list[int] = []
+
+    async def busy_once() -> None:
+        made.append(1)
+        if len(made) == 1:
+            raise OverloadedError("full")
+
+    await router.retrying(busy_once, repeatable=False)
+    assert len(made) == 2
+
+
+async def test_an_answer_of_the_wrong_kind_closes_the_connection(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = pb.Envelope(metadata_reply=pb.MetadataReply())
+    monkeypatch.setattr(FakeConnection, "on_cluster_status", lambda peer, frame: peer.reply(frame, reply))
+    connection = await router.any_connection()
+    with pytest.raises(BadReplyError, match="answered cluster_status with metadata_reply"):
+        await router.call(connection, STATUS)
+    assert connection.closed
+
+
+async def test_results_must_match_the_entries(router: Router) -> None:
+    connection = await router.any_connection()
+    assert results_of([1, 2], 2, connection) == [1, 2]
+    with pytest.raises(BadReplyError, match="2 results for 3 entries"):
+        results_of([1, 2], 3, connection)
+    assert connection.closed

@@ -1,0 +1,118 @@
+"""How batches travel. What becomes of them when things fail is told in test_lane.py and test_producer.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_node import Do, FakeNode
+
+from tidelog import sender as module
+from tidelog.lane import Lane, LaneOptions
+from tidelog.loads import ColumnsLoad
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import Router
+from tidelog.sender import Sender
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.columns import columns_of
+
+
+@pytest.fixture
+async def router(node: FakeNode) -> AsyncIterator[Router]:
+    pool = ConnectionPool(Identity("test", "test", 5.0))
+    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=5.0)
+    yield router
+    await router.close()
+
+
+@pytest.fixture
+async def sender(router: Router) -> AsyncIterator[Sender]:
+    sender = Sender(router, "wide", acks=pb.ALL, loop=asyncio.get_running_loop(), clock_us=lambda: 5)
+    yield sender
+    await sender.close()
+
+
+def lanes_of(count: int, *, batch_bytes: int = 10) -> list[Lane]:
+    return [Lane(number, LaneOptions(producer_id=3, batch_bytes=batch_bytes)) for number in range(count)]
+
+
+def load(lane: Lane, value: bytes = b"v") -> ColumnsLoad:
+    deadline = asyncio.get_running_loop().time() + 60.0
+    made = ColumnsLoad(columns_of([value]), partition=lane.partition, deadline=deadline, size_bytes=10)
+    lane.add(made)
+    return made
+
+
+async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(node: FakeNode, sender: Sender) -> None:
+    lanes = lanes_of(4)
+    loads = [load(lane) for lane in lanes for _ in range(2)]
+    for lane in lanes:
+        sender.wake(lane)
+        sender.wake(lane)
+    await asyncio.gather(*(each.delivery.wait() for each in loads))
+    first = [[entry[0] for entry in publish] for publish in node.publishes]
+    # The lanes find the connection one after the other, so the first frame may hold fewer of them.
+    assert sorted(number for publish in first for number in publish) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert all(len(set(publish)) == len(publish) for publish in first)
+    again = [load(lane) for lane in lanes]
+    for lane in lanes:
+        sender.wake(lane)
+    await asyncio.gather(*(each.delivery.wait() for each in again))
+    assert [entry[0] for entry in node.publishes[-1]] == [0, 1, 2, 3]
+
+
+async def test_frames_are_closed_when_they_have_grown(
+    node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRAME_BYTES_TARGET", 5000)
+    await router.connection("wide", 0)
+    lanes = lanes_of(4)
+    loads = [load(lane, b"x" * 2000) for lane in lanes]
+    for lane in lanes:
+        sender.wake(lane)
+    await asyncio.gather(*(each.delivery.wait() for each in loads))
+    assert [len(publish) for publish in node.publishes] == [2, 2]
+
+
+async def test_a_connection_that_takes_nothing_holds_batches_in_their_lanes(
+    node: FakeNode, router: Router, sender: Sender
+) -> None:
+    connection = await router.connection("wide", 0)
+    connection.pause_writing()
+    (lane,) = lanes_of(1)
+    waiting = load(lane)
+    sender.wake(lane)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert lane.flying == 0
+    connection.resume_writing()
+    await waiting.delivery.wait()
+
+
+async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender) -> None:
+    seen: list[pb.Publish] = []
+
+    def look(publish: pb.Publish) -> Do:
+        seen.append(publish)
+        return Do.STORE
+
+    node.script.append(look)
+    (lane,) = lanes_of(1)
+    waiting = load(lane)
+    sender.wake(lane)
+    await waiting.delivery.wait()
+    assert seen[0].acks == pb.ALL
+    assert seen[0].timeout_ms == 5000
+
+
+async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender) -> None:
+    (lane,) = lanes_of(1)
+    load(lane)
+    sender.wake(lane)
+    await sender.close()
+    await asyncio.sleep(0)
+    sender.wake(lane)
+    await asyncio.sleep(0)
+    assert lane.flying == 0
+    assert node.publishes == []
