@@ -188,7 +188,7 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
 def _known_only(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their own spelling; refuse any that is not ours."""
     options: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in _without_table(given).items():
         lower = name.lower()
         if lower not in _KNOWN:
             foreign = _FOREIGN.get(lower)
@@ -198,10 +198,20 @@ def _known_only(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
+def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave out what CREATE TABLE without columns adds: all properties of the table, OPTIONS among them by a prefix."""
+    if "provider" not in given:
+        return given
+    prefix = "option."
+    return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
+
+
 def _bootstrap(options: Mapping[str, str]) -> tuple[str, ...]:
     addresses = _list(options.get("bootstrap", ""))
     if not addresses:
-        raise OptionError("option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.")
+        # Spark hands the OPTIONS of CREATE TABLE to a Python source when the table is made, and not when it is read.
+        hint = "" if options else " (A table forgets its OPTIONS: use a TEMPORARY VIEW, or SELECT ... WITH (...).)"
+        raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     return addresses
 
 

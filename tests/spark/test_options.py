@@ -76,6 +76,12 @@ def test_an_unknown_option_is_an_error_with_a_suggestion(name: str, suggestion: 
     assert f"Did you mean {suggestion!r}?" in message
 
 
+def test_the_properties_of_a_table_are_not_options() -> None:
+    table = {"provider": "tidelog", "owner": "me", **BARE, **{f"option.{name}": value for name, value in BARE.items()}}
+    assert parse_options(table) == parse_options(BARE)
+    assert "unknown option 'own'" in refused({**table, "option.own": "1"})
+
+
 def test_what_resembles_nothing_gets_the_list() -> None:
     message = refused({**BARE, "zzz": "1"})
     assert "Did you mean" not in message
@@ -87,6 +93,8 @@ def test_the_topics_are_named_in_exactly_one_way() -> None:
     assert "'subscribe' and 'assign'" in refused({**BARE, "assign": '{"t":[0]}'})
     assert "empty" in refused({"bootstrap": "a:1", "subscribe": " , "})
     assert "'bootstrap' is missing" in refused({"subscribe": "t"})
+    assert "TEMPORARY VIEW" not in refused({"subscribe": "t"})
+    assert "use a TEMPORARY VIEW" in refused({})
 
 
 def test_patterns_and_assignments() -> None:

@@ -174,8 +174,13 @@ def test_sql(new_topic: NewTopic, spark: SparkSession, node: Node) -> None:
         f"CREATE OR REPLACE TEMPORARY VIEW numbers USING tidelog "
         f"OPTIONS (bootstrap '{node.address}', subscribe '{topic.name}')"
     )
-    total = spark.sql("SELECT sum(CAST(CAST(value AS STRING) AS INT)) AS total FROM numbers")
-    assert total.collect() == [Row(total=45)]
+    total = "SELECT sum(CAST(CAST(value AS STRING) AS INT)) AS total FROM"
+    assert spark.sql(f"{total} numbers").collect() == [Row(total=45)]
+    options = f"bootstrap = '{node.address}', subscribe = '{topic.name}'"
+    spark.sql(f"CREATE TABLE kept USING tidelog OPTIONS ({options})")
+    assert spark.sql(f"{total} kept WITH ({options})").collect() == [Row(total=45)]
+    assert "A table forgets its OPTIONS" in failure(lambda: spark.table("kept"))
+    spark.sql("DROP TABLE kept")
 
 
 def test_json_values(new_topic: NewTopic) -> None:
