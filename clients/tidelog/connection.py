@@ -29,6 +29,9 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, 
 from tidelog_proto.receiver import FrameReceiver
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
+JOIN_BYTES_MAX: Final = 16 * 1024
+"""Up to here parts are copied together: one buffer costs the transport less than three."""
+
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
 WRITE_BUFFER_BYTES_LOW: Final = 1024 * 1024
 UNSUBSCRIBE_TIMEOUT_S: Final = 30.0
@@ -153,8 +156,12 @@ class Connection(asyncio.BufferedProtocol):
         """Close; whatever is pending ends with `error`."""
         if self._error is None:
             self._error = error or ClosedError("the connection was closed by this client", definite=False)
-        if self._transport is not None:
-            self._transport.abort() if error else self._transport.close()
+        if self._transport is None:
+            self._set_lost(self._error)
+        elif error is not None or self._transport.get_write_buffer_size():
+            self._transport.abort()  # a peer that does not read must not hold this side up
+        else:
+            self._transport.close()
         self._finish(self._error)
 
     # ------------------------------------------------------------------------------------------- protocol
@@ -193,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is None:
             why = f": {exc}" if exc else ""
             self._error = ConnectionLostError(f"{_name(self.address)} closed the connection{why}")
+        self._set_lost(self._error)
         self._finish(self._error)
 
     # ------------------------------------------------------------------------------------------ internals
@@ -203,10 +211,10 @@ class Connection(asyncio.BufferedProtocol):
             head = encode_frame(envelope, attachment_bytes)
         except ProtocolError as error:
             raise error_of_local(error) from error
-        if attachment:
+        if attachment_bytes > JOIN_BYTES_MAX:
             self._transport.writelines([head, *attachment])
         else:
-            self._transport.write(head)
+            self._transport.write(b"".join([head, *attachment]))
 
     def _handle(self, frame: Frame) -> None:
         correlation_id = frame.envelope.correlation_id
@@ -264,9 +272,11 @@ class Connection(asyncio.BufferedProtocol):
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers.values():
             subscriber.connection_lost(error)
+        self._wake()
+
+    def _set_lost(self, error: TidelogError) -> None:
         if not self.lost.done():
             self.lost.set_result(error)
-        self._wake()
 
 
 async def connect(address: Address, *, client_id: str, software: str, timeout_s: float) -> Connection:
@@ -283,7 +293,7 @@ async def connect(address: Address, *, client_id: str, software: str, timeout_s:
             await loop.create_connection(lambda: connection, *address)
             hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, UnicodeError) as error:
         connection.close(NodeUnreachableError(f"{_name(address)}: {error}"))
         what = str(error) or f"no connection within {timeout_s:g} s"
         raise NodeUnreachableError(f"cannot connect to {_name(address)}: {what}; is the node running?") from error

@@ -26,6 +26,7 @@ from tidelog.errors import (
     OffsetOutOfRangeError,
     TidelogError,
     UnknownPartitionError,
+    UsageError,
     error_of,
 )
 from tidelog.model import Committed, ConsumedBatch, Record
@@ -118,6 +119,8 @@ class Consumer:
                 return None
             if self._error is not None:
                 raise self._error
+            if self._waiter is not None and not self._waiter.done():
+                raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         item = self._queue.popleft()

@@ -55,6 +55,8 @@ from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_M
 
 BATCH_BYTES_TARGET: Final = 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536
+JOIN_BYTES_MAX: Final = 256 * 1024
+"""Columns of this size go out as they are: to join them to more would copy them and gain nothing."""
 
 _SETTLED: Final = frozenset({State.STORED, State.DROPPED})
 
@@ -175,7 +177,11 @@ class Lane:
 
     def _full(self) -> bool:
         options = self._options
-        return self._queued_bytes >= options.batch_bytes or self._queued_records >= options.batch_records
+        return bool(self._queue) and (
+            self._queued_bytes >= options.batch_bytes
+            or self._queued_records >= options.batch_records
+            or self._queue[0].size_bytes >= JOIN_BYTES_MAX
+        )
 
     def _form(self, now_us: int) -> OutgoingBatch | None:
         while self._queue:
@@ -207,7 +213,7 @@ class Lane:
         first = self._queue.popleft()
         self._count(first, -1)
         loads, size_bytes, records = [first], first.size_bytes, first.count
-        while self._queue:
+        while self._queue and size_bytes < JOIN_BYTES_MAX:
             load = self._queue[0]
             if not (isinstance(load, ColumnsLoad) and isinstance(first, ColumnsLoad)):
                 break

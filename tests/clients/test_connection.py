@@ -183,6 +183,26 @@ async def test_pushes_go_to_their_subscription(connection: Connection, node: Fak
     assert len(ear.errors) == 1
 
 
+async def test_a_host_that_is_none() -> None:
+    with pytest.raises(NodeUnreachableError):
+        await connect(("a..b", 1), client_id="t", software="t", timeout_s=5.0)
+
+
+async def test_closing_does_not_wait_for_a_peer_that_reads_nothing(connection: Connection, node: FakeNode) -> None:
+    (peer,) = node.connections
+    peer.transport.pause_reading()
+    publish = pb.Envelope(publish=pb.Publish())
+    pending = [
+        connection.request(publish, [bytes(1 << 20)], attachment_bytes=1 << 20, timeout_s=5.0) for _ in range(16)
+    ]
+    assert not connection.ready
+    connection.close()
+    await connection.lost
+    for each in pending:
+        with pytest.raises(ClosedError):
+            await each
+
+
 async def test_a_port_where_nobody_listens() -> None:
     with pytest.raises(NodeUnreachableError, match="is the node running"):
         await connect(("127.0.0.1", 1), client_id="t", software="t", timeout_s=1.0)

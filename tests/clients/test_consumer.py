@@ -13,6 +13,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
+    UsageError,
 )
 from tidelog_proto import broker_pb2 as pb
 
@@ -241,6 +242,16 @@ async def test_closing_ends_the_iteration(client: Client) -> None:
     await consumer.begin()
     await consumer.close()
     assert await waiting == []
+
+
+async def test_a_second_task_that_iterates_is_refused(node: FakeNode, client: Client) -> None:
+    async with client.consumer("t") as consumer:
+        first = asyncio.ensure_future(take(consumer, 1))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="one task at a time"):
+            await anext(consumer)
+        await publish(node, b"0")
+        assert await first == [b"0"]
 
 
 async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

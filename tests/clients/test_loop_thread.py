@@ -27,10 +27,10 @@ async def fail() -> None:
 
 
 def test_nothing_runs_before_it_is_needed(thread: LoopThread) -> None:
-    assert not thread.started
+    assert all(each.name != "test loop" for each in threading.enumerate())
     assert thread.run(answer) == 42
-    assert thread.started
     assert any(each.name == "test loop" and each.daemon for each in threading.enumerate())
+    assert thread.started
 
 
 def test_errors_come_as_they_are(thread: LoopThread) -> None:

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from tidelog.model import ConsumedBatch, Partition, PartitionRoute, Record, Topic, TopicRoute
+from tidelog_proto.batch import RecordBatch, encode_batch
+from tidelog_proto.columns import columns_of
+from tidelog_proto.header import stamp_owner
+
+
+def test_partition_counts() -> None:
+    assert Topic("t", b"", (Partition(0, "n", 0), Partition(1, "n", 0))).partition_count == 2
+    assert TopicRoute("t", b"", {0: PartitionRoute("n", 0)}).partition_count == 1
+
+
+def test_a_consumed_batch_gives_records_with_their_places() -> None:
+    columns = columns_of(
+        [b"a", None], keys=[None, b"k"], headers=[[("h", b"1")], None], tags=["x", None], timestamps_us=[5, 6]
+    )
+    data = bytearray(encode_batch(columns, now_us=1).to_bytes())
+    stamp_owner(data, base_offset=40, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
+    batch = ConsumedBatch("t", 3, RecordBatch.parse(data))
+    assert len(batch) == 2
+    assert list(batch) == [
+        Record("t", 3, 40, 5, None, b"a", (("h", b"1"),), "x"),
+        Record("t", 3, 41, 6, b"k", None, (), None),
+    ]
+    assert list(ConsumedBatch("t", 3, batch.batch.slice_from(41))) == list(batch)[1:]
