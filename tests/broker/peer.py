@@ -178,6 +178,10 @@ class Peer:
                 assert one.base_offset == len(values)
                 values += one.values()
 
+    def send_credit(self, subscription_id: int, *, records: int, size_bytes: int) -> None:
+        credit = pb.Credit(subscription_id=subscription_id, records=records, bytes=size_bytes)
+        self.send_raw(encode_frame(pb.Envelope(credit=credit)))
+
     async def delete(self, name: str) -> None:
         await self.ask(topic_delete=pb.TopicDelete(name=name))
 

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand
+
+from tidelog_broker.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import NOTE_BYTES_MAX
+
+
+async def topic_with(peer: Peer, records: int = 10, name: str = "t") -> bytes:
+    topic = await peer.create(name)
+    await peer.publish(topic.topic_id, batch(*[b"x"] * records))
+    return topic.topic_id
+
+
+def commit_of(topic_id: bytes, next_offset: int, *, group: str = "g", note: str = "", reset: bool = False) -> pb.Commit:
+    entry = pb.CommitEntry(topic_id=topic_id, next_offset=next_offset, note=note)
+    return pb.Commit(group=group, reset=reset, entries=[entry])
+
+
+async def commit(peer: Peer, topic_id: bytes, next_offset: int, **how: object) -> pb.CommittedResult:
+    request = commit_of(topic_id, next_offset, **how)  # type: ignore[arg-type]  # named as there
+    return (await peer.ask(commit=request)).envelope.commit_reply.results[0]
+
+
+async def committed(peer: Peer, group: str = "g", *topic_ids: bytes) -> list[pb.CommittedResult]:
+    entries = [pb.CommittedEntry(topic_id=topic_id) for topic_id in topic_ids]
+    frame = await peer.ask(committed=pb.Committed(group=group, entries=entries))
+    return list(frame.envelope.committed_reply.results)
+
+
+async def position(peer: Peer, topic_id: bytes, group: str = "g") -> int | None:
+    (result,) = await committed(peer, group, topic_id)
+    return result.next_offset if result.found else None
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_commit_survives(stand: Stand, end: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = await topic_with(peer)
+    reply = await commit(peer, topic_id, 7, note="as far as seven")
+    assert (reply.found, reply.next_offset, reply.note) == (True, 7, "as far as seven")
+    await getattr(stand, end)()
+    await stand.start()
+    peer = await stand.peer()
+    (result,) = await committed(peer)
+    assert result == reply
+    assert result.commit_timestamp_us > 0
+
+
+async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 1)
+    stand.disk.hold("sync")
+    number = peer.post(commit=commit_of(topic_id, 5))
+    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    assert await position(peer, topic_id) == 1
+    assert not peer.answered(number)
+    stand.disk.heal()
+    await peer.reply(number)
+    assert await position(peer, topic_id) == 5
+    assert len(node.groups) == 1
+
+
+async def test_positions_only_go_back_by_a_reset(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    assert (await commit(peer, topic_id, 7)).next_offset == 7
+    assert (await commit(peer, topic_id, 3)).next_offset == 7
+    assert (await commit(peer, topic_id, 3, reset=True)).next_offset == 3
+    assert (await commit(peer, topic_id, 4, group="other")).next_offset == 4
+    await stand.restart()
+    peer = await stand.peer()
+    assert await position(peer, topic_id) == 3
+    assert await position(peer, topic_id, "other") == 4
+
+
+async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer, 100)
+    others = [peer, await stand.peer(), await stand.peer()]
+    stand.disk.hold("sync")
+    offsets = [50, 20, 90, 90, 10, 70]
+    numbers = [
+        (others[index % 3], others[index % 3].post(commit=commit_of(topic_id, offset)), offset)
+        for index, offset in enumerate(offsets)
+    ]
+    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    stand.disk.heal()
+    for who, number, offset in numbers:
+        result = (await who.reply(number)).envelope.commit_reply.results[0]
+        assert result.found
+        assert result.next_offset >= offset
+    assert await position(peer, topic_id) == 90
+    await stand.crash()
+    await stand.start()
+    assert await position(await stand.peer(), topic_id) == 90
+
+
+async def test_bad_entries_are_refused_beside_good_ones(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    entries = [
+        pb.CommitEntry(topic_id=topic_id, next_offset=11),
+        pb.CommitEntry(topic_id=b"?" * 16, next_offset=1),
+        pb.CommitEntry(topic_id=topic_id, partition=1, next_offset=0),
+        pb.CommitEntry(topic_id=topic_id, next_offset=1, note="x" * (NOTE_BYTES_MAX + 1)),
+        pb.CommitEntry(topic_id=topic_id, next_offset=10),
+    ]
+    results = (await peer.ask(commit=pb.Commit(group="g", entries=entries))).envelope.commit_reply.results
+    codes = [result.error.code for result in results]
+    assert codes == [pb.OFFSET_OUT_OF_RANGE, pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION, pb.INVALID_REQUEST, 0]
+    assert results[0].error.high_watermark == 10
+    assert await position(peer, topic_id) == 10
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "a\nb"])
+async def test_bad_group_names(peer: Peer, group: str) -> None:
+    topic_id = await topic_with(peer)
+    assert (await peer.refused(commit=commit_of(topic_id, 1, group=group))).code == pb.INVALID_REQUEST
+    assert (await peer.refused(committed=pb.Committed(group=group))).code == pb.INVALID_REQUEST
+
+
+async def test_a_commit_names_something(peer: Peer) -> None:
+    assert (await peer.refused(commit=pb.Commit(group="g"))).code == pb.INVALID_REQUEST
+
+
+async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    assert await committed(peer, "nobody") == []
+    assert await position(peer, topic_id, "nobody") is None
+
+
+async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Node, peer: Peer) -> None:
+    gone, stays = await topic_with(peer), await topic_with(peer, name="u")
+    await commit(peer, gone, 5)
+    await commit(peer, stays, 6)
+    await peer.delete("t")
+    assert [result.topic_id for result in await committed(peer)] == [stays]
+    await stand.restart()
+    assert [result.topic_id for result in await committed(await stand.peer())] == [stays]
+
+
+async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, node: Node, peer: Peer) -> None:
+    """The commit is on its way to the disk when its topic goes: it must not bring a position back."""
+    gone, stays = await topic_with(peer), await topic_with(peer, name="u")
+    await commit(peer, stays, 1)
+    offsets = node.offsets_log._partition.log.directory
+    stand.disk.gate.clear()
+    stand.disk.held = lambda operation, path: operation == "sync" and path.is_relative_to(offsets)
+    committing = await stand.peer()
+    entries = [pb.CommitEntry(topic_id=gone, next_offset=5), pb.CommitEntry(topic_id=stays, next_offset=1)]
+    number = committing.post(commit=pb.Commit(group="g", entries=entries))
+    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    deletion = asyncio.create_task(peer.delete("t"))
+    await asyncio.wait([deletion], timeout=0.2)  # the two may share an I/O worker: then it waits for the gate
+    stand.disk.heal()
+    await deletion
+    lost, kept = (await committing.reply(number)).envelope.commit_reply.results
+    assert (kept.found, kept.next_offset) == (True, 1)
+    assert lost.found or lost.error.code == pb.UNKNOWN_TOPIC
+    assert [result.topic_id for result in await committed(peer)] == [stays]
+    assert not node.groups._pending
+
+
+async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 1)
+    stand.disk.fill_up()
+    note = "x" * NOTE_BYTES_MAX
+    refused: pb.Error | None = None
+    for offset in range(2, 11):
+        envelope = (await peer.ask(commit=commit_of(topic_id, offset, note=note))).envelope
+        if envelope.HasField("error"):
+            refused = envelope.error
+            break
+    assert refused is not None, "the disk took everything"
+    assert (refused.code, refused.retriable, refused.definite) == (pb.DISK_FULL, True, True)
+    assert await position(peer, topic_id) == offset - 1
+    stand.disk.heal()
+    assert (await commit(peer, topic_id, offset)).next_offset == offset

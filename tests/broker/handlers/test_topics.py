@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
+
+
+async def names(peer: Peer, *, internal: bool = False) -> list[str]:
+    reply = (await peer.ask(topic_list=pb.TopicList(internal=internal))).envelope.topic_reply
+    return [topic.name for topic in reply.topics]
+
+
+async def described(peer: Peer, name: str = "t") -> pb.TopicInfo:
+    return (await peer.ask(topic_describe=pb.TopicDescribe(name=name))).envelope.topic_reply.topics[0]
+
+
+def data_dirs(stand: Stand, name: str) -> list[str]:
+    return sorted(path.name for path in (stand.path / "partitions").iterdir() if name in path.name)
+
+
+async def test_a_created_topic_is_described_with_all_its_settings(node: Node, peer: Peer) -> None:
+    made = await peer.create(partitions=3)
+    assert made == await described(peer)
+    assert len(made.topic_id) == 16
+    assert made.config == pb.TopicConfig(
+        partitions=3,
+        flush=pb.ALWAYS,
+        flush_interval_ms=100,
+        segment_bytes=SEGMENT_BYTES_DEFAULT,
+        replication_factor=1,
+        engine="segment",
+    )
+    assert [partition.partition for partition in made.partitions] == [0, 1, 2]
+    assert {partition.owner for partition in made.partitions} == {node.node_id}
+
+
+async def test_describing_follows_what_is_stored(peer: Peer) -> None:
+    topic = await peer.create(partitions=2)
+    await peer.publish(topic.topic_id, batch(b"a", b"b"), partition=1)
+    idle, used = (await described(peer)).partitions
+    assert (idle.high_watermark, idle.size_bytes) == (0, 0)
+    assert (used.high_watermark, used.log_start_offset, used.state) == (2, 0, "active")
+    assert used.size_bytes > 0
+
+
+async def test_the_list_is_sorted_and_hides_what_is_internal(peer: Peer) -> None:
+    for name in ("b", "a", "c"):
+        await peer.create(name)
+    assert await names(peer) == ["a", "b", "c"]
+    assert {"__meta", "__offsets"} <= set(await names(peer, internal=True))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "__mine", "x" * 201, "\u00e9", "a\x00b", "-" * 300])
+async def test_bad_names_are_refused(peer: Peer, name: str) -> None:
+    assert (await peer.refused(topic_create=pb.TopicCreate(name=name))).code == pb.INVALID_TOPIC
+    assert await names(peer) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pb.TopicConfig(partitions=PARTITIONS_MAX + 1),
+        pb.TopicConfig(segment_bytes=1),
+        pb.TopicConfig(flush_interval_ms=10**6),
+        pb.TopicConfig(flush=9),  # type: ignore[arg-type]  # a value of a newer client
+        pb.TopicConfig(replication_factor=3),
+        pb.TopicConfig(engine="rocksdb"),
+    ],
+)
+async def test_bad_settings_are_refused(peer: Peer, config: pb.TopicConfig) -> None:
+    error = await peer.refused(topic_create=pb.TopicCreate(name="t", config=config))
+    assert error.code == pb.INVALID_REQUEST
+    assert await names(peer) == []
+
+
+async def test_a_name_is_given_once_whoever_asks_at_the_same_time(stand: Stand, node: Node) -> None:
+    peers = [await stand.peer() for _ in range(4)]
+    replies = await asyncio.gather(*[peer.ask(topic_create=pb.TopicCreate(name="t")) for peer in peers])
+    kinds = sorted(reply.envelope.WhichOneof("kind") or "" for reply in replies)
+    assert kinds == ["error"] * 3 + ["topic_reply"]
+    assert {reply.envelope.error.code for reply in replies} == {0, pb.TOPIC_EXISTS}
+
+
+async def test_unknown_topics(peer: Peer) -> None:
+    assert (await peer.refused(topic_describe=pb.TopicDescribe(name="no"))).code == pb.UNKNOWN_TOPIC
+    assert (await peer.refused(topic_alter=pb.TopicAlter(name="no"))).code == pb.UNKNOWN_TOPIC
+    assert (await peer.refused(topic_delete=pb.TopicDelete(name="no"))).code == pb.UNKNOWN_TOPIC
+    reply = (await peer.ask(metadata=pb.Metadata(topics=["no"]))).envelope.metadata_reply
+    assert (reply.topics[0].name, reply.topics[0].error.code) == ("no", pb.UNKNOWN_TOPIC)
+
+
+async def test_the_brokers_own_topics_are_not_for_clients(peer: Peer) -> None:
+    assert (await peer.refused(topic_delete=pb.TopicDelete(name="__meta"))).code == pb.FORBIDDEN
+    assert (await peer.refused(topic_alter=pb.TopicAlter(name="__offsets", partitions=3))).code == pb.FORBIDDEN
+
+
+async def test_altering_changes_what_is_named_and_lasts(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create(retention_bytes=1 << 30)
+    alter = pb.TopicAlter(name="t", partitions=4, flush=pb.NEVER)
+    changed = (await peer.ask(topic_alter=alter)).envelope.topic_reply.topics[0]
+    assert (changed.topic_id, changed.config.retention_bytes) == (topic.topic_id, 1 << 30)
+    await peer.publish(topic.topic_id, batch(b"new"), partition=3)
+    assert (await peer.refused(topic_alter=pb.TopicAlter(name="t", partitions=3))).code == pb.INVALID_REQUEST
+    await stand.restart()
+    peer = await stand.peer()
+    assert (await described(peer)).config == changed.config
+    assert await peer.read_all(topic.topic_id, partition=3) == [b"new"]
+
+
+async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer: Peer) -> None:
+    old = await peer.create()
+    await peer.publish(old.topic_id, batch(b"old"))
+    await peer.delete("t")
+    new = await peer.create()
+    assert new.topic_id != old.topic_id
+    assert await peer.read_all(new.topic_id) == []
+    assert (await peer.publish(old.topic_id, batch(b"x")))[0].error.code == pb.UNKNOWN_TOPIC
+    await peer.publish(new.topic_id, batch(b"new"))
+    page = node.metrics.registry.get_sample_value("tidelog_high_watermark_offset", {"topic": "t", "partition": "0"})
+    assert page == 1
+    await stand.restart()
+    assert await (await stand.peer()).read_all(new.topic_id) == [b"new"]
+
+
+async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=2)
+    for partition in (0, 1):
+        await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
+    assert len(data_dirs(stand, topic.topic_id.hex())) == 2
+    await peer.delete("t")
+    await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data is still there")
+    assert await names(peer) == []
+    await settled(lambda: not node.epochs.knows(topic.topic_id, 0), "the chain is still there")
+
+
+@pytest.mark.parametrize("operation", ["rename", "unlink", "remove_dir"])
+async def test_a_crash_while_deleting_is_finished_by_the_next_start(stand: Stand, operation: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create(partitions=2)
+    for partition in (0, 1):
+        await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
+    stand.disk.gate.clear()
+    stand.disk.held = lambda what, path: what == operation and topic.topic_id.hex() in str(path)
+    await peer.delete("t")
+    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.crash()
+    assert data_dirs(stand, topic.topic_id.hex())
+    node = await stand.start()
+    assert not data_dirs(stand, topic.topic_id.hex())
+    assert not node.epochs.knows(topic.topic_id, 0)
+    assert await names(await stand.peer()) == []
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
+async def test_deleting_under_load_stops_nothing_but_the_topic(
+    stand: Stand, node: Node, peer: Peer, flush: pb.Flush
+) -> None:
+    """Writes, growth of files and timed syncs are on their way when the files go."""
+    others = [await stand.peer() for _ in range(3)]
+    stays = await peer.create("stays")
+    for round_number in range(4):
+        topic = await peer.create(flush=flush, flush_interval_ms=1, segment_bytes=64 * 1024)
+        numbers = [
+            (other, other.post_publish(topic.topic_id, batch(b"x" * 30_000))) for _ in range(6) for other in others
+        ]
+        if round_number % 2:
+            await others[0].published(numbers[0][1])
+        await peer.delete("t")
+        for other, number in numbers:
+            (result,) = await other.published(number)
+            assert result.error.code in {0, pb.UNKNOWN_TOPIC}
+    assert not (await peer.publish(stays.topic_id, batch(b"still here")))[0].HasField("error")
+    assert node.health.state == "running"
+
+
+async def test_deleting_a_topic_while_it_is_taken_over_stops_nothing_else(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"old"))
+    node = await stand.restart()
+    peer, other = await stand.peer(), await stand.peer()
+    stand.disk.hold("sync", "fences")
+    number = other.post_publish(topic.topic_id, batch(b"new"))
+    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    deletion = asyncio.create_task(peer.delete("t"))
+    await asyncio.wait([deletion], timeout=0.2)
+    stand.disk.heal()
+    await deletion
+    (result,) = await other.published(number)
+    assert result.error.code in {0, pb.UNKNOWN_TOPIC}
+    assert (await peer.create("next")).name == "next"
+    assert node.health.state == "running"
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_topics_are_there_after_a_restart(stand: Stand, end: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    made = [await peer.create(name, partitions=2) for name in ("a", "b")]
+    await peer.create("gone")
+    await peer.delete("gone")
+    await getattr(stand, end)()
+    await stand.start()
+    peer = await stand.peer()
+    assert await names(peer) == ["a", "b"]
+    found = [await described(peer, name) for name in ("a", "b")]
+    assert [topic.topic_id for topic in found] == [topic.topic_id for topic in made]
+    assert [topic.config for topic in found] == [topic.config for topic in made]
+
+
+async def test_metadata_names_the_node_and_all_public_topics(node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=2)
+    reply = (await peer.ask(metadata=pb.Metadata())).envelope.metadata_reply
+    assert reply.cluster_id == node.cluster_id
+    assert [(one.host, one.port, one.alive) for one in reply.nodes] == [("127.0.0.1", node.port, True)]
+    assert [one.topic_id for one in reply.topics] == [topic.topic_id]
+    assert [one.owner for one in reply.topics[0].partitions] == [node.node_id] * 2
+    many = [str(number) for number in range(4097)]
+    assert (await peer.refused(metadata=pb.Metadata(topics=many))).code == pb.INVALID_REQUEST
+
+
+async def test_the_status_counts_what_there_is(node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x"))
+    reply = (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
+    (status,) = reply.nodes
+    assert (status.state, status.connections, status.node.node_id) == ("running", 1, node.node_id)
+    assert status.data_bytes > 0
+    assert status.disk_free_bytes > 0
+    assert [one.name for one in reply.topics] == ["__meta", "__offsets", "t"]
