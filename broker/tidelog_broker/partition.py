@@ -41,7 +41,7 @@ class Partition:
         self.io_key = hash((record.topic_id, index)) & 0x7FFFFFFF
         self.name = f"{record.name}/{index}"
         self.owner: Owner | None = None
-        self.ring = HotRing(bytes_max=0, start_offset=0)
+        self.ring = HotRing(bytes_max=0, start_offset=store.end_offset)
         self.pipeline = Pipeline(
             self, bytes_max=node.settings.partition_in_flight_bytes, group_bytes=node.settings.group_bytes
         )
