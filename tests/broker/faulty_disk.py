@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ class FaultyDisk(RealFileSystem):
         self.log.append((operation, path))
         if self.held(operation, path):
             self.reached.set()
-            assert self.gate.wait(30), "the test never opened the gate"
+            assert self.gate.wait(10), "the test never opened the gate"
         error = self.fail(operation, path)
         if error is not None:
             raise error
@@ -78,21 +79,25 @@ class FaultyDisk(RealFileSystem):
         self.held = lambda operation, path: False
         self.gate.set()
 
-    def hold(self, operation: str, suffix: str = ".seg") -> None:
-        """Hold every such operation until `heal`."""
+    def hold(self, operation: str, part: str = ".seg") -> None:
+        """Hold every such operation on paths with `part` in them until `heal`."""
         self.gate.clear()
         self.reached.clear()
-        self.held = lambda what, path: what == operation and path.name.endswith(suffix)
+        self.held = lambda what, path: what == operation and part in str(path)
+
+    async def held_up(self) -> None:
+        """Wait until something waits at the gate."""
+        assert await asyncio.to_thread(self.reached.wait, 20), "nothing came to the gate"
 
     def fill_up(self) -> None:
         """Give no space."""
         full = OSError(errno.ENOSPC, "no space left on device")
         self.fail = lambda operation, path: full if operation in {"allocate", "create", "make_dir"} else None
 
-    def break_at(self, operation: str, suffix: str = ".seg") -> None:
-        """Fail such an operation with EIO."""
+    def break_at(self, operation: str) -> None:
+        """Fail such an operation on segments with EIO."""
         broken = OSError(errno.EIO, "input/output error")
-        self.fail = lambda what, path: broken if what == operation and path.name.endswith(suffix) else None
+        self.fail = lambda what, path: broken if what == operation and path.suffix == ".seg" else None
 
     def kill(self) -> None:
         """Change nothing any more, as if the process had been killed here."""

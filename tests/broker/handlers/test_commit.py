@@ -60,7 +60,7 @@ async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
     await commit(peer, topic_id, 1)
     stand.disk.hold("sync")
     number = peer.post(commit=commit_of(topic_id, 5))
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     assert await position(peer, topic_id) == 1
     assert not peer.answered(number)
     stand.disk.heal()
@@ -90,7 +90,7 @@ async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, nod
         (others[index % 3], others[index % 3].post(commit=commit_of(topic_id, offset)), offset)
         for index, offset in enumerate(offsets)
     ]
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     stand.disk.heal()
     for who, number, offset in numbers:
         result = (await who.reply(number)).envelope.commit_reply.results[0]
@@ -149,13 +149,11 @@ async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, n
     """The commit is on its way to the disk when its topic goes: it must not bring a position back."""
     gone, stays = await topic_with(peer), await topic_with(peer, name="u")
     await commit(peer, stays, 1)
-    offsets = node.offsets_log._partition.log.directory
-    stand.disk.gate.clear()
-    stand.disk.held = lambda operation, path: operation == "sync" and path.is_relative_to(offsets)
+    stand.disk.hold("sync", "__offsets")
     committing = await stand.peer()
     entries = [pb.CommitEntry(topic_id=gone, next_offset=5), pb.CommitEntry(topic_id=stays, next_offset=1)]
     number = committing.post(commit=pb.Commit(group="g", entries=entries))
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     deletion = asyncio.create_task(peer.delete("t"))
     await asyncio.wait([deletion], timeout=0.2)  # the two may share an I/O worker: then it waits for the gate
     stand.disk.heal()

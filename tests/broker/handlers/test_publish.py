@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 
@@ -180,7 +179,7 @@ async def test_a_full_queue_refuses_and_recovers(stand: Stand) -> None:
     await peer.publish(topic.topic_id, batch(b"warm"))
     stand.disk.hold("sync")
     numbers = [peer.post_publish(topic.topic_id, batch(bytes([index]) * 200_000)) for index in range(8)]
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     refused = (await peer.published(numbers[-1]))[0].error
     assert (refused.code, refused.retriable, refused.definite) == (pb.OVERLOADED, True, True)
     assert refused.retry_after_ms > 0
@@ -211,7 +210,7 @@ async def test_a_client_that_leaves_has_its_batches_stored_and_its_share_given_b
     other = await stand.peer()
     stand.disk.hold("sync")
     other.post_publish(topic.topic_id, batch(b"bye" * 1000))
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     await other.close()
     stand.disk.heal()
     await settled(lambda: node.server.budget.in_flight_bytes == 0, "the share was not given back")

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.broker.faulty_disk import GoneError
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker import pipeline as pipeline_module
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.epochs import Epochs
+from tidelog_broker.node import META_TOPIC_ID, Node
+from tidelog_broker.storage.errors import DamagedError
+from tidelog_proto import broker_pb2 as pb
+
+
+def chain_of(node: Node, topic_id: bytes, partition: int = 0) -> EpochChain:
+    return node.epochs._chains[topic_id, partition]
+
+
+async def topic_with(stand: Stand, *values: bytes) -> bytes:
+    peer = await stand.peer()
+    topic = await peer.create()
+    for value in values:
+        await peer.publish(topic.topic_id, batch(value))
+    return topic.topic_id
+
+
+async def test_every_incarnation_opens_an_epoch_when_the_partition_is_first_used(stand: Stand) -> None:
+    topic_id = b""
+    for life in range(4):
+        node = await stand.start()
+        peer = await stand.peer()
+        topic_id = topic_id or (await peer.create()).topic_id
+        (result,) = await peer.publish(topic_id, batch(b"%d" % life))
+        assert (result.epoch, result.base_offset) == (life, life)
+        assert chain_of(node, topic_id).active.owner_incarnation == node.incarnation
+        await (stand.crash() if life % 2 else stand.stop())
+    await stand.start()
+    assert await (await stand.peer()).read_all(topic_id) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_partition_nobody_uses_keeps_its_epoch(stand: Stand) -> None:
+    await stand.start()
+    topic_id = await topic_with(stand, b"a")
+    for _ in range(3):
+        node = await stand.restart()
+    partition = node.partitions.get(topic_id, 0)
+    assert (partition.state, partition.epoch) == ("sealed", 0)
+    peer = await stand.peer()
+    assert len(await peer.fetch(topic_id)) == 1
+    assert (partition.state, partition.epoch) == ("active", 1)
+
+
+async def test_epochs_without_a_record_leave_no_directory_and_no_gap(stand: Stand) -> None:
+    await stand.start()
+    topic_id = await topic_with(stand, b"a")
+    for _ in range(3):
+        await stand.restart()
+        await (await stand.peer()).fetch(topic_id)
+    node = await stand.restart()
+    peer = await stand.peer()
+    (result,) = await peer.publish(topic_id, batch(b"b"))
+    assert (result.epoch, result.base_offset) == (4, 1)
+    epochs = sorted(path.name for path in node.partitions.get(topic_id, 0).log.directory.glob("epoch-*"))
+    assert epochs == ["epoch-00000000", "epoch-00000004"]
+    assert await peer.read_all(topic_id) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("used", "step"), [(True, 1), (True, 2), (True, 3), (False, 1), (False, 2)])
+async def test_a_crash_at_every_step_of_a_take_over_is_repaired(stand: Stand, used: bool, step: int, when: str) -> None:
+    """A used partition takes three journal appends, a new one two; the next start goes on from what is there."""
+    await stand.start()
+    topic_id = await topic_with(stand, *([b"a"] if used else []))
+    node = await stand.restart()
+    steps = 0
+    for journal in (node.epochs._fences, node.epochs._meta):
+        original = journal.append
+
+        def counted(entries: list[object], original: object = original) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step and when == "before":
+                stand.disk.kill()
+                raise GoneError
+            assert callable(original)
+            original(entries)
+            if steps == step:
+                stand.disk.kill()
+                raise GoneError
+
+        journal.append = counted  # type: ignore[method-assign, assignment]  # either journal's entries
+    peer = await stand.peer()
+    peer.post_publish(topic_id, batch(b"lost"))
+    await settled(lambda: steps >= step, "the take-over did not get that far")
+    await stand.crash()
+
+    for life in range(2):
+        await stand.start()
+        peer = await stand.peer()
+        (result,) = await peer.publish(topic_id, batch(b"%d" % life))
+        assert not result.HasField("error"), result.error
+        assert await peer.read_all(topic_id) == [b"a"][: int(used)] + [b"0", b"1"][: life + 1]
+        assert chain_of(stand.node, topic_id).active.owner_incarnation == stand.node.incarnation
+        await stand.stop()
+
+
+async def test_a_crash_before_the_very_first_genesis_does_not_keep_the_node_from_starting(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Epochs._record
+
+    async def die(self: Epochs, entries: list[pb.ChainEntry]) -> None:
+        raise GoneError
+
+    monkeypatch.setattr(Epochs, "_record", die)
+    with pytest.raises(GoneError):
+        await stand.start()
+    monkeypatch.setattr(Epochs, "_record", record)
+    node = await stand.start()
+    chain = chain_of(node, META_TOPIC_ID)
+    assert (chain.active.epoch, chain.active.owner_incarnation) == (1, node.incarnation)
+
+
+async def publish(peer: Peer, topic_id: bytes, sequence: int, producer_id: int = 5) -> pb.PublishResult:
+    (result,) = await peer.publish(topic_id, batch(b"%d" % sequence, producer_id=producer_id, sequence=sequence))
+    return result
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_producers_are_known_exactly_after_a_restart(stand: Stand, end: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = (await peer.create()).topic_id
+    for sequence in range(12):
+        await publish(peer, topic_id, sequence)
+    await getattr(stand, end)()
+    await stand.start()
+    peer = await stand.peer()
+    again = await publish(peer, topic_id, 11)
+    assert (again.duplicate, again.base_offset, again.epoch) == (True, 11, 0)
+    assert (await publish(peer, topic_id, 4)).base_offset == 4
+    assert (await publish(peer, topic_id, 3)).error.code == pb.DUPLICATE_OUT_OF_WINDOW
+    assert (await publish(peer, topic_id, 13)).error.code == pb.SEQUENCE_GAP
+    fresh = await publish(peer, topic_id, 12)
+    assert (fresh.duplicate, fresh.base_offset, fresh.epoch) == (False, 12, 1)
+
+
+def copy_epochs(source: Path, target: Path) -> None:
+    for path in source.glob("epoch-*"):
+        shutil.copytree(path, target / path.name)
+
+
+async def test_a_snapshot_ahead_of_a_shortened_log_counts_for_nothing(stand: Stand, tmp_path: Path) -> None:
+    """As after a power cut: the snapshot was synced, the log's tail was not. Then the log grows past it again."""
+    node = await stand.start()
+    peer = await stand.peer()
+    topic_id = (await peer.create()).topic_id
+    for sequence in range(3):
+        await publish(peer, topic_id, sequence)
+    directory = node.partitions.get(topic_id, 0).log.directory
+    copy_epochs(directory, tmp_path / "short")
+    for sequence in range(3, 5):
+        await publish(peer, topic_id, sequence)
+    await stand.stop()
+    assert list(directory.glob("producers-*5.snap"))
+    shutil.rmtree(directory / "epoch-00000000")
+    copy_epochs(tmp_path / "short", directory)
+
+    await stand.start()
+    peer = await stand.peer()
+    assert (await publish(peer, topic_id, 2)).duplicate
+    for sequence in range(5):
+        assert (await publish(peer, topic_id, sequence, producer_id=6)).base_offset == 3 + sequence
+    await stand.crash()
+    await stand.start()
+    peer = await stand.peer()
+    assert (await publish(peer, topic_id, 4, producer_id=6)).base_offset == 7
+    fresh = await publish(peer, topic_id, 3)
+    assert (fresh.duplicate, fresh.base_offset) == (False, 8)
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_append_timestamps_never_go_back_not_even_over_a_restart(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = (await peer.create()).topic_id
+    first = await publish(peer, topic_id, 0)
+    await getattr(stand, end)()
+    await stand.start()
+    monkeypatch.setattr(pipeline_module.time, "time_ns", lambda: 1_000_000)
+    second = await publish(await stand.peer(), topic_id, 1)
+    assert second.append_timestamp_us >= first.append_timestamp_us
+
+
+def test_a_metadata_journal_that_contradicts_itself_is_damage() -> None:
+    epochs = Epochs(node_id="n", incarnation=1, meta=None, fences=None, offload=None)  # type: ignore[arg-type]  # unused
+    with pytest.raises(DamagedError, match="without a genesis"):
+        epochs.load([pb.ChainEntry(topic_id=b"t", decision=b"")])
+    genesis = pb.ChainEntry(topic_id=b"t", genesis=pb.EpochDescriptor(owner="n", placement=["n"], ack_quorum=1))
+    wrong = pb.ChainEntry(topic_id=b"t", decision=pb.EpochDecision(epoch=3).SerializeToString())
+    with pytest.raises(DamagedError, match="epoch 3"):
+        epochs.load([genesis, wrong])
+    with pytest.raises(DamagedError, match="kind"):
+        epochs.load([pb.ChainEntry(topic_id=b"t")])
+    epochs.load([genesis, pb.ChainEntry(topic_id=b"t", forgotten=True)])
+    assert not epochs.knows(b"t", 0)
