@@ -13,6 +13,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog_broker.budget import Budget
@@ -161,7 +162,14 @@ class Server:
         if inspect.iscoroutine(work):
             task = self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
             self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            task.add_done_callback(partial(self._worked, work, request))
+
+    def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
+        """Note that a request's task has ended, perhaps before it began: the node stopped first."""
+        self._working.discard(task)
+        work.close()
+        if not request.answered:
+            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
 
     def _handler(self, kind: str, request: Request) -> Handler:
         handler = HANDLERS.get(kind)
@@ -179,9 +187,6 @@ class Server:
             await work
         except ProtocolError as error:
             request.fail(error)
-        except asyncio.CancelledError:
-            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
-            raise
         except Exception as error:  # noqa: BLE001 - as in dispatch
             self._broken(request, error)
 
