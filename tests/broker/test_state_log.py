@@ -136,7 +136,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
 
 async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stand, node: Node, peer: Peer) -> None:
     stand.disk.fill_up()
-    refused = None
+    refused, number = None, 0
     for number in range(400):
         envelope = (await peer.ask(topic_create=pb.TopicCreate(name=f"t-{number}" + "x" * 150))).envelope
         if envelope.HasField("error"):

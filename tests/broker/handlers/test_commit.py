@@ -171,6 +171,7 @@ async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand:
     stand.disk.fill_up()
     note = "x" * NOTE_BYTES_MAX
     refused: pb.Error | None = None
+    offset = 2
     for offset in range(2, 11):
         envelope = (await peer.ask(commit=commit_of(topic_id, offset, note=note))).envelope
         if envelope.HasField("error"):

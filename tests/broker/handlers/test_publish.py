@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -51,7 +52,7 @@ def corrupt_arrow() -> bytes:
     return changed(good, bytes(body))
 
 
-BAD_BATCHES = {
+BAD_BATCHES: dict[str, Callable[[], bytes]] = {
     "wrong body CRC": lambda: flipped(batch(b"x" * 50), HEADER_BYTES + 60),
     "wrong header CRC": lambda: flipped(batch(b"x"), 126),
     "wrong magic": lambda: flipped(batch(b"x"), 0),
@@ -68,9 +69,10 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize("make", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(node: Node, peer: Peer, make: object) -> None:
+async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
+    node: Node, peer: Peer, make: Callable[[], bytes]
+) -> None:
     topic = await peer.create()
-    assert callable(make)
     first, bad, last = await peer.publish(topic.topic_id, batch(b"first"), make(), batch(b"last"))
     assert bad.error.code in {pb.CORRUPT_BATCH, pb.UNSUPPORTED_BATCH, pb.BATCH_TOO_LARGE}
     assert bad.error.definite
