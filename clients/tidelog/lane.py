@@ -53,10 +53,10 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec
 from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
 
-BATCH_BYTES_TARGET: Final = 1024 * 1024
+BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536
-JOIN_BYTES_MAX: Final = 256 * 1024
-"""Columns of this size go out as they are: to join them to more would copy them and gain nothing."""
+JOIN_BYTES_MAX: Final = 1024 * 1024
+"""Columns of this size go out as they are: to join them to more would copy much and gain little."""
 
 _SETTLED: Final = frozenset({State.STORED, State.DROPPED})
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidelog.errors import TidelogError
 from tidelog_proto.columns import Headers, columns_of
+from tidelog_proto.memory import batch_pool
 
 RECORD_OVERHEAD_BYTES: Final = 96
 """What a loose record takes in memory besides its bytes: list slots, object headers."""
@@ -176,4 +177,4 @@ def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return parts of equal schema as one."""
     if len(parts) == 1:
         return parts[0]
-    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    return pa.Table.from_batches(parts).combine_chunks(memory_pool=batch_pool()).to_batches()[0]

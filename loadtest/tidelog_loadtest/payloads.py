@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from tidelog_proto.batch import encode_batch
 
 from tidelog_loadtest.measure import Run
-from tidelog_loadtest.probe_client import Payload, payload_of
+from tidelog_loadtest.probe_client import ArrowPayload, Payload, payload_of
+from tidelog_proto.batch import encode_batch
 
 DISTINCT_BATCHES = 16
 
@@ -41,6 +41,14 @@ def encoded(batches: Sequence[pa.RecordBatch]) -> list[Payload]:
         batch = encode_batch(columns, now_us=now_us)
         payloads.append(payload_of(batch.header, memoryview(batch.body), batch.record_count))
     return payloads
+
+
+def to_encode(batches: Sequence[pa.RecordBatch]) -> list[ArrowPayload]:
+    """Return the batches as payloads that the probe serializes as it sends them."""
+    return [
+        ArrowPayload(bytes(payload.parts[0]), columns, payload.records, payload.length_bytes)
+        for columns, payload in zip(batches, encoded(batches), strict=True)
+    ]
 
 
 def encoding_run(batches: Sequence[pa.RecordBatch], *, seconds: float) -> Run:

@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from tidelog_loadtest.measure import Budget, Run
 from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, RESET, aligned
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.memory import batch_pool
 
 READS_IN_FLIGHT: Final = 2
 """One reply is checked while the next is on its way."""
@@ -32,6 +34,28 @@ class Payload(NamedTuple):
     parts: tuple[bytes | memoryview, ...]
     records: int
     length_bytes: int
+
+    def wire(self) -> list[bytes | memoryview]:
+        """Return the buffers to write."""
+        return [self.request, *self.parts]
+
+
+class ArrowPayload(NamedTuple):
+    """An Arrow record batch that becomes bytes when it is sent, as the product's do.
+
+    By the least there is to it: Arrow's own serialization, a CRC32C over it, and a header that was made before.
+    """
+
+    header: bytes
+    columns: pa.RecordBatch
+    records: int
+    length_bytes: int
+
+    def wire(self) -> list[bytes | memoryview]:
+        """Serialize and return the buffers to write."""
+        body = memoryview(self.columns.serialize(memory_pool=batch_pool())).cast("B")
+        request = REQUEST.pack(APPEND, len(self.header) + len(body), crc32c(body, crc32c(self.header)), 0, 0)
+        return [request, self.header, body]
 
 
 def payload_of(header: bytes, body: memoryview, records: int) -> Payload:
@@ -46,7 +70,7 @@ class ProbeFailedError(Exception):
 
 
 class _Appender(asyncio.Protocol):
-    def __init__(self, payloads: Sequence[Payload], budget: Budget, window: int) -> None:
+    def __init__(self, payloads: Sequence[Payload | ArrowPayload], budget: Budget, window: int) -> None:
         self.done: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self._payloads = payloads
         self._budget = budget
@@ -71,7 +95,7 @@ class _Appender(asyncio.Protocol):
         payload = self._payloads[self._sent % len(self._payloads)]
         self._sent += 1
         self._sent_at.append(time.perf_counter_ns())
-        self._transport.writelines([payload.request, *payload.parts])
+        self._transport.writelines(payload.wire())
 
     def data_received(self, data: bytes) -> None:
         now_ns = time.perf_counter_ns()
@@ -166,7 +190,7 @@ class _Resetter(asyncio.Protocol):
             self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
 
 
-async def append_run(port: int, payloads: Sequence[Payload], budget: Budget, *, window: int) -> Run:
+async def append_run(port: int, payloads: Sequence[Payload | ArrowPayload], budget: Budget, *, window: int) -> Run:
     """Push `payloads` in turn, `window` in flight, until the budget is spent and all is acknowledged.
 
     Raises:

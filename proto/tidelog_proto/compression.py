@@ -26,6 +26,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Codec
 from tidelog_proto.ipc_message import PREFIX_BYTES, buffer_lengths, metadata_bytes, parse_message, uncompressed_bytes
+from tidelog_proto.memory import batch_pool
 
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
@@ -42,7 +43,7 @@ def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]
         body = _message_with_compressed_buffers(columns, codec)
         description = parse_message(body)
         return body, uncompressed_bytes(description, buffer_lengths(body, description))
-    message = columns.serialize()
+    message = columns.serialize(memory_pool=batch_pool())
     if codec is Codec.NONE:
         return _bytes_of(message), message.size
     if codec is Codec.GZIP:
@@ -67,7 +68,7 @@ def message_of(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
 
 def _message_with_compressed_buffers(columns: pa.RecordBatch, codec: Codec) -> memoryview:
     """Write a stream and cut the one message out of it: pyarrow compresses buffers in streams only."""
-    sink = pa.BufferOutputStream()
+    sink = pa.BufferOutputStream(memory_pool=batch_pool())
     with pa.ipc.new_stream(sink, columns.schema, options=_CONTEXT[codec]) as writer:
         writer.write_batch(columns)
         end = sink.tell()

@@ -60,7 +60,7 @@ _MAGIC_AND_LENGTH: Final = struct.Struct("<I8xI")
 _OWNER_FIELDS: Final = struct.Struct("<QqQQ16x")
 _U32: Final = struct.Struct("<I")
 _OWNER_AT: Final = 72
-_UNCOMPRESSED_AT: Final = 16
+_FLAGS_AT: Final = 8
 _DIGEST_AT: Final = 120
 _CRC_AT: Final = 124
 _RESERVED: Final = bytes(16)
@@ -206,9 +206,9 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     return length
 
 
-def claimed_uncompressed_length(buffer: Buffer) -> int:
-    """Return the uncompressed body length that a header claims, unchecked; 0 when there is no whole header."""
-    return int(_U32.unpack_from(buffer, _UNCOMPRESSED_AT)[0]) if len(buffer) >= HEADER_BYTES else 0
+def claims_plain(buffer: Buffer) -> bool:
+    """Whether a header claims an uncompressed body, unchecked: a hint at what its verification will cost."""
+    return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
 def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:

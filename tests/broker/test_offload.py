@@ -23,7 +23,7 @@ async def test_a_call_returns_or_raises_what_the_work_does(workers: IoWorkers) -
     offload = Offload(workers, asyncio.get_running_loop())
     assert await offload.call(0, lambda: threading.current_thread().name) != threading.current_thread().name
     with pytest.raises(KeyError):
-        await offload.call(0, lambda: {}["nothing"])
+        await offload.call(0, lambda: {"something": 1}["nothing"])
     assert offload.idle
 
 

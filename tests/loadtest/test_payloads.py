@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_loadtest.payloads import encoded, encoding_run, value_batches
+from tidelog_loadtest.payloads import encoded, encoding_run, to_encode, value_batches
 from tidelog_proto.batch import RecordBatch
 
 
@@ -19,6 +19,13 @@ def test_payloads_are_the_products_own_batches_of_one_length() -> None:
         batch = RecordBatch.parse(b"".join(payload.parts))
         assert batch.values() == columns.column("value").to_pylist()
         assert payload.records == 40
+
+
+def test_payloads_made_as_they_are_sent_are_the_same_bodies() -> None:
+    batches = value_batches(100, 40, count=2)
+    for ready, fresh in zip(encoded(batches), to_encode(batches), strict=True):
+        assert bytes(ready.wire()[2]) == bytes(fresh.wire()[2])
+        assert sum(map(len, ready.wire())) == sum(map(len, fresh.wire()))
 
 
 def test_encoding_is_timed_over_whole_passes() -> None:

@@ -17,6 +17,7 @@ from tidelog_proto.header import (
     Codec,
     Flags,
     batch_length,
+    claims_plain,
     digest_after,
     flags_with_codec,
     stamp_owner,
@@ -243,3 +244,13 @@ def test_length_of_a_batch_without_reading_all_of_it() -> None:
         with pytest.raises(ProtocolError) as refused:
             batch_length(bad)
         assert refused.value.code == code
+
+
+def test_a_claim_to_be_uncompressed_is_read_without_checks() -> None:
+    plain = bytearray(PLAIN.pack())
+    packed = bytearray(PLAIN._replace(flags=flags_with_codec(Flags.VALUE, Codec.ZSTD)).pack())
+    plain[-1] ^= 1
+    packed[-1] ^= 1
+    assert claims_plain(plain)
+    assert not claims_plain(packed)
+    assert claims_plain(b"short")

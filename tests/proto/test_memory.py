@@ -1,0 +1,37 @@
+"""Where large buffers live."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pyarrow as pa
+import pytest
+
+from tidelog_proto import memory
+
+
+@pytest.fixture(autouse=True)
+def _ask_anew() -> None:
+    memory.batch_pool.cache_clear()
+
+
+def test_memory_is_writable_of_the_size_asked_for_and_aligned() -> None:
+    for size_bytes in (1, 100, 3_000_001):
+        buffer = memory.allocate(size_bytes)
+        buffer[:] = b"x" * size_bytes
+        assert (len(buffer), buffer.format) == (size_bytes, "B")
+        assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % 64 == 0
+
+
+def test_nothing_is_writable_too() -> None:
+    buffer = memory.allocate(0)
+    buffer[:0] = b""
+    assert len(buffer) == 0
+
+
+def test_a_build_without_jemalloc_gets_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> pa.MemoryPool:
+        raise NotImplementedError
+
+    monkeypatch.setattr(pa, "jemalloc_memory_pool", missing)
+    assert memory.batch_pool().backend_name == pa.default_memory_pool().backend_name
