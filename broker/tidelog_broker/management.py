@@ -71,7 +71,10 @@ class Management:
         Raises:
             OSError: the port is in use.
         """
-        self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
+        try:
+            self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port} for health: {error.strerror}") from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="management", daemon=True
         )
