@@ -91,8 +91,16 @@ def parse_message(message: Buffer) -> Message:
     Raises:
         ProtocolError: CORRUPT_BATCH.
     """
-    body_at = PREFIX_BYTES + metadata_bytes(message)
-    metadata = bytes(message[PREFIX_BYTES:body_at])
+    return describe(bytes(message[PREFIX_BYTES : PREFIX_BYTES + metadata_bytes(message)]), len(message))
+
+
+def describe(metadata: bytes, message_bytes: int) -> Message:
+    """Read a description from a message's metadata alone; `message_bytes` is the length of the whole message.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH.
+    """
+    body_at = PREFIX_BYTES + len(metadata)
     try:
         root = _Table(metadata, _reference(metadata, 0))
         if root.scalar(0, _I16) != _VERSION_V5 or root.scalar(1, _U8) != _HEADER_TYPE_RECORD_BATCH:
@@ -100,8 +108,8 @@ def parse_message(message: Buffer) -> Message:
         if root.field(4):
             raise _corrupt("the Arrow message carries metadata of its own")
         body_length = root.scalar(3, _I64)
-        if body_length != len(message) - body_at:
-            raise _corrupt(f"an Arrow body of {body_length} bytes, {len(message) - body_at} are here")
+        if body_length != message_bytes - body_at:
+            raise _corrupt(f"an Arrow body of {body_length} bytes, {message_bytes - body_at} are here")
         batch = root.table(2)
         if batch.field(4):
             raise _corrupt("the Arrow message has variadic buffers")

@@ -15,6 +15,7 @@ Whether a stranger may send a CONTROL batch is not a matter of its bytes: the ca
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,9 +28,12 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, Buffer, Codec, Flags, unpack_header
 from tidelog_proto.ipc_message import (
     LZ4_FRAME,
+    PREFIX_BYTES,
     ZSTD,
     Message,
     buffer_lengths,
+    describe,
+    metadata_bytes,
     parse_message,
     uncompressed_bytes,
 )
@@ -37,6 +41,7 @@ from tidelog_proto.layout import check_layout
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
+_REMEMBERED_BYTES_MAX: Final = 1024
 _UNSTORABLE: Final = Flags.DERIVED | Flags.TRANSACTIONAL
 
 
@@ -52,17 +57,14 @@ def verify_batch(view: Buffer) -> BatchHeader:
     _check_storable(header)
     codec = header.codec
     message = message_of(body, codec, header.uncompressed_length)
-    description = parse_message(message)
-    lengths = _checked_lengths(header, codec, message, description)
-    check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
+    tag_bytes = _check_description(header, codec, message)
     columns = read_columns(header, message)
     try:
         columns.validate(full=True)
     except pa.ArrowException as error:
         raise _corrupt(f"the columns are not valid: {error}") from error
     _check_timestamps(header, columns)
-    # No tag is longer than all of them: their buffer is the last one.
-    if header.flags & Flags.TAG and lengths[-1] > TAG_BYTES_MAX:
+    if header.flags & Flags.TAG and tag_bytes > TAG_BYTES_MAX:
         _check_tags(columns.column("tag"))
     return header
 
@@ -74,6 +76,36 @@ def _check_storable(header: BatchHeader) -> None:
         )
     if not header.flags & Flags.VALUE:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "there is no value column; tombstones are null values")
+
+
+def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> int:
+    """Hold what the message says of itself against the header; return the bytes of its last buffer.
+
+    The last buffer holds the tags where there are tags, and no tag is longer than all of them.
+    """
+    length = metadata_bytes(message)
+    if codec in _COMPRESSION_OF or length > _REMEMBERED_BYTES_MAX:
+        return _last_length(header, codec, message, parse_message(message))
+    metadata = bytes(message[PREFIX_BYTES : PREFIX_BYTES + length])
+    return _plain_last_length(metadata, len(message), header.flags, header.record_count, header.uncompressed_length)
+
+
+@lru_cache(maxsize=1024)
+def _plain_last_length(
+    metadata: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
+) -> int:
+    """Check a description without buffer compression, which depends on nothing but these arguments.
+
+    Producers of small batches send the same few shapes over and over; a remembered one saves half of the check.
+    """
+    header = BatchHeader(flags, 0, uncompressed_length, record_count, 0)
+    return _last_length(header, header.codec, b"", describe(metadata, message_bytes))
+
+
+def _last_length(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> int:
+    lengths = _checked_lengths(header, codec, message, description)
+    check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
+    return lengths[-1]
 
 
 def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
