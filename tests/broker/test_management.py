@@ -66,7 +66,7 @@ async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: p
 def test_the_port_is_free_again_after_stop(health: Health) -> None:
     management = Management(health, NodeMetrics().registry)
     port = management.start("127.0.0.1", 0)
-    with pytest.raises(OSError, match="(?i)in use"):
+    with pytest.raises(OSError, match=r"(?i)in use"):
         Management(health, NodeMetrics().registry).start("127.0.0.1", port)
     management.stop()
     again = Management(health, NodeMetrics().registry)

@@ -86,6 +86,15 @@ async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand:
     assert await stopping == 0
 
 
+async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    poll = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
+    partition = node.partitions.get(topic.topic_id, 0)
+    await settled(lambda: bool(partition.listeners), "the fetch does not wait")
+    assert await stand.stop() == 0
+    assert (await peer.reply(poll)).envelope.fetch_reply.results[0].length == 0
+
+
 async def test_a_stop_that_takes_too_long_answers_nothing_it_does_not_know(stand: Stand) -> None:
     """What waits is refused, what is being written gets no answer, and the log is closed in good order."""
     node = await stand.start(stop_timeout_ms=50)
@@ -128,7 +137,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for setting in ("port", "management_port"):
-            with pytest.raises(OSError, match="(?i)in use"):
+            with pytest.raises(OSError, match=r"(?i)in use"):
                 await stand.start(**{setting: port})
             stand.settings.clear()
     await stand.start()

@@ -104,7 +104,7 @@ class Pump:
                     if batches and not self.stopped and key in self._partitions:
                         self._send(key, partition, batches, count_records(batches), end_of(batches))
         except ProtocolError as error:
-            if not self.stopped:
+            if not self.stopped and key in self._partitions:  # else its end has been told already
                 self._end(key, error)
         finally:
             self._reading = False

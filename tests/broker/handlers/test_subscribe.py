@@ -269,27 +269,30 @@ async def test_a_deleted_topic_ends_the_subscription(stand: Stand, ring_bytes: i
     await nothing_more(reader)
 
 
-async def test_a_topic_deleted_under_a_reading_subscription_says_so(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The files are closed while a read for the subscription is on its way: the error is the topic's end."""
+async def test_a_topic_deleted_under_a_reader_is_told_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are closed while reads are on their way: what the readers hear is the topic's end."""
     node = await stand.start(ring_bytes=0)
-    peer = await stand.peer()
+    peer, reader = await stand.peer(), await stand.peer()
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a"))
     partition = node.partitions.get(topic.topic_id, 0)
     call = node.readers.call
+    waiting = 0
 
     async def late(*args: Any, **kwargs: Any) -> Any:
-        await peer_delete
+        nonlocal waiting
+        waiting += 1
         await settled(lambda: not partition.log.directory.exists(), "the data was not removed")
         return await call(*args, **kwargs)
 
     monkeypatch.setattr(node.readers, "call", late)
-    number = peer.post(subscribe=subscription(topic.topic_id))
-    peer_delete = asyncio.create_task(peer.delete("t"))
-    await peer.reply(number)
-    assert (await peer.event()).envelope.subscription_ended.error.code == pb.UNKNOWN_TOPIC
+    await subscribe(reader, topic.topic_id)
+    fetch = peer.post_fetch(topic.topic_id)
+    await settled(lambda: waiting == 2, "the readers do not read")
+    await peer.delete("t")
+    assert (await reader.event()).envelope.subscription_ended.error.code == pb.UNKNOWN_TOPIC
+    assert (await peer.reply(fetch)).envelope.fetch_reply.results[0].error.code == pb.UNKNOWN_TOPIC
+    await nothing_more(reader)
 
 
 async def test_a_client_that_leaves_is_forgotten(node: Node, stand: Stand, peer: Peer) -> None:

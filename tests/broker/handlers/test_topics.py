@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.broker.peer import Peer, batch
@@ -116,14 +117,19 @@ async def test_altering_changes_what_is_named_and_lasts(stand: Stand, node: Node
 async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer: Peer) -> None:
     old = await peer.create()
     await peer.publish(old.topic_id, batch(b"old"))
+    labels = {"topic": "t", "partition": "0"}
+    gauge = partial(node.metrics.registry.get_sample_value, "tidelog_high_watermark_offset", labels)
+    assert gauge() == 1
     await peer.delete("t")
+    assert gauge() is None
     new = await peer.create()
     assert new.topic_id != old.topic_id
     assert await peer.read_all(new.topic_id) == []
     assert (await peer.publish(old.topic_id, batch(b"x")))[0].error.code == pb.UNKNOWN_TOPIC
     await peer.publish(new.topic_id, batch(b"new"))
-    page = node.metrics.registry.get_sample_value("tidelog_high_watermark_offset", {"topic": "t", "partition": "0"})
-    assert page == 1
+    assert gauge() == 1
+    await settled(lambda: not data_dirs(stand, old.topic_id.hex()), "the old data is still there")
+    assert gauge() == 1
     await stand.restart()
     assert await (await stand.peer()).read_all(new.topic_id) == [b"new"]
 
