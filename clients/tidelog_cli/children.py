@@ -1,7 +1,8 @@
 """Child processes that say on stdout when they are ready, and are stopped in order.
 
 A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` by this interpreter. It
-runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone and the parent decides the order.
+runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone and the parent decides the order;
+it ends by itself when the parent is killed (see `child`).
 Rejected: running both in this process (the command may not import them, and one would take the other down).
 """
 
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
+from tidelog_cli.child import command
 from tidelog_cli.failures import CommandFailed
 
 READY_TIMEOUT_S: Final = 60.0
@@ -60,10 +62,7 @@ async def running(
         CommandFailed: it ended, or took longer than READY_TIMEOUT_S, before it was ready.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        *arguments,
+        *command(module, arguments),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=log,

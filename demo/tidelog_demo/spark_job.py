@@ -13,6 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Final
 
+from tidelog_cli.child import command
 from tidelog_demo.source import CarrierStats
 
 _STOP_TIMEOUT_S: Final = 10.0
@@ -29,7 +30,7 @@ async def stats_by_carrier(bootstrap: str, topic: str) -> list[CarrierStats]:
         SparkJobError: it ended with an error.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, bootstrap, topic,
+        *command(__name__, [bootstrap, topic]),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:

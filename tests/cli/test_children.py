@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog_cli import children
+from tidelog_cli import child, children
 from tidelog_cli.failures import CommandFailed
 
 READY = 'print(\'starting\'); print(\'{"event": "ready", "port": 5}\', flush=True)'
@@ -19,18 +19,18 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
     real = asyncio.create_subprocess_exec
 
     async def create(*command: str, **options: Any) -> asyncio.subprocess.Process:
-        assert command[:3] == (sys.executable, "-m", "tidelog_cli")
-        return await real(sys.executable, "-c", *command[3:], **options)
+        assert list(command[:5]) == child.command("tidelog_cli", [])
+        return await real(sys.executable, "-c", *command[5:], **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
 
 
 @pytest.mark.usefixtures("script")
 async def test_a_child_is_ready_and_stopped_on_the_way_out() -> None:
-    async with children.running("child", [f"{READY}; import time; time.sleep(600)"]) as child:
-        assert child.ready["port"] == 5
-        os.kill(child.process.pid, 0)
-    assert child.process.returncode == -15
+    async with children.running("child", [f"{READY}; import time; time.sleep(600)"]) as started:
+        assert started.ready["port"] == 5
+        os.kill(started.process.pid, 0)
+    assert started.process.returncode == -15
 
 
 @pytest.mark.usefixtures("script")
@@ -50,14 +50,14 @@ async def test_a_child_that_says_nothing_is_stopped(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("script")
 async def test_a_child_that_ends_by_itself_is_told(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    async with children.running("child", [f"{READY}; print('last words'); raise SystemExit(7)"]) as child:
-        assert "ended by itself with code 7" in str(await child.ended())
+    async with children.running("child", [f"{READY}; print('last words'); raise SystemExit(7)"]) as started:
+        assert "ended by itself with code 7" in str(await started.ended())
 
 
 @pytest.mark.usefixtures("script")
 async def test_a_child_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "STOP_TIMEOUT_S", 0.2)
     deaf = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}; time.sleep(600)"
-    async with children.running("child", [deaf]) as child:
+    async with children.running("child", [deaf]) as started:
         pass
-    assert child.process.returncode == -9
+    assert started.process.returncode == -9
