@@ -1,7 +1,8 @@
-"""Iterate a blocking source from the event loop, without ever waiting for it at the end.
+"""Read and write what blocks from the event loop, without ever waiting for it at the end.
 
-A read of standard input may block for ever, so it happens on a daemon thread of its own: Ctrl-C then ends the
-command at once. Rejected: `asyncio.to_thread`, whose threads are joined when the loop closes.
+A read of standard input or a write to a pipe that nobody empties may block for ever, so it happens on a daemon thread
+of its own: the connection to the node stays alive meanwhile, and Ctrl-C ends the command at once. Rejected:
+`asyncio.to_thread`, whose threads are joined when the loop closes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 _ItemT = TypeVar("_ItemT")
+_ResultT = TypeVar("_ResultT")
 
 DEPTH: Final = 4
 """Items read ahead of the consumer: the bound on memory."""
@@ -58,3 +60,13 @@ async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGe
     finally:
         abandoned.set()
         free.release()
+
+
+async def call_in_background(work: Callable[[], _ResultT]) -> _ResultT:
+    """Return what `work` returns, called on a thread that is left alone when nobody waits for it any more."""
+    async with contextlib.aclosing(in_background(_called(work))) as results:
+        return await anext(results)
+
+
+def _called(work: Callable[[], _ResultT]) -> Iterable[_ResultT]:
+    yield work()

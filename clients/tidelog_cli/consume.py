@@ -2,6 +2,9 @@
 
 Where to begin and where to end are settled per partition before anything is read, so that a run without --follow
 ends by itself however fast others publish. A group's position is committed only for what has left this process.
+
+Records are written unbuffered and in the background: whoever reads them slowly (a pager) must not keep the client from
+answering its node, and a buffer that a stuck thread holds could not be flushed at the end.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Final, Literal, Protocol
 
 import typer
 
 from tidelog import Client, ConsumedBatch
+from tidelog_cli.background import call_in_background
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.records import record_line
@@ -27,13 +32,10 @@ Start = Literal["earliest", "latest"] | int | datetime
 
 
 class ByteSink(Protocol):
-    """Where the records go."""
+    """Where the records go: a raw stream, which may take a part of what it is given."""
 
-    def write(self, content: bytes, /) -> object:
-        """Take all of `content`."""
-
-    def flush(self) -> None:
-        """Return once it has left this process."""
+    def write(self, content: memoryview, /) -> int | None:
+        """Take some of `content` and return how many bytes; None when it would block."""
 
 
 @dataclass(slots=True)
@@ -149,6 +151,7 @@ async def _run(client: Client, topic: str, reading: Reading, group: str | None, 
     if not wanted:
         return
     committed = dict(reading.positions)
+    sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
 
     async def commit() -> None:
         moved = {p: position for p, position in reading.positions.items() if position != committed[p]}
@@ -162,7 +165,7 @@ async def _run(client: Client, topic: str, reading: Reading, group: str | None, 
         async with client.consumer(topic, start=start, partitions=wanted) as consumer:
             while (batch := await consumer.next_batch()) is not None:
                 count = reading.take(batch)
-                write_out(batch, count, sys.stdout.buffer, as_json=as_json)
+                await call_in_background(partial(write_out, batch, count, sink, as_json=as_json))
                 reading.written(batch, count)
                 if not reading.unfinished():
                     break
@@ -179,6 +182,9 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, *, as_json: bool
         lines = [record_line(record).encode() for _, record in zip(range(count), batch, strict=False)]
     else:
         lines = [value or b"" for value in batch.batch.values()[:count]]
-    if lines:
-        sink.write(b"\n".join(lines) + b"\n")
-        sink.flush()
+    rest = memoryview(b"\n".join([*lines, b""]))
+    while rest:
+        taken = sink.write(rest)
+        if taken is None:
+            raise CommandFailed("standard output does not wait for its reader (O_NONBLOCK); put `| cat` behind")
+        rest = rest[taken:]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog_cli.background import in_background
+from tidelog_cli.background import call_in_background, in_background
 
 
 async def test_items_come_in_order() -> None:
@@ -55,3 +55,19 @@ async def test_leaving_early_ends_the_thread() -> None:
         if thread.name == "tidelog-read" and thread not in before:
             await asyncio.to_thread(thread.join, 10)
             assert not thread.is_alive()
+
+
+async def test_a_call_gives_its_result_or_raises() -> None:
+    assert await call_in_background(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        await call_in_background(lambda: 1 // 0)
+
+
+async def test_a_call_that_blocks_holds_up_nobody() -> None:
+    stuck = threading.Event()
+    waiting = asyncio.create_task(call_in_background(stuck.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    stuck.set()

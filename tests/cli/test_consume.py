@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog_cli.consume import Reading, parse_start
+from tidelog_cli.consume import Reading, parse_start, write_out
 from tidelog_cli.failures import CommandFailed
 
 
@@ -74,6 +75,54 @@ def test_a_closed_pipe_is_no_traceback(cli: Cli, topic: str, node: str) -> None:
         env=os.environ | {"TIDELOG_BOOTSTRAP": node},
     )
     assert (ended.stdout, ended.stderr) == ("0123456789\n", "")
+
+
+def test_a_reader_that_never_reads_can_be_left(cli: Cli, topic: str, node: str) -> None:
+    """Nothing that is stuck in the pipe counts as read by the group."""
+    assert cli("produce", topic, "--partition", 0, stdin=b"0123456789\n" * 100_000).code == 0
+    command = [sys.executable, "-m", "tidelog_cli", "consume", topic, "--group", "stuck"]
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        command, stdout=writing, stderr=subprocess.PIPE, env=os.environ | {"TIDELOG_BOOTSTRAP": node}, text=True
+    ) as process:
+        os.close(writing)
+        assert process.stderr is not None
+        assert os.read(reading, 5) == b"01234"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
+    os.close(reading)
+    assert cli("consume", topic, "--group", "stuck", "--max", 1, "--json").out.count('"offset": 0,') == 1
+
+
+class Trickle:
+    """A raw stream that takes a few bytes at a time."""
+
+    def __init__(self, taken: int | None) -> None:
+        self.content = bytearray()
+        self.taken = taken
+
+    def write(self, content: memoryview, /) -> int | None:
+        self.content += content[: self.taken]
+        return self.taken and min(self.taken, len(content))
+
+
+def a_batch() -> Any:
+    """Return as much of a consumed batch as writing values takes."""
+    return SimpleNamespace(batch=SimpleNamespace(values=lambda: [b"first", None, b"third"]))
+
+
+def test_everything_leaves_by_and_by() -> None:
+    sink = Trickle(2)
+    write_out(a_batch(), 3, sink, as_json=False)
+    assert sink.content == b"first\n\nthird\n"
+    write_out(a_batch(), 0, sink, as_json=False)
+    assert sink.content == b"first\n\nthird\n"
+
+
+def test_a_stream_that_does_not_wait_is_an_error() -> None:
+    with pytest.raises(CommandFailed, match="cat"):
+        write_out(a_batch(), 1, Trickle(None), as_json=False)
 
 
 @pytest.mark.parametrize(
