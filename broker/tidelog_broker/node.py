@@ -27,13 +27,13 @@ from tidelog_broker.partitions import Partitions
 from tidelog_broker.rings import RingBudget
 from tidelog_broker.server import SOFTWARE, Server
 from tidelog_broker.state_log import MetaLog, OffsetsLog
+from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_broker.storage.partition_log import sweep_trash
-from tidelog_broker.storage.preallocate import Preallocator
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -99,7 +99,7 @@ class Node:
         self.io = Offload(io_workers, self.loop)
         self.readers = Offload(read_workers, self.loop)
         self.verifiers = Offload(verify_workers, self.loop)
-        self.disk = Disk(preallocator=self._own(Preallocator()))
+        self.disk = Disk(preallocator=self._own(Background("preallocate")), syncer=self._own(Background("sync")))
         meta = self._own(MetaJournal.open(self.disk.fs, self.dir.meta_journal))
         fences = self._own(FenceJournal.open(self.disk.fs, self.dir.fences))
         self.epochs = Epochs(
@@ -130,6 +130,24 @@ class Node:
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             await self.partitions.sweep(record)
+        if self.dir.machine_rebooted:
+            self._tell_of_lost_tails()
+
+    def _tell_of_lost_tails(self) -> None:
+        """Say which topics may have lost acknowledged records with the machine's page cache.
+
+        This copy is the only one and therefore the longest: it is served as it is.
+        """
+        for record in self.topics.live():
+            partitions = self.partitions.of_topic(record.topic_id)
+            if not all(partition.syncs_every_group for partition in partitions):
+                log.warning(
+                    "DATA_LOSS: the machine went down under this node, and topic %r has flush=%s: records acknowledged "
+                    "shortly before may be gone; its partitions end at %s",
+                    record.name,
+                    pb.Flush.Name(record.config.flush).lower(),
+                    ", ".join(str(partition.log.end_offset) for partition in partitions),
+                )
 
     async def _internal(self, name: str, topic_id: bytes) -> Partition:
         """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""

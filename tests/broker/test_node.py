@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.node import Node
+from tidelog_broker.storage import node_dir
 from tidelog_broker.storage.errors import NodeDirLockedError
 from tidelog_broker.storage.node_dir import open_node_dir
 from tidelog_proto import broker_pb2 as pb
@@ -149,6 +151,29 @@ async def test_a_directory_is_used_by_one_node_at_a_time(stand: Stand, node: Nod
         open_node_dir(stand.path)
     await stand.stop()
     open_node_dir(stand.path).close()
+
+
+@pytest.mark.parametrize("end", ["crash", "stop"])
+async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_be_gone(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """Only topics that do not sync before they acknowledge, and only when the last stop was no clean one."""
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    boot_id.write_text("one")
+    await stand.start()
+    peer = await stand.peer()
+    for name, flush in (("lazy", pb.NEVER), ("timed", pb.INTERVAL), ("safe", pb.ALWAYS)):
+        topic = await peer.create(name, flush=flush)
+        await peer.publish(topic.topic_id, batch(b"a", b"b"))
+    told = ["lazy", "timed"] if end == "crash" else []
+    for boot, expected in (("one", []), ("two", told), ("two", [])):
+        await getattr(stand, end)()
+        boot_id.write_text(boot)
+        caplog.clear()
+        await stand.start()
+        lost = [text for text in caplog.messages if "DATA_LOSS" in text]
+        assert [name for name in ("lazy", "timed", "safe") if f"'{name}'" in "".join(lost)] == expected
+        assert all(text.endswith("end at 2") for text in lost)
 
 
 async def test_asking_twice_to_stop_is_fine(stand: Stand, node: Node) -> None:
