@@ -140,7 +140,7 @@ async def test_a_connection_past_its_own_bound_waits_and_loses_nothing(stand: St
     topic = await peer.create()
     stand.disk.hold("sync")
     numbers = [peer.post_publish(topic.topic_id, batch(bytes([index]) * 100_000)) for index in range(12)]
-    await asyncio.to_thread(stand.disk.reached.wait, 20)
+    await stand.disk.held_up()
     await settled(lambda: node.server.budget.in_flight_bytes >= 300_000, "the connection did not fill up")
     for _ in range(50):
         await other.ask(topic_list=pb.TopicList())

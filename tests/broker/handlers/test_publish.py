@@ -84,7 +84,7 @@ async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
 
 async def test_a_bad_large_batch_is_refused_by_the_worker_alike(peer: Peer) -> None:
     topic = await peer.create()
-    large = batch(os.urandom(3 * MIB))
+    large = batch(os.urandom(3 * MIB), codec=Codec.ZSTD)
     bad, good = await peer.publish(topic.topic_id, flipped(large, 2 * MIB), large)
     assert bad.error.code == pb.CORRUPT_BATCH
     assert (good.base_offset, good.HasField("error")) == (0, False)
@@ -166,7 +166,10 @@ async def test_a_large_batch_keeps_its_place_before_a_small_one(
 
     monkeypatch.setattr(publish_module, "verify_batch", slow)
     large = os.urandom(3 * MIB)
-    numbers = [peer.post_publish(topic.topic_id, batch(large)), peer.post_publish(topic.topic_id, batch(b"small"))]
+    numbers = [
+        peer.post_publish(topic.topic_id, batch(large, codec=Codec.ZSTD)),
+        peer.post_publish(topic.topic_id, batch(b"small")),
+    ]
     queue = node.partitions.get(topic.topic_id, 0).pipeline._queue
     await settled(lambda: len(queue) == 2, "the small batch did not arrive")
     arrived.set()
