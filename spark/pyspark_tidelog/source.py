@@ -18,7 +18,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from tidelog.sync import Client
 
 from pyspark_tidelog.columns import arrow_schema, ddl_of
 from pyspark_tidelog.errors import DataLossError
@@ -28,6 +27,7 @@ from pyspark_tidelog.plan import LogClient, make_plan
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
+from tidelog.sync import Client
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 """One fetch's answer; a task holds two of them at most."""
