@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.index import Index
-from tidelog_broker.storage.preallocate import Preallocator
 
 OPEN_SEGMENTS_MAX: Final = 512
 """How many segments stay open without a lease: two descriptors' worth each, as an index is mapped and closed."""
@@ -117,8 +117,9 @@ class OpenSegments:
 
 @dataclass(slots=True)
 class Disk:
-    """The shared parts, passed to every log. Without a preallocator all space is taken by the appender itself."""
+    """The shared parts, passed to every log. Without background threads the appender does their work itself."""
 
     fs: FileSystem = field(default_factory=RealFileSystem)
     open_segments: OpenSegments = field(default_factory=OpenSegments)
-    preallocator: Preallocator | None = None
+    preallocator: Background | None = None
+    syncer: Background | None = None

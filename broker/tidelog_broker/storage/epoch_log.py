@@ -24,6 +24,7 @@ from tidelog_broker.storage.reading import read_batches, read_headers
 from tidelog_broker.storage.recovery import Damage, LastSegment, recover_epoch, remove_epoch_dir, remove_segment
 from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
+from tidelog_broker.storage.unsynced import UnsyncedSegment
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, Buffer, digest_after
@@ -32,7 +33,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES
 State = Literal["active", "sealed", "limbo", "failed"]
 
 _UNSYNCED_SEGMENTS_MAX: Final = 4
-"""Rolled segments whose sync is still owed; a log that is never told to sync syncs the oldest past this."""
+"""Rolled segments whose sync may still be owed; past this an append waits for the oldest."""
 
 
 class AppendedGroup(NamedTuple):
@@ -72,7 +73,7 @@ class EpochLog:
         self.damage: Damage | None = None
         self._disk = disk
         self._active = active
-        self._unsynced: list[OpenSegment] = []
+        self._unsynced: list[UnsyncedSegment] = []
         self._failure = ""
         self._end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         first = self._segments[0].header
@@ -262,8 +263,8 @@ class EpochLog:
                 self.sync()
                 self._leave_mark()
         finally:
-            for opened in self._unsynced:
-                self._disk.open_segments.release(opened)
+            for owed in self._unsynced:
+                self._disk.open_segments.release(owed.give_up())
             self._unsynced.clear()
             if self._active is not None:
                 self._disk.open_segments.release(self._active.opened)
@@ -402,6 +403,9 @@ class EpochLog:
     def _writable(self) -> ActiveSegment:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
+        for owed in self._unsynced:
+            if owed.error is not None:
+                raise self._fail("a sync in the background", owed.error)
         if self.damage is not None:
             raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
         if self._active is None:
@@ -447,7 +451,10 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._end = new.end
         if self.synced_offset < self._end.offset:
-            self._unsynced.append(old.opened)
+            owed = UnsyncedSegment(old.opened)
+            self._unsynced.append(owed)
+            if self._disk.syncer is not None:
+                self._disk.syncer.request(owed.sync_ahead)
         else:
             self._disk.open_segments.release(old.opened)
         return new
@@ -459,10 +466,10 @@ class EpochLog:
 
     def _sync_oldest(self) -> None:
         try:
-            self._unsynced[0].file.datasync()
+            self._unsynced[0].sync()
         except OSError as error:
             raise self._fail("a sync", error) from error
-        self._disk.open_segments.release(self._unsynced.pop(0))
+        self._disk.open_segments.release(self._unsynced.pop(0).give_up())
 
     def _leave_mark(self) -> None:
         """Write down that everything is synced, so that rot in the last group is told from a torn write."""
