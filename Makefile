@@ -38,7 +38,8 @@ test: check ## check, then every test
 
 check: $(STAMP) ## format, lint and types
 	$(BIN)/ruff format --check
-	$(BIN)/ruff check --no-cache # a cached verdict on imports outlives the module that was moved
+	@# Without a cache: a cached verdict on imports outlives the module that was moved.
+	$(BIN)/ruff check --no-cache
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 

@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 import uvloop
@@ -107,7 +107,7 @@ def _calm_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-def _give_up(message: str, code: int = 1) -> None:
+def _give_up(message: str, code: int = 1) -> NoReturn:
     """Say in one line why there is no node, and leave."""
     typer.echo(f"tidelog node: {message}", err=True)
     raise typer.Exit(code)
