@@ -16,18 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from tidelog_broker.budget import Budget
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.metrics import NodeMetrics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.receiver import FrameReceiver
-
-if TYPE_CHECKING:
-    from tidelog_broker.handlers.subscribe import Pump
-    from tidelog_broker.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +63,44 @@ class Request:
         self.reply(pb.Envelope(error=error.to_message()))
 
 
+class Host(Protocol):
+    """Who a connection belongs to: the server."""
+
+    settings: NodeSettings
+    metrics: NodeMetrics
+    budget: Budget
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted."""
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+    def dispatch(self, request: Request) -> None:
+        """Start work on a request."""
+
+
+class Pushing(Protocol):
+    """A subscription of this connection."""
+
+    def pump(self) -> None:
+        """Send what may be sent."""
+
+    def grant(self, *, records: int, size_bytes: int) -> None:
+        """Take credit from the client and send what may be sent with it."""
+
+    def stop(self) -> None:
+        """Send nothing more."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """The shell of a connection. The server makes one per accepted socket."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Host) -> None:
         self.server = server
         self.greeted = False
         self.client_id = ""
-        self.pumps: dict[int, Pump] = {}
+        self.pumps: dict[int, Pushing] = {}
         self.closed_listeners: set[Callable[[], None]] = set()
         """Called when the client is gone, for work that would otherwise wait for it."""
         self.reading = asyncio.Lock()

@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog_broker.core.chain import ChainError, EpochChain
 from tidelog_broker.core.owner import Owner
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.takeover import Promise, choose_value, next_ballot
+from tidelog_broker.offload import Offload
 from tidelog_broker.storage.errors import DamagedError
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
-
-if TYPE_CHECKING:
-    from tidelog_broker.offload import Offload
-    from tidelog_broker.partition import Partition
-    from tidelog_broker.storage.fences import FenceJournal
-    from tidelog_broker.storage.meta_journal import MetaJournal
-    from tidelog_broker.storage.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +35,16 @@ PartitionKey = tuple[bytes, int]
 
 JOURNAL_KEY = 0
 """All journal appends go through one I/O worker, so they are in order."""
+
+
+class StoredPartition(Protocol):
+    """What a take-over needs to know of a partition."""
+
+    name: str
+    topic: pb.TopicRecord
+    index: int
+    io_key: int
+    log: PartitionLog
 
 
 class Epochs:
@@ -80,12 +87,12 @@ class Epochs:
         """Whether a partition has been used before: then its log must be here."""
         return (topic_id, partition) in self._chains
 
-    def active_epoch(self, partition: Partition) -> int:
+    def active_epoch(self, partition: StoredPartition) -> int:
         """Return the number of the newest epoch that is known of a partition, 0 for a new one."""
         chain = self._chains.get((partition.topic.topic_id, partition.index))
         return chain.active.epoch if chain is not None else 0
 
-    async def take_over(self, partition: Partition) -> Owner:
+    async def take_over(self, partition: StoredPartition) -> Owner:
         """Open an epoch owned by this incarnation and return its owner state, exact about producers.
 
         Raises:
@@ -143,7 +150,7 @@ class Epochs:
         chain = self._chains[key] = EpochChain(descriptor)
         return chain
 
-    async def _replace(self, key: PartitionKey, chain: EpochChain, partition: Partition) -> None:
+    async def _replace(self, key: PartitionKey, chain: EpochChain, partition: StoredPartition) -> None:
         """Decide the end of the active epoch of a dead incarnation and name this one the next owner."""
         epoch = chain.active.epoch
         fence = self._fences.get(key, epoch)
@@ -191,7 +198,7 @@ class Epochs:
         await self._offload.call(JOURNAL_KEY, self._meta.append, entries)
 
 
-def _epoch_end(chain: EpochChain, partition: Partition) -> tuple[int, int]:
+def _epoch_end(chain: EpochChain, partition: StoredPartition) -> tuple[int, int]:
     """Return offset and digest at the end of the active epoch's log here; an epoch nobody wrote to has no log.
 
     Raises:
@@ -208,7 +215,7 @@ def _epoch_end(chain: EpochChain, partition: Partition) -> tuple[int, int]:
     return end
 
 
-def _make_owner(chain: EpochChain, partition: Partition) -> Owner:
+def _make_owner(chain: EpochChain, partition: StoredPartition) -> Owner:
     """Rebuild what the log says about producers. Runs on an I/O worker."""
     table, last_timestamp_us, headers = _nearest_snapshot(partition.log)
     for header in headers:

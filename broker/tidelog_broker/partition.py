@@ -1,7 +1,7 @@
 """One partition of this node: its log, its owner state, its hot ring, and who waits for it.
 
 The partition is the meeting place of the parts and holds little logic of its own: `pipeline` writes,
-`activation` opens an epoch for this incarnation of the node, `core` decides. Readers never see past the
+`epochs` opens one for this incarnation of the node, `core` decides. Readers never see past the
 high watermark. `owner` is None until the partition is first used after a start.
 """
 
@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tidelog_broker.core.owner import Group, Owner
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.pipeline import Pipeline
+from tidelog_broker.services import Services
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from tidelog_broker.node import Node
-    from tidelog_broker.storage.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ PRODUCER_SNAPSHOT_BATCHES = 4096
 class Partition:
     """A partition that this node stores. All methods are for the event loop's thread."""
 
-    def __init__(self, node: Node, record: pb.TopicRecord, index: int, store: PartitionLog) -> None:
+    def __init__(self, node: Services, record: pb.TopicRecord, index: int, store: PartitionLog) -> None:
         self.node = node
         self.topic = record
         self.index = index

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition import Partition
+from tidelog_broker.services import Services
 from tidelog_broker.storage.partition_log import PartitionLog, partition_dir_name, remove_partition_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from tidelog_broker.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +18,10 @@ log = logging.getLogger(__name__)
 class Partitions:
     """topic id -> its partitions, in order."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Services, topics: TopicRegistry, groups: GroupOffsets) -> None:
         self._node = node
+        self._topics = topics
+        self._groups = groups
         self._by_topic: dict[bytes, list[Partition]] = {}
 
     def get(self, topic_id: bytes, index: int) -> Partition:
@@ -31,7 +32,7 @@ class Partitions:
         """
         partitions = self._by_topic.get(topic_id)
         if partitions is None:
-            record = self._node.topics.with_id(topic_id)
+            record = self._topics.with_id(topic_id)
             raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} is not stored here")
         if index >= len(partitions):
             name = partitions[0].topic.name
@@ -43,6 +44,10 @@ class Partitions:
     def of_topic(self, topic_id: bytes) -> list[Partition]:
         """Return the partitions of a topic, none if it is unknown."""
         return self._by_topic.get(topic_id, [])
+
+    def has_topic(self, topic_id: bytes) -> bool:
+        """Whether a topic with this id is stored here."""
+        return topic_id in self._by_topic
 
     def all(self) -> list[Partition]:
         """Return every partition."""
@@ -90,7 +95,7 @@ class Partitions:
 
     def _drop(self, record: pb.TopicRecord) -> None:
         partitions = self._by_topic.pop(record.topic_id, [])
-        self._node.groups.forget_topic(record.topic_id)
+        self._groups.forget_topic(record.topic_id)
         self._node.metrics.topics.set(len(self._by_topic))
         error = ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted")
         for partition in partitions:

@@ -17,18 +17,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog_broker.core.owner import Candidate, Group, Owner
 from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.offload import Offload
 from tidelog_broker.storage.errors import DiskFullError, StorageError
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_broker.storage.segment import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
-
-if TYPE_CHECKING:
-    from tidelog_broker.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +54,41 @@ class Pending:
         self.settle = settle
 
 
+class WrittenPartition(Protocol):
+    """The partition as its pipeline sees it."""
+
+    name: str
+    io_key: int
+    log: PartitionLog
+    offload: Offload
+    owner: Owner | None
+
+    @property
+    def syncs_every_group(self) -> bool:
+        """Whether an append is synced before it is acknowledged."""
+        ...
+
+    def activate_soon(self) -> object:
+        """Begin to open an epoch; `go_on` is called after it."""
+
+    def has_room(self, owner: Owner, needed_bytes: int) -> bool:
+        """Whether a group can be appended at once."""
+        ...
+
+    def make_room(self, owner: Owner, needed_bytes: int) -> None:
+        """Make sure of the space for a group; runs on an I/O worker."""
+
+    def appended(self, group: Group, *, seconds: float) -> None:
+        """A group is durable."""
+
+    def failed(self, error: BaseException) -> None:
+        """The disk has failed."""
+
+
 class Pipeline:
     """The queue of one partition and the group that is being written."""
 
-    def __init__(self, partition: Partition, *, bytes_max: int, group_bytes: int) -> None:
+    def __init__(self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int) -> None:
         self._partition = partition
         self._bytes_max = bytes_max
         self._group_bytes = group_bytes

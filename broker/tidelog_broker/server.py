@@ -14,26 +14,21 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidelog_broker.budget import Budget
+from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.connection import Connection, Request
 from tidelog_broker.handlers import commit, fetch, publish, subscribe, topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 
-if TYPE_CHECKING:
-    from tidelog_broker.node import Node
-
 log = logging.getLogger(__name__)
 
-Handler = Callable[["Node", Request], Coroutine[Any, Any, None] | None]
-
-SOFTWARE = "tidelog-node/0.1.0"
+Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
 
-def hello(node: Node, request: Request) -> None:
+def hello(node: Broker, request: Request) -> None:
     """Handle HELLO.
 
     Raises:
@@ -86,11 +81,11 @@ HANDLERS: dict[str, Handler] = {
 class Server:
     """The node's native port."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Broker) -> None:
         self.node = node
         self.settings = node.settings
         self.metrics = node.metrics
-        self.budget = Budget(node.settings.node_in_flight_bytes)
+        self.budget = node.budget
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -130,10 +125,14 @@ class Server:
         for connection in list(self.connections):
             connection.cut_off()
 
+    def _count(self) -> None:
+        self.node.open_connections = len(self.connections)
+        self.metrics.connections.set(len(self.connections))
+
     def opened(self, connection: Connection) -> None:
         """A connection was accepted; one too many is told so and closed."""
         self.connections.add(connection)
-        self.metrics.connections.set(len(self.connections))
+        self._count()
         if len(self.connections) > self.settings.connections_max:
             connection.abort(
                 ProtocolError(
@@ -144,7 +143,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
-        self.metrics.connections.set(len(self.connections))
+        self._count()
         if not self.connections:
             self._deserted.set()
 

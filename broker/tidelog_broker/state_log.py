@@ -11,20 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
 
+from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.partition import Partition
 from tidelog_broker.pipeline import Pending
+from tidelog_broker.services import Services
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import MIB
-
-if TYPE_CHECKING:
-    from tidelog_broker.node import Node
-    from tidelog_broker.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class StateLog:
 
     def __init__(
         self,
-        node: Node,
+        node: Services,
         partition: Partition,
         *,
         apply: Callable[[bytes], None],
@@ -139,11 +139,19 @@ class StateLog:
 class MetaLog(StateLog):
     """`__meta`: the topics."""
 
-    def __init__(self, node: Node, partition: Partition) -> None:
-        super().__init__(node, partition, apply=self._take, live=node.topics.records)
+    def __init__(
+        self,
+        node: Services,
+        partition: Partition,
+        topics: TopicRegistry,
+        follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
+    ) -> None:
+        super().__init__(node, partition, apply=self._take, live=topics.records)
+        self._topics = topics
+        self._follow = follow
 
     def _take(self, value: bytes) -> None:
-        self._node.topics.apply(pb.TopicRecord.FromString(value))
+        self._topics.apply(pb.TopicRecord.FromString(value))
 
     async def write_topic(self, record: pb.TopicRecord) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.
@@ -152,19 +160,23 @@ class MetaLog(StateLog):
             ProtocolError: as `StateLog.write`.
         """
         await self.write([record])
-        await self._node.partitions.follow(record)
+        await self._follow(record)
 
 
 class OffsetsLog(StateLog):
     """`__offsets`: where the groups stand."""
 
-    def __init__(self, node: Node, partition: Partition) -> None:
-        super().__init__(node, partition, apply=self._take, live=node.groups.records)
+    def __init__(
+        self, node: Services, partition: Partition, groups: GroupOffsets, has_topic: Callable[[bytes], bool]
+    ) -> None:
+        super().__init__(node, partition, apply=self._take, live=groups.records)
+        self._groups = groups
+        self._has_topic = has_topic
 
     def _take(self, value: bytes) -> None:
         record = pb.OffsetRecord.FromString(value)
-        if self._node.partitions.of_topic(record.topic_id):  # else the topic was deleted while this was on its way
-            self._node.groups.apply(record)
+        if self._has_topic(record.topic_id):  # else the topic was deleted while this was on its way
+            self._groups.apply(record)
 
     async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
         """Make prepared positions durable and apply them.
@@ -176,5 +188,5 @@ class OffsetsLog(StateLog):
             await self.write(list(records))
         except ProtocolError:
             for record in records:
-                self._node.groups.withdraw(record)
+                self._groups.withdraw(record)
             raise

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer
 
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.node import Node
-from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.node_dir import NodeDir, open_node_dir
 
 DEFAULTS: dict[str, Any] = {
@@ -49,13 +46,12 @@ class Stand:
         self.disk = FaultyDisk()
         checked = NodeSettings(data=self.path, **DEFAULTS).model_copy(update=self.settings)
         self._dir = open_node_dir(self.path)
-        node = self._node = Node(checked, self._dir)
-        with patch("tidelog_broker.node.Disk", partial(Disk, fs=self.disk)):
-            try:
-                await node.start()
-            except BaseException:
-                await self.stop()
-                raise
+        node = self._node = Node(checked, self._dir, fs=self.disk)
+        try:
+            await node.start()
+        except BaseException:
+            await self.stop()
+            raise
         return node
 
     async def stop(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker import node as node_module
+from tidelog_broker import broker as broker_module
 from tidelog_broker import state_log as state_log_module
 from tidelog_broker.core.groups import OffsetKey
 from tidelog_broker.node import Node
@@ -21,7 +21,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots after a few kilobytes, in segments as small as they get."""
     monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 8 * KIB)
     monkeypatch.setattr(state_log_module, "_RECORDS_PER_BATCH", 7)
-    monkeypatch.setattr(node_module, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
+    monkeypatch.setattr(broker_module, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
 
 
 def state_of(node: Node) -> tuple[list[bytes], list[bytes]]:

@@ -8,8 +8,9 @@ that stands, unless it asks for a reset.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Request
 from tidelog_broker.core.groups import OffsetKey
 from tidelog_broker.handlers.fetch import check_entries
 from tidelog_proto import broker_pb2 as pb
@@ -17,12 +18,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import NOTE_BYTES_MAX
 from tidelog_proto.names import check_group_name
 
-if TYPE_CHECKING:
-    from tidelog_broker.connection import Request
-    from tidelog_broker.node import Node
 
-
-async def commit(node: Node, request: Request) -> None:
+async def commit(node: Broker, request: Request) -> None:
     """Handle COMMIT: all entries in one batch, then what holds for each.
 
     Raises:
@@ -59,7 +56,7 @@ async def commit(node: Node, request: Request) -> None:
     request.reply(pb.Envelope(commit_reply=reply))
 
 
-def _check_entry(node: Node, entry: pb.CommitEntry) -> None:
+def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
     partition = node.partitions.get(entry.topic_id, entry.partition)
     if len(entry.note.encode()) > NOTE_BYTES_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
@@ -72,7 +69,7 @@ def _check_entry(node: Node, entry: pb.CommitEntry) -> None:
         )
 
 
-async def committed(node: Node, request: Request) -> None:
+async def committed(node: Broker, request: Request) -> None:
     """Handle COMMITTED: the asked-for positions, or all of the group.
 
     Raises:

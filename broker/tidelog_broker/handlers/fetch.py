@@ -12,17 +12,15 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Request
+from tidelog_broker.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, MIB
-
-if TYPE_CHECKING:
-    from tidelog_broker.connection import Request
-    from tidelog_broker.node import Node
-    from tidelog_broker.partition import Partition
 
 FETCH_BYTES_DEFAULT: Final = 4 * MIB
 
@@ -37,7 +35,7 @@ class _Gathered:
     failed: bool = False
 
 
-async def fetch(node: Node, request: Request) -> None:
+async def fetch(node: Broker, request: Request) -> None:
     """Handle FETCH.
 
     Raises:
@@ -72,7 +70,7 @@ async def fetch(node: Node, request: Request) -> None:
             partition.listeners.discard(woken.set)
 
 
-def _listen(node: Node, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
+def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
     """Be woken by every partition of the request that exists; the others are answered with their error."""
     partitions: list[Partition] = []
     for entry in entries:
@@ -83,7 +81,7 @@ def _listen(node: Node, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) 
     return partitions
 
 
-async def _gather(node: Node, entries: Sequence[pb.FetchEntry], bytes_max: int) -> _Gathered:
+async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any."""
     gathered = _Gathered()
     for entry in entries:
@@ -120,7 +118,7 @@ async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.Fe
     gathered.size_bytes += result.length
 
 
-async def list_offsets(node: Node, request: Request) -> None:
+async def list_offsets(node: Broker, request: Request) -> None:
     """Handle LIST_OFFSETS: earliest, latest, by time.
 
     Raises:
@@ -138,7 +136,7 @@ async def list_offsets(node: Node, request: Request) -> None:
     request.reply(pb.Envelope(list_offsets_reply=reply))
 
 
-async def _locate(node: Node, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
+async def _locate(node: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
     partition = node.partitions.get(entry.topic_id, entry.partition)
     await partition.ensure_readable()
     result.high_watermark = partition.high_watermark

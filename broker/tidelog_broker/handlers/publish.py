@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Request
 from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.partition import Partition
 from tidelog_broker.pipeline import Pending
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -21,11 +24,6 @@ from tidelog_proto.header import BatchHeader, Flags, claims_plain
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, PUBLISH_TIMEOUT_MS_DEFAULT
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.verify import verify_batch
-
-if TYPE_CHECKING:
-    from tidelog_broker.connection import Request
-    from tidelog_broker.node import Node
-    from tidelog_broker.partition import Partition
 
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Up to this size a batch that claims to be uncompressed is verified on the loop: about 60 µs and 50 µs a MB."""
@@ -36,7 +34,7 @@ class PublishInProgress:
 
     __slots__ = ("_left", "_metrics", "_reply", "_request", "_timer")
 
-    def __init__(self, node: Node, request: Request, entries: int) -> None:
+    def __init__(self, node: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
         self._metrics = node.metrics
         self._reply = pb.PublishReply(results=[pb.PublishResult() for _ in range(entries)])
@@ -79,7 +77,7 @@ class PublishInProgress:
         self._answer()
 
 
-def publish(node: Node, request: Request) -> None:
+def publish(node: Broker, request: Request) -> None:
     """Handle PUBLISH.
 
     Raises:
@@ -100,7 +98,7 @@ def publish(node: Node, request: Request) -> None:
             settle(error, False)
 
 
-def _writable(node: Node, entry: pb.PublishEntry) -> Partition:
+def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
     """Return the partition that a producer names."""
     partition = node.partitions.get(entry.topic_id, entry.partition)
     if partition.topic.name.startswith(INTERNAL_PREFIX):
@@ -108,7 +106,7 @@ def _writable(node: Node, entry: pb.PublishEntry) -> Partition:
     return partition
 
 
-def _submit(node: Node, partition: Partition, data: memoryview, settle: partial[None]) -> None:
+def _submit(node: Broker, partition: Partition, data: memoryview, settle: partial[None]) -> None:
     """Verify a batch here or on a worker, and queue it in its place either way."""
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         partition.pipeline.submit(Pending(data, _verified(data), settle))

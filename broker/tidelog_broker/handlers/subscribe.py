@@ -8,19 +8,17 @@ high watermark, so the seam between them can neither skip nor repeat a batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Connection, Request
 from tidelog_broker.core.credit import PartitionKey, Subscription
 from tidelog_broker.handlers.fetch import check_entries, end_of
+from tidelog_broker.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import MIB
-
-if TYPE_CHECKING:
-    from tidelog_broker.connection import Connection, Request
-    from tidelog_broker.node import Node
-    from tidelog_broker.partition import Partition
 
 EVENT_BYTES: Final = 1 * MIB
 """About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
@@ -29,7 +27,7 @@ EVENT_BYTES: Final = 1 * MIB
 class Pump:
     """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
 
-    def __init__(self, node: Node, connection: Connection, subscription: Subscription) -> None:
+    def __init__(self, node: Broker, connection: Connection, subscription: Subscription) -> None:
         self._node = node
         self._connection = connection
         self.subscription = subscription
@@ -47,6 +45,11 @@ class Pump:
     def start(self) -> None:
         """Begin to send: the client has been told what it subscribed to."""
         self._started = True
+        self.pump()
+
+    def grant(self, *, records: int, size_bytes: int) -> None:
+        """Take credit from the client and send what may be sent with it."""
+        self.subscription.grant(records=records, size_bytes=size_bytes)
         self.pump()
 
     def stop(self) -> None:
@@ -141,7 +144,7 @@ class Pump:
         self._connection.send(pb.Envelope(subscription_ended=ended), [])
 
 
-async def subscribe(node: Node, request: Request) -> None:
+async def subscribe(node: Broker, request: Request) -> None:
     """Handle SUBSCRIBE: answer per partition, then push.
 
     Raises:
@@ -181,17 +184,16 @@ async def subscribe(node: Node, request: Request) -> None:
     pump.start()
 
 
-def credit(_node: Node, request: Request) -> None:
+def credit(_node: Broker, request: Request) -> None:
     """Handle CREDIT, which has no reply; credit for a subscription that has ended is no fault."""
     granted = request.envelope.credit
     request.drop()
     pump = request.connection.pumps.get(granted.subscription_id)
     if pump is not None:
-        pump.subscription.grant(records=granted.records, size_bytes=granted.bytes)
-        pump.pump()
+        pump.grant(records=granted.records, size_bytes=granted.bytes)
 
 
-def unsubscribe(_node: Node, request: Request) -> None:
+def unsubscribe(_node: Broker, request: Request) -> None:
     """Handle UNSUBSCRIBE; nothing of the subscription is sent after the reply.
 
     Raises:

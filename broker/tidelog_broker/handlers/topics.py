@@ -6,20 +6,17 @@ A change of a topic is a record of `__meta`. It is durable before it is applied,
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
 
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import altered, complete_config
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name
 
-if TYPE_CHECKING:
-    from tidelog_broker.connection import Request
-    from tidelog_broker.node import Node
 
-
-def metadata(node: Node, request: Request) -> None:
+def metadata(node: Broker, request: Request) -> None:
     """Handle METADATA.
 
     Raises:
@@ -38,7 +35,7 @@ def metadata(node: Node, request: Request) -> None:
     request.reply(pb.Envelope(metadata_reply=reply))
 
 
-def _records(node: Node, names: list[str], reply: pb.MetadataReply) -> list[pb.TopicRecord]:
+def _records(node: Broker, names: list[str], reply: pb.MetadataReply) -> list[pb.TopicRecord]:
     """Return the topics asked for, all public ones without names; unknown ones are noted in the reply."""
     if not names:
         return [record for record in node.topics.live() if not record.name.startswith(INTERNAL_PREFIX)]
@@ -51,7 +48,7 @@ def _records(node: Node, names: list[str], reply: pb.MetadataReply) -> list[pb.T
     return found
 
 
-def describe(node: Node, record: pb.TopicRecord) -> pb.TopicInfo:
+def describe(node: Broker, record: pb.TopicRecord) -> pb.TopicInfo:
     """Return all there is to say about a topic."""
     return pb.TopicInfo(
         name=record.name,
@@ -61,7 +58,7 @@ def describe(node: Node, record: pb.TopicRecord) -> pb.TopicInfo:
     )
 
 
-async def create(node: Node, request: Request) -> None:
+async def create(node: Broker, request: Request) -> None:
     """Handle TOPIC create.
 
     Raises:
@@ -86,7 +83,7 @@ async def create(node: Node, request: Request) -> None:
     _answer(node, request, [record])
 
 
-async def alter(node: Node, request: Request) -> None:
+async def alter(node: Broker, request: Request) -> None:
     """Handle TOPIC alter.
 
     Raises:
@@ -100,7 +97,7 @@ async def alter(node: Node, request: Request) -> None:
     _answer(node, request, [record])
 
 
-async def delete(node: Node, request: Request) -> None:
+async def delete(node: Broker, request: Request) -> None:
     """Handle TOPIC delete: final for this id, whatever happens next.
 
     Raises:
@@ -117,7 +114,7 @@ async def delete(node: Node, request: Request) -> None:
     request.reply(pb.Envelope(topic_reply=pb.TopicReply()))
 
 
-def describe_one(node: Node, request: Request) -> None:
+def describe_one(node: Broker, request: Request) -> None:
     """Handle TOPIC describe.
 
     Raises:
@@ -126,7 +123,7 @@ def describe_one(node: Node, request: Request) -> None:
     _answer(node, request, [node.topics.named(request.envelope.topic_describe.name)])
 
 
-def list_all(node: Node, request: Request) -> None:
+def list_all(node: Broker, request: Request) -> None:
     """Handle TOPIC list."""
     internal = request.envelope.topic_list.internal
     _answer(
@@ -136,7 +133,7 @@ def list_all(node: Node, request: Request) -> None:
     )
 
 
-def cluster_status(node: Node, request: Request) -> None:
+def cluster_status(node: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS."""
     reply = pb.ClusterStatusReply(
         cluster_id=node.cluster_id,
@@ -146,7 +143,7 @@ def cluster_status(node: Node, request: Request) -> None:
     request.reply(pb.Envelope(cluster_status_reply=reply))
 
 
-def _answer(node: Node, request: Request, records: list[pb.TopicRecord]) -> None:
+def _answer(node: Broker, request: Request, records: list[pb.TopicRecord]) -> None:
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=[describe(node, record) for record in records])))
 
 

@@ -10,8 +10,9 @@ from crc32c import crc32c
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.broker import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.handlers import publish as publish_module
-from tidelog_broker.node import META_TOPIC_ID, OFFSETS_TOPIC_ID, Node
+from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of
 from tidelog_proto.compression import encode_body

@@ -1,0 +1,124 @@
+"""What every part of a node shares: settings, identity, threads, disk, epochs, metrics, and the node's fate.
+
+The parts (partitions, state logs, the server) are built on this and know nothing of each other's owner, so that
+imports run one way: services ◄ partitions ◄ broker ◄ handlers ◄ server ◄ node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from tidelog_broker.budget import Budget
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.epochs import Epochs
+from tidelog_broker.management import Health
+from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.offload import Offload
+from tidelog_broker.rings import RingBudget
+from tidelog_broker.storage.background import Background
+from tidelog_broker.storage.disk import Disk
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.filesystem import FileSystem, RealFileSystem
+from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.storage.partition_log import sweep_trash
+from tidelog_broker.storage.workers import IoWorkers
+
+log = logging.getLogger(__name__)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+ClosableT = TypeVar("ClosableT", bound=_Closable)
+
+
+class Services:
+    """Made with nothing running; `open_services` starts threads and opens journals.
+
+    Args:
+        settings: what the node is told.
+        directory: its data directory, open and locked.
+        fs: the files, the real ones unless given.
+    """
+
+    def __init__(self, settings: NodeSettings, directory: NodeDir, *, fs: FileSystem | None = None) -> None:
+        self.settings = settings
+        self.dir = directory
+        self.node_id = directory.node_id
+        self.cluster_id = directory.cluster_id
+        self.incarnation = directory.incarnation
+        self.metrics = NodeMetrics()
+        self.health = Health()
+        self.rings = RingBudget(settings.rings_bytes)
+        self.budget = Budget(settings.node_in_flight_bytes)
+        """Attachments of the requests being worked on, all connections together."""
+        self.open_connections = 0
+        self.stopping = False
+        self.exit_code = 0
+        self.port = 0
+        self._fs = fs or RealFileSystem()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_asked = asyncio.Event()
+        self._resources = contextlib.ExitStack()
+
+    async def open_services(self) -> None:
+        """Start the threads, open the journals, clear the trash.
+
+        Raises:
+            ProtocolError: a journal is damaged or cannot be read.
+        """
+        self.loop = asyncio.get_running_loop()
+        io_workers, read_workers, verify_workers = (
+            self._own(IoWorkers(count, name=name))
+            for name, count in (("io", self.settings.io_workers), ("read", self.settings.io_workers), ("verify", 1))
+        )
+        self.io = Offload(io_workers, self.loop)
+        self.readers = Offload(read_workers, self.loop)
+        self.verifiers = Offload(verify_workers, self.loop)
+        self.disk = Disk(
+            fs=self._fs,
+            preallocator=self._own(Background("preallocate")),
+            syncer=self._own(Background("sync")),
+        )
+        meta = self._own(MetaJournal.open(self.disk.fs, self.dir.meta_journal))
+        fences = self._own(FenceJournal.open(self.disk.fs, self.dir.fences))
+        self.epochs = Epochs(
+            node_id=self.node_id, incarnation=self.incarnation, meta=meta, fences=fences, offload=self.io
+        )
+        self.epochs.load(meta.entries())
+        await self.io.call(0, sweep_trash, self.disk.fs, self.dir.partitions)
+
+    def _own(self, resource: ClosableT) -> ClosableT:
+        """Close `resource` when the node stops, the newest first."""
+        self._resources.callback(resource.close)
+        return resource
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a coroutine that belongs to the node's life; a failure is a bug and is logged."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed: %r", task.get_name(), error, exc_info=error)
+
+    def ask_to_stop(self) -> None:
+        """Begin a graceful stop; safe to call twice."""
+        self._stop_asked.set()
+
+    def storage_failed(self, name: str, error: BaseException) -> None:
+        """A write or sync failed. It is never retried: the node stops serving this disk."""
+        log.critical("storage failed at %s, the node stops: %s", name, error)
+        self.health.state = "failed"
+        self.exit_code = os.EX_IOERR
+        self.ask_to_stop()
