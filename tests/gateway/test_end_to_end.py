@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import httpx
 import pytest
 from tests.gateway.conftest import process
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.typing import Subprotocol
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Data, Subprotocol
 
 from tidelog import Client
+from tidelog.errors import OffsetOutOfRangeError
 
 pytestmark = pytest.mark.e2e
 
@@ -35,8 +38,8 @@ async def topic(http: httpx.AsyncClient) -> str:
     return name
 
 
-def opened(address: str) -> connect:
-    return connect(f"ws://{address}/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")])
+def opened(address: str, **options: Any) -> connect:
+    return connect(f"ws://{address}/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")], **options)
 
 
 async def receive(socket: ClientConnection) -> Any:
@@ -226,6 +229,86 @@ async def test_deleting_the_topic_ends_its_subscriptions(
         assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
         end = (await receive(socket))["end"]
         assert (end["sid"], end["error"]["code"]) == (5, "unknown_topic")
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until it is so; what is asked tells nobody by itself."""
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
+
+
+async def test_a_websocket_that_does_not_read_is_closed_as_slow(
+    topic: str, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Client(node_address) as client, client.producer(topic) as producer:
+        for _ in range(3):
+            await producer.send_many([b"x" * 1_000_000] * 10, partition=0)
+    monkeypatch.setenv("TIDELOG_GATEWAY_WS_SLOW_TIMEOUT_S", "1.5")
+    everything = {"sid": 1, "topic": topic, "from": "earliest", "credit": {"records": 100, "bytes": 1 << 30}}
+    with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
+        address = f"127.0.0.1:{ready['http_port']}"
+        async with (
+            httpx.AsyncClient(base_url=f"http://{address}") as http,
+            opened(address, max_queue=1, max_size=None) as deaf,
+            opened(address, max_size=None) as reader,
+        ):
+
+            async def closed_as_slow() -> bool:
+                return 'closes_total{code="4408"} 1.0' in (await http.get("/metrics")).text
+
+            await deaf.send(json.dumps({"id": 1, "sub": everything}))
+            await until(closed_as_slow)
+            async for _ in closing(deaf):
+                pass
+            assert deaf.close_code == 4408
+            await reader.send(json.dumps({"id": 1, "sub": everything}))
+            assert "ok" in await receive(reader)
+            count = 0
+            while count < 30:
+                count += len((await receive(reader))["batch"]["records"])
+
+
+async def closing(socket: ClientConnection) -> AsyncIterator[Data]:
+    """Yield what still comes until the connection is closed, whatever the code."""
+    with contextlib.suppress(ConnectionClosed):  # the code is looked at by the test
+        while True:
+            yield await socket.recv()
+
+
+async def test_what_retention_has_deleted_is_gone_and_the_bounds_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic's bound is kept from when it is set, on the disk, too; readers of what is gone hear what is there."""
+    monkeypatch.setenv("TIDELOG_NODE_RETENTION_INTERVAL_MS", "20")
+    data = tmp_path / "data"
+    with (
+        process("node", "--data", str(data), "--port", "0", "--management-port", "0") as (_, node),
+        process("gateway", "--bootstrap", f"127.0.0.1:{node['port']}", "--http-port", "0") as (_, gateway),
+    ):
+        address = f"http://127.0.0.1:{gateway['http_port']}"
+        async with httpx.AsyncClient(base_url=address) as http, Client(f"127.0.0.1:{node['port']}") as client:
+            await http.post("/v1/topics", json={"name": "t", "segment_bytes": 64 << 10, "flush": "never"})
+            async with client.producer("t") as producer:
+                for _ in range(100):
+                    await producer.send(b"x" * 20_000)
+            assert (await client.fetch("t", 0, 0)).batches
+            assert (await http.patch("/v1/topics/t", json={"retention_bytes": 256 << 10})).status_code == 200
+
+            async def small_enough() -> bool:
+                return (await client.topic("t")).partitions[0].size_bytes <= 256 << 10
+
+            await until(small_enough)
+            gone = await http.get("/v1/topics/t/partitions/0/records", params={"offset": 0})
+            with pytest.raises(OffsetOutOfRangeError) as refused:
+                await client.fetch("t", 0, 0)
+            bounds = (gone.json()["log_start_offset"], gone.json()["high_watermark"])
+            assert (gone.status_code, bounds[1]) == (410, 100)
+            assert bounds == (refused.value.log_start_offset, refused.value.high_watermark)
+            assert 80 < bounds[0] < 100
+            assert (await client.fetch("t", 0, bounds[0])).batches[0].base_offset == bounds[0]
+            segments = sum(path.stat().st_size for path in data.glob("partitions/t.*/**/*.seg"))
+            assert segments <= 512 << 10, "the files are still there"
 
 
 async def test_service(http: httpx.AsyncClient) -> None:

@@ -238,7 +238,7 @@ async def test_a_client_that_does_not_read_is_closed_as_slow(serve: Serve, log: 
     for _ in range(3):
         await log.append("t", 0, columns_of([b"x" * 1_000_000] * 12))
     async with (
-        serve(ws_slow_timeout_s=0.2) as served,
+        serve(ws_slow_timeout_s=0.5) as served,
         httpx.AsyncClient(base_url=served.http) as http,
         opened(served, max_queue=1, max_size=None) as socket,
     ):
