@@ -12,8 +12,11 @@ from tidelog_broker.storage.filesystem import File, RealFileSystem
 from tidelog_proto.header import Buffer
 
 
-class GoneError(Exception):
-    """The process that used these files was killed: nothing of it reaches them any more."""
+class GoneError(OSError):
+    """The process that used these files was killed: nothing of it reaches them any more.
+
+    An OSError, because threads of the "killed" process run on and must end as they do on a failing disk.
+    """
 
 
 class FaultyFile:
