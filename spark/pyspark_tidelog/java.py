@@ -11,11 +11,13 @@ Rejected: see docs/adr/0006-java-for-spark.md.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +39,8 @@ _GONE_SINCE_VERSION: Final = 25
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Becomes {java}, without the flags that it may not know.
+# Becomes {java}, without the flags that it may not know; the file beside it says which process that is.
+echo $$ > "${{0%/*}}/pid"
 for argument in "$@"; do
     shift
     case $argument in
@@ -109,6 +112,17 @@ def write_java_home(java: Java, home: Path) -> None:
     text = _WRAPPER.format(java=shlex.quote(str(java.program.absolute())), dropped=" | ".join(dropped))
     wrapper.write_text(text, encoding="utf-8")
     wrapper.chmod(0o755)
+
+
+def end_started(home: Path) -> None:
+    """Kill what was started last through the Java home `home`, and let nothing start through it any more.
+
+    Spark's launcher script ends by itself when the Java that it runs was killed, or is not there.
+    """
+    programs = home / "bin"
+    (programs / "java").unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):  # not started, or ended already
+        os.kill(int((programs / "pid").read_text(encoding="ascii")), signal.SIGKILL)
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:

@@ -13,6 +13,7 @@ our Java home).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import subprocess
@@ -20,16 +21,17 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pyspark_tidelog.java import find_java, write_java_home
+from pyspark_tidelog.java import end_started, find_java, write_java_home
 
 _JVM_EXIT_TIMEOUT_S: Final = 20.0
+_JAVA_HOME: Final = "java"
 
 _LOG_CONFIG: Final = """\
 rootLogger.level = {level}
@@ -94,12 +96,18 @@ def local_spark(
         builder = builder.config(name, value)
     if SparkContext._gateway is not None:  # noqa: SLF001 - the only way to ask whether the Java process runs
         return builder.getOrCreate()
+    atexit.register(_end_java)
     with _environment(_launch_environment(directory, log_level)), warnings.catch_warnings():
         # Starting imports pyspark's test helpers, which complain about a pandas that nobody here uses.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        session = builder.getOrCreate()
-    atexit.register(_end_java)
-    return session
+        try:
+            return builder.getOrCreate()
+        except BaseException:
+            # Ctrl-C in the middle: pyspark has no handle on its Java yet, which would then never end by itself,
+            # because the place where it was to say its port is gone.
+            if SparkContext._gateway is None:  # noqa: SLF001 - as above
+                end_started(directory / _JAVA_HOME)
+            raise
 
 
 def _directory() -> Path:
@@ -111,7 +119,7 @@ def _directory() -> Path:
 
 
 def _launch_environment(directory: Path, log_level: str) -> dict[str, str]:
-    java_home = directory / "java"
+    java_home = directory / _JAVA_HOME
     java_home.mkdir()
     write_java_home(find_java(os.environ), java_home)
     configuration = directory / "conf"
@@ -126,7 +134,7 @@ def _launch_environment(directory: Path, log_level: str) -> dict[str, str]:
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables, and put back what was there."""
     before = {name: os.environ.get(name) for name in values}
@@ -143,14 +151,16 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _end_java() -> None:
     """Stop what still runs and wait for the Java process, so that nothing writes into what is then removed."""
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
     gateway = SparkContext._gateway  # noqa: SLF001 - pyspark keeps its Java process nowhere else
     process = None if gateway is None else gateway.proc
     if gateway is None or process is None:
         return
-    gateway.shutdown()
+    # A call that Ctrl-C broke off leaves a connection on which no other works; the end of the input works still.
+    with contextlib.suppress(Py4JError, OSError):
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+        gateway.shutdown()
     process.stdin.close()  # the end of its input is what the Java process ends at
     try:
         process.wait(timeout=_JVM_EXIT_TIMEOUT_S)

@@ -42,6 +42,36 @@ spark.stop()
 print(json.dumps({**first, "changed": sorted(first["changed"])}))
 """
 
+INTERRUPTED = """
+import os, re, signal, sys, threading, time
+import psutil
+from pyspark_tidelog import local_spark
+
+(moment,) = sys.argv[1:]
+
+def interrupt():
+    while True:
+        for child in psutil.Process().children(recursive=True):
+            try:
+                line = " ".join(child.cmdline())
+            except psutil.NoSuchProcess:
+                continue
+            if re.search(moment, line) and child.name() == "java":
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+        time.sleep(0.005)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    local_spark(memory_mb=512, threads=1)
+except KeyboardInterrupt:
+    print("interrupted")
+alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)[1]
+for left in alive:
+    left.kill()
+sys.exit(f"left behind: {alive}" if alive else 0)
+"""
+
 
 def run(what: str, *, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}
@@ -87,6 +117,18 @@ def test_java_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     done = run("die", cwd=tmp_path)
     assert done.returncode == -9, done.stderr
     assert ends(int(done.stdout))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["spark.launcher.Main", "deploy.SparkSubmit"])
+def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, moment],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("hsperfdata")] == []
 
 
 @pytest.mark.spark
