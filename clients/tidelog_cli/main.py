@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not __debug__:
         sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
         return EXIT_FAILED
-    app = build_app(with_plugins=needs_plugins(arguments))
     try:
+        app = build_app(with_plugins=needs_plugins(arguments))
         app(arguments, prog_name="tidelog")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
