@@ -17,14 +17,14 @@ sys.stdin.read()
 def begin(tmp_path: Path, *, ignoring: bool = False) -> subprocess.Popen[str]:
     """Start the command with a dependency that never finishes loading."""
     (tmp_path / "typer.py").write_text(SLOW_MODULE)
+    shell = ["/bin/sh", "-c", "trap '' INT; exec \"$0\" \"$@\""] if ignoring else []
     process = subprocess.Popen(
-        [sys.executable, "-m", "tidelog_cli", "--help"],
+        [*shell, sys.executable, "-m", "tidelog_cli", "--help"],
         env={"PYTHONPATH": str(tmp_path), "PATH": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignoring else None,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
