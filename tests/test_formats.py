@@ -1,0 +1,155 @@
+"""The tables of `docs/formats.md` say what the code writes: bytes that it made are read by the tables alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from crc32c import crc32c
+
+from tidelog_broker.storage import fences, index, journal, meta_journal, node_dir, segment, snapshots
+from tidelog_broker.storage.filesystem import RealFileSystem
+from tidelog_broker.storage.node_dir import open_node_dir
+from tidelog_proto.header import BatchHeader
+
+PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+ROW = re.compile(r"^\| (\d+) \| (\d+)? ?\| ([^|]+?) \|", re.MULTILINE)
+
+
+class Field(NamedTuple):
+    """A row of a table; the last one may go on to the end."""
+
+    at: int
+    size: int | None
+    text: str
+
+
+def section(heading: str) -> str:
+    """Return a section's own text, without those below it."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[1]
+
+
+def table(heading: str) -> list[Field]:
+    """Return the rows of the table under a heading, which must leave no gap."""
+    fields = [Field(int(at), int(size) if size else None, text) for at, size, text in ROW.findall(section(heading))]
+    at = 0
+    for field in fields:
+        assert field.at == at, f"{heading}: {field.text} begins at {field.at}, the one before it ends at {at}"
+        at += field.size or 0
+    return fields
+
+
+def read(heading: str, data: bytes) -> dict[str, int]:
+    """Read bytes by the table: each field's first words and its number; magics, versions and CRCs are checked."""
+    found: dict[str, int] = {}
+    for field in table(heading):
+        if field.size is None:
+            continue
+        raw = data[field.at : field.at + field.size]
+        if field.text.startswith("magic"):
+            assert raw.decode() in re.findall(r"`(\w+)`", field.text)
+        elif field.text.startswith("reserved"):
+            assert not any(raw), field.text
+        elif field.text.startswith("version"):
+            assert f"version, {int.from_bytes(raw, 'little')}" == field.text
+        elif span := re.search(r"CRC32C of bytes (\d+) to (\d+)|CRC32C, over bytes (\d+) to (\d+)", field.text):
+            first, last = (int(number) for number in span.groups() if number is not None)
+            assert int.from_bytes(raw, "little") == crc32c(data[first : last + 1]), field.text
+        else:
+            found[re.split("[:;,]", field.text)[0]] = int.from_bytes(raw, "little")
+    return found
+
+
+def length_of(heading: str) -> int:
+    return sum(field.size or 0 for field in table(heading))
+
+
+def test_the_header_of_a_batch() -> None:
+    header = BatchHeader(flags=4, body_length=11, uncompressed_length=11, record_count=3, body_crc=99)
+    header = header._replace(producer_id=5, base_sequence=6, producer_epoch=7, last_offset_delta=2)
+    header = header._replace(base_timestamp_us=8, max_timestamp_us=9, base_offset=10, append_timestamp_us=12)
+    header = header._replace(epoch=13, owner_incarnation=14, digest=15)
+    data = header.pack()
+    assert length_of("Header") == len(data)
+    fields = read("Header", data)
+    told = {name.replace(" ", "_"): value for name, value in fields.items()}
+    assert told.pop("body_kind") == 1
+    assert told.pop("running_digest") == 15
+    assert told.pop("body_CRC32C") == 99
+    assert told.pop("uncompressed_body_length") == 11
+    for name in ("base_timestamp", "max_timestamp", "append_timestamp"):
+        assert told.pop(name) == getattr(header, f"{name}_us")
+    assert told == {name: getattr(header, name) for name in told}
+    assert len(told) == 11
+
+
+def test_a_segments_header_and_marks() -> None:
+    header = segment.SegmentHeader(
+        nonce=1, topic_id=bytes(15) + b"\x02", partition=3, epoch=4, base_offset=5, start_digest=6, synced_offset=7
+    )
+    fields = read("Segment header", header.pack())
+    assert length_of("Segment header") == segment.SEGMENT_HEADER_BYTES
+    assert fields.pop("topic id").to_bytes(16, "little") == header.topic_id
+    assert fields == {name.replace("_", " "): getattr(header, name.replace(" ", "_")) for name in fields}
+    assert len(fields) == 6
+    mark = read("Sync mark", segment.pack_mark(nonce=1, position=128, synced_offset=9))
+    assert mark == {"nonce of the file": 1, "position of the mark in the file": 128, "synced offset": 9}
+    assert length_of("Sync mark") == segment.MARK_BYTES
+
+
+def test_an_index() -> None:
+    built = index.Index()
+    built.append(0, 128, 300, 50)
+    built.append(7, 640, 200, 40)
+    data = index.pack_index(built, nonce=5, end=index.SegmentEnd(offset=9, position=896, digest=3))
+    header = read("Index header", data)
+    assert length_of("Index header") == index.INDEX_HEADER_BYTES
+    assert header.pop("CRC32C of the entries") == crc32c(data[index.INDEX_HEADER_BYTES :])
+    assert list(header.values()) == [5, 2, 9, 896, 3]
+    entry = read("Index entry", data[-index.ENTRY_BYTES :])
+    assert length_of("Index entry") == index.ENTRY_BYTES
+    assert list(entry.values()) == [7, 200, 640 // 64, 50]
+
+
+@pytest.mark.parametrize("magic", [meta_journal.MAGIC, fences.MAGIC])
+def test_a_journal(tmp_path: Path, magic: bytes) -> None:
+    opened, _ = journal.Journal.open(RealFileSystem(), tmp_path / "journal", magic)
+    opened.append([b"first"])
+    opened.append([b"second" * 20])
+    opened.close()
+    data = (tmp_path / "journal").read_bytes()
+    assert length_of("Journal header") == journal.JOURNAL_HEADER_BYTES
+    nonce = read("Journal header", data)["nonce"]
+    assert data[:4] == magic
+    head = journal.ENTRY_HEADER_BYTES
+    assert table("Journal entry")[-1].at == head
+    for at, payload in ((64, b"first"), (128, b"second" * 20)):
+        entry = read("Journal entry", data[at:])
+        assert list(entry.values()) == [len(payload), nonce, at, at, crc32c(payload)]
+        assert data[at + head : at + head + len(payload)] == payload
+    assert data[320:324] == bytes(4)
+    assert f"at most {journal.PAYLOAD_BYTES_MAX >> 20} MiB" in section("Journal entry")
+
+
+def test_a_snapshot(tmp_path: Path) -> None:
+    snapshots.save_snapshot(RealFileSystem(), tmp_path, snapshots.ProducerSnapshot(2, 30, 4, b"payload"))
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"producers-{30:020d}.snap"
+    data = path.read_bytes()
+    fields = read("Snapshot header", data)
+    assert list(fields.values()) == [2, 30, 4, 7, crc32c(b"payload")]
+    assert data[table("Snapshot header")[-1].at :] == b"payload"
+    assert f"at most {snapshots.SNAPSHOT_BYTES_MAX >> 20} MiB" in section("Snapshot header")
+
+
+def test_node_json(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    keys = re.findall(r"^\| `(\w+)` \|", section("node.json"), re.MULTILINE)
+    written = re.findall(r'"(\w+)":', (tmp_path / "node.json").read_text())
+    assert keys == written
+    assert f"| `format_version` | {node_dir.FORMAT_VERSION};" in PAGE
+    assert f"`boot_counter << {node_dir.NONCE_BITS}`" in PAGE
