@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,28 @@ def test_the_storage_knows_neither_the_shell_nor_the_event_loop() -> None:
         or (below(name, "tidelog_broker") and not below(name, STORAGE) and not below(name, CORE))
     ]
     assert not wrong
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return modules that import each other in a circle, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("package", sorted(FOLDERS))
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    """Imports for the type checker alone count too: they say who knows whom."""
+    modules = {module_name(path): path for path in sources(package)}
+    graph = {
+        # A package's __init__ stands above its modules; a module that names its package means a sibling.
+        name: {other for other in imports(path) if other in modules and other != name and not name.startswith(other)}
+        for name, path in modules.items()
+    }
+    assert cycle_in(graph) == []
+    assert cycle_in({"a": {"b"}, "b": {"a"}})
 
 
 def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
