@@ -18,7 +18,16 @@ from pathlib import Path
 import httpx
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 from websockets.exceptions import WebSocketException
 
@@ -26,7 +35,7 @@ from tidelog import Client, TidelogError
 from tidelog_cli.failures import CommandFailed
 from tidelog_demo import report, source
 from tidelog_demo.publish import PARTITIONS, REST_RECORDS, TOPIC, PublishError, publish_natively, publish_over_rest
-from tidelog_demo.source import KNOWN_FLIGHTS
+from tidelog_demo.source import KNOWN_FLIGHTS, CarrierStats
 from tidelog_demo.spark_job import SparkJobError, stats_by_carrier
 from tidelog_demo.stack import Stack, StackError, own_directory, running_stack
 from tidelog_demo.subscriber import SubscriberError, subscribe
@@ -58,12 +67,12 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, keep
         async with running_stack(directory, data, http_port=http_port) as stack:
             console.print(f"node at {stack.bootstrap}, gateway at {stack.http_url} (logs in {directory})")
             problems = await _publish_and_subscribe(stack, flights, console)
-            console.print("Spark reads the topic and groups by carrier (it takes a moment to start) ...")
             began_s = time.monotonic()
-            found = await stats_by_carrier(stack.bootstrap, TOPIC)
+            found = await _analyse(stack, directory / "spark.log", console)
+            took_s = time.monotonic() - began_s
             names = source.carrier_names()
             console.print(report.table_of(found, names))
-            console.print(f"Spark took {time.monotonic() - began_s:.1f} s, its start included.")
+            console.print(f"Spark took {took_s:.1f} s, its start included.")
             report.draw(found, names, directory / PICTURE)
             problems += report.differences(found, source.by_carrier(flights))
             _say_where(console, directory, data, stack, problems, keep=keep)
@@ -72,9 +81,18 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, keep
     return 1 if problems else 0
 
 
+async def _analyse(stack: Stack, log: Path, console: Console) -> list[CarrierStats]:
+    """Let Spark group the flights, with a sign of life while it does."""
+    columns = (TextColumn("{task.description}"), SpinnerColumn("line"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        progress.add_task("Spark reads the topic and groups by carrier", total=None)
+        return await stats_by_carrier(stack.bootstrap, TOPIC, log=log)
+
+
 async def _publish_and_subscribe(stack: Stack, flights: pa.Table, console: Console) -> list[str]:
     """Publish everything while a subscriber counts; return what the log's own count has to complain of."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
+    bar = BarColumn(bar_width=12)  # so that a line fits 80 columns
+    columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
     async with Client(stack.bootstrap, client_id="tidelog-demo") as client:
         await client.create_topic(TOPIC, partitions=PARTITIONS)
         with Progress(*columns, console=console, speed_estimate_period=5) as progress:
@@ -114,8 +132,9 @@ def _say_where(
         console.print(f"  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}\n\nRunning until Ctrl-C.")
     else:
         console.print(
-            f"  HTTP API  http://127.0.0.1:8080/docs, once you start it again:\n"
+            f"  HTTP API  http://127.0.0.1:8080/docs once you have started it again with\n"
             f"            {shown} up --data {data}\n"
+            f"            and then, in another terminal, for example\n"
             f"            {shown} consume {TOPIC} --from earliest",
             soft_wrap=True,
         )
@@ -128,11 +147,11 @@ def main() -> int:
     parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
     parser.add_argument("--keep", action="store_true", help="leave node and gateway running until Ctrl-C")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         return asyncio.run(demonstrate(arguments.data, console, http_port=arguments.http_port, keep=arguments.keep))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, pa.ArrowCancelled):  # Arrow takes Ctrl-C for itself while it reads the flights
         console.print("interrupted; every process is stopped")
         return 130
     except ExceptionGroup as group:

@@ -2,15 +2,19 @@
 
 It is a process of its own (`python -m tidelog_demo.spark_job BOOTSTRAP TOPIC`, one JSON line on stdout), because a
 Java runtime in the demonstration's process could not be left on Ctrl-C: a call into it blocks until Spark is done.
+What the job and Java say goes to a log file, so that a job that is broken off does not complain in the terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from tidelog_cli.child import command
@@ -20,35 +24,52 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class SparkJobError(Exception):
-    """The job failed; what it said is on stderr."""
+    """The job failed; what it said is in its log."""
 
 
-async def stats_by_carrier(bootstrap: str, topic: str) -> list[CarrierStats]:
-    """Run the job and return its lines, most flights first. Cancelling ends the job's process.
+async def stats_by_carrier(bootstrap: str, topic: str, *, log: Path) -> list[CarrierStats]:
+    """Run the job and return its lines, most flights first. Cancelling ends the job's process and its Java.
+
+    Args:
+        bootstrap: the node's HOST:PORT.
+        topic: where the flights are.
+        log: the file that takes what the job says on stderr; begun anew.
 
     Raises:
         SparkJobError: it ended with an error.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command(__name__, [bootstrap, topic]),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *command(__name__, [bootstrap, topic]),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
     try:
         output, _ = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        await _stop(process)
     if process.returncode:
-        raise SparkJobError(f"the Spark job ended with code {process.returncode}; its message stands above")
+        raise SparkJobError(f"the Spark job ended with code {process.returncode}: {_last_line(log)} (see {log})")
     lines = output.splitlines()
     if not lines:
-        raise SparkJobError("the Spark job printed no result")
+        raise SparkJobError(f"the Spark job printed no result; its log is {log}")
     return [CarrierStats(**line) for line in json.loads(lines[-1])]
+
+
+def _last_line(log: Path) -> str:
+    """Return what a traceback ends with."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End the job, then whatever of its session (Java, Spark's workers) did not end with it."""
+    if process.returncode is None:
+        process.terminate()
+        with contextlib.suppress(TimeoutError):  # then it is killed
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def run(bootstrap: str, topic: str) -> list[CarrierStats]:
@@ -58,18 +79,16 @@ def run(bootstrap: str, topic: str) -> list[CarrierStats]:
     from pyspark_tidelog import local_spark  # noqa: PLC0415 - likewise
 
     spark = local_spark("flights by carrier")
-    try:
-        records = spark.read.format("tidelog").option("bootstrap", bootstrap).option("subscribe", topic).load()
-        flight = sql.from_json(records["value"].cast("string"), "dep_delay double")
-        rows = (
-            records.select(records["key"].cast("string").alias("carrier"), flight.alias("flight"))
-            .groupBy("carrier")
-            .agg(sql.count("*").alias("flights"), sql.avg("flight.dep_delay").alias("delay"))
-            .orderBy(sql.desc("flights"))
-            .collect()
-        )
-    finally:
-        spark.stop()
+    records = spark.read.format("tidelog").option("bootstrap", bootstrap).option("subscribe", topic).load()
+    flight = sql.from_json(records["value"].cast("string"), "dep_delay double")
+    rows = (
+        records.select(records["key"].cast("string").alias("carrier"), flight.alias("flight"))
+        .groupBy("carrier")
+        .agg(sql.count("*").alias("flights"), sql.avg("flight.dep_delay").alias("delay"))
+        .orderBy(sql.desc("flights"))
+        .collect()
+    )
+    spark.stop()  # after a failure, the end of the process does it
     return [CarrierStats(row["carrier"], row["flights"], row["delay"]) for row in rows]
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tidelog_demo.source import CarrierStats
@@ -18,38 +21,42 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(asyncio, "create_subprocess_exec", pretended)
 
 
-async def test_the_last_line_is_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_line_is_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     line = '[{"carrier": "UA", "flights": 2, "mean_delay_minutes": 1.5}]'
     _pretend(monkeypatch, f"print('chatter'); print('''{line}''')")
-    assert await stats_by_carrier("host:1", "flights") == [CarrierStats("UA", 2, 1.5)]
+    assert await stats_by_carrier("host:1", "flights", log=tmp_path / "log") == [CarrierStats("UA", 2, 1.5)]
 
 
-async def test_a_failed_job_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, "raise SystemExit(3)")
-    with pytest.raises(SparkJobError, match="code 3"):
-        await stats_by_carrier("host:1", "flights")
+async def test_a_failed_job_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _pretend(monkeypatch, "import sys; print('much'); print('why', file=sys.stderr); raise SystemExit(3)")
+    with pytest.raises(SparkJobError, match=r"code 3: why \(see .*log\)"):
+        await stats_by_carrier("host:1", "flights", log=tmp_path / "log")
 
 
-async def test_a_silent_job_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_job_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _pretend(monkeypatch, "")
     with pytest.raises(SparkJobError, match="no result"):
-        await stats_by_carrier("host:1", "flights")
+        await stats_by_carrier("host:1", "flights", log=tmp_path / "log")
 
 
-async def test_cancelling_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
-    real = asyncio.create_subprocess_exec
+WITH_A_CHILD = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+with open({fifo!r}, "w") as told:
+    told.write(str(child.pid))
+child.wait()
+"""
 
-    async def pretended(*_: str, **how: int) -> asyncio.subprocess.Process:
-        process = await real(sys.executable, "-c", "import time; time.sleep(60)", **how)  # type: ignore[arg-type] # passed on
-        started.set_result(process)
-        return process
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", pretended)
-    job = asyncio.create_task(stats_by_carrier("host:1", "flights"))
-    process = await asyncio.shield(started)
-    await asyncio.sleep(0)  # the job takes the process over from its start
+async def test_cancelling_ends_the_process_and_what_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    _pretend(monkeypatch, WITH_A_CHILD.format(fifo=str(fifo)))
+    job = asyncio.create_task(stats_by_carrier("host:1", "flights", log=tmp_path / "log"))
+    child = psutil.Process(int(await asyncio.to_thread(fifo.read_text)))
+    process = child.parent()
+    assert process is not None
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert process.returncode is not None
+    assert psutil.wait_procs([process, child], timeout=10)[1] == []
