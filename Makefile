@@ -44,8 +44,9 @@ check: $(STAMP) ## format, lint and types
 	$(BIN)/basedpyright
 
 bench: $(STAMP) ## throughput and latency beside the limit probe
-	@$(BIN)/tidelog bench produce
+	@$(BIN)/tidelog bench produce --flush both
 	@$(BIN)/tidelog bench consume
+	@$(BIN)/tidelog bench latency --flush both
 
 loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run

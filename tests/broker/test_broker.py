@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
-from tidelog_broker.broker import META_TOPIC_ID, OFFSETS_TOPIC_ID
+from tidelog_broker.broker import META_TOPIC_ID, OFFSETS_TOPIC_ID, SOFTWARE
 from tidelog_broker.node import Node
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
@@ -15,6 +17,10 @@ async def test_the_brokers_own_topics_are_there_before_any_other(node: Node) -> 
         META_TOPIC: META_TOPIC_ID,
         OFFSETS_TOPIC: OFFSETS_TOPIC_ID,
     }
+
+
+def test_the_software_is_called_by_its_version() -> None:
+    assert version("tidelog") in SOFTWARE
 
 
 async def test_a_status_adds_up(node: Node, peer: Peer) -> None:
