@@ -1,177 +1,19 @@
-"""`make demo`: real flights in over HTTP and natively, out over a WebSocket, analysed by Spark, and all of it checked.
-
-Ends with 0 when every count is right, 1 when one is off, 2 when something could not run, 130 after Ctrl-C.
-"""
+"""`python -m tidelog_demo`: load the demonstration, then run it."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import functools
-import itertools
-import signal
 import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
 
-import httpx
-import pyarrow as pa
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.text import Text
-from websockets.exceptions import WebSocketException
-
-from tidelog import Client, TidelogError
-from tidelog_cli.failures import CommandFailed
-from tidelog_demo import report, source
-from tidelog_demo.publish import PARTITIONS, REST_RECORDS, TOPIC, PublishError, publish_natively, publish_over_rest
-from tidelog_demo.source import KNOWN_FLIGHTS, CarrierStats
-from tidelog_demo.spark_job import SparkJobError, stats_by_carrier
-from tidelog_demo.stack import Stack, StackError, own_directory, running_stack
-from tidelog_demo.subscriber import SubscriberError, subscribe
-
-PICTURE = "flights.png"
-ROWS_PER_PART = 5_000
-
-EXPECTED_FAULTS = (
-    CommandFailed, PublishError, SparkJobError, StackError, SubscriberError, source.SourceError, TidelogError,
-    WebSocketException, httpx.HTTPError, OSError,
-)  # fmt: skip
-"""What can go wrong without a bug of ours: said in one line, without a traceback."""
+from tidelog_cli.loading import interrupts_end_quietly
 
 
-class RateColumn(ProgressColumn):
-    """Records a second, over the last seconds while a bar moves and over all of it once it is full."""
+def run() -> int:
+    """Load everything and run; return the exit code."""
+    with interrupts_end_quietly():
+        from tidelog_demo.demo import main  # noqa: PLC0415 - the point of this module is what happens before
 
-    def render(self, task: Task) -> Text:
-        """Return the rate as text."""
-        rate = task.finished_speed or task.speed
-        return Text("" if rate is None else f"{rate:,.0f} records/s", style="magenta")
-
-
-async def demonstrate(directory: Path, console: Console, *, http_port: int, keep: bool) -> int:
-    """Run the whole demonstration in `directory` and return the exit code."""
-    console.print(f"[bold]Tidelog[/]: {KNOWN_FLIGHTS:,} real flights through a log, into Spark\n")
-    flights = source.load_flights()
-    with own_directory(directory) as data:
-        async with running_stack(directory, data, http_port=http_port) as stack:
-            console.print(f"node at {stack.bootstrap}, gateway at {stack.http_url} (logs in {directory})")
-            problems = await _publish_and_subscribe(stack, flights, console)
-            began_s = time.monotonic()
-            found = await _analyse(stack, directory / "spark.log", console)
-            took_s = time.monotonic() - began_s
-            names = source.carrier_names()
-            console.print(report.table_of(found, names))
-            console.print(f"Spark took {took_s:.1f} s, its start included.")
-            report.draw(found, names, directory / PICTURE)
-            problems += report.differences(found, source.by_carrier(flights))
-            _say_where(console, directory, data, stack, problems, keep=keep)
-            if keep:
-                await asyncio.Event().wait()  # until Ctrl-C
-    return 1 if problems else 0
-
-
-async def _analyse(stack: Stack, log: Path, console: Console) -> list[CarrierStats]:
-    """Let Spark group the flights, with a sign of life while it does."""
-    columns = (TextColumn("{task.description}"), SpinnerColumn("line"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        progress.add_task("Spark reads the topic and groups by carrier", total=None)
-        return await stats_by_carrier(stack.bootstrap, TOPIC, log=log)
-
-
-async def _publish_and_subscribe(stack: Stack, flights: pa.Table, console: Console) -> list[str]:
-    """Publish everything while a subscriber counts; return what the log's own count has to complain of."""
-    bar = BarColumn(bar_width=12)  # so that a line fits 80 columns
-    columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
-    async with Client(stack.bootstrap, client_id="tidelog-demo") as client:
-        await client.create_topic(TOPIC, partitions=PARTITIONS)
-        with Progress(*columns, console=console, speed_estimate_period=5) as progress:
-            over_rest = progress.add_task("published over REST", total=REST_RECORDS)
-            natively = progress.add_task("published natively", total=KNOWN_FLIGHTS - REST_RECORDS)
-            received = progress.add_task("received over WebSocket", total=KNOWN_FLIGHTS)
-            ready = asyncio.Event()
-            count_received = functools.partial(progress.advance, received)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(subscribe(stack.websocket_url, TOPIC, KNOWN_FLIGHTS, count_received, ready))
-                await ready.wait()
-                (first,) = source.json_rows(flights.slice(0, REST_RECORDS), rows_max=REST_RECORDS)
-                await publish_over_rest(stack.http_url, first, functools.partial(progress.advance, over_rest))
-                rest = source.json_rows(flights.slice(REST_RECORDS), rows_max=ROWS_PER_PART)
-                await publish_natively(client, rest, functools.partial(progress.advance, natively))
-        ends = await client.list_offsets(TOPIC, "latest")
-    stored = sum(end.offset for end in ends.values())
-    return [] if stored == KNOWN_FLIGHTS else [f"the log holds {stored:,} records; {KNOWN_FLIGHTS:,} were published"]
-
-
-def _say_where(
-    console: Console, directory: Path, data: Path, stack: Stack, problems: Sequence[str], *, keep: bool
-) -> None:
-    if problems:
-        console.print("[bold red]The counts are off:[/]")
-        for problem in problems:
-            console.print(f"  {problem}")
-    else:
-        console.print(
-            f"[bold green]All counts are right[/]: {KNOWN_FLIGHTS:,} flights published, stored, received over the "
-            "WebSocket and read by Spark; every carrier as in the source."
-        )
-    command = Path(sys.executable).with_name("tidelog")
-    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
-    console.print(f"\n  picture   {directory / PICTURE}\n  data      {data} (topic {TOPIC!r})")
-    if keep:
-        console.print(f"  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}\n\nRunning until Ctrl-C.")
-    else:
-        console.print(
-            f"  HTTP API  http://127.0.0.1:8080/docs once you have started it again with\n"
-            f"            {shown} up --data {data}\n"
-            f"            and then, in another terminal, for example\n"
-            f"            {shown} consume {TOPIC} --from earliest",
-            soft_wrap=True,
-        )
-
-
-def main() -> int:
-    """Parse the command line and run; Ctrl-C and SIGTERM end it and every process that it started."""
-    parser = argparse.ArgumentParser(prog="python -m tidelog_demo", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, begun anew each time")
-    parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
-    parser.add_argument("--keep", action="store_true", help="leave node and gateway running until Ctrl-C")
-    arguments = parser.parse_args()
-    console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        return asyncio.run(demonstrate(arguments.data, console, http_port=arguments.http_port, keep=arguments.keep))
-    except (KeyboardInterrupt, pa.ArrowCancelled):  # Arrow takes Ctrl-C for itself while it reads the flights
-        console.print("interrupted; every process is stopped")
-        return 130
-    except ExceptionGroup as group:
-        expected, unexpected = group.split(EXPECTED_FAULTS)
-        if unexpected is not None or expected is None:
-            raise
-        for fault in _leaves(expected):
-            console.print(f"[bold red]demo failed:[/] {fault}", soft_wrap=True)
-    except EXPECTED_FAULTS as fault:
-        console.print(f"[bold red]demo failed:[/] {fault}", soft_wrap=True)
-    return 2
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return list(
-        itertools.chain.from_iterable(
-            _leaves(one) if isinstance(one, BaseExceptionGroup) else [one] for one in group.exceptions
-        )
-    )
+    return main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())
