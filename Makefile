@@ -6,6 +6,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS := broker,gateway,spark,loadtest,demo,dev
 
+# What pip is doing, in one line that changes; errors go past it.
+SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
+	printf "\r\033[K  %s", substr($$0, match($$0, /[A-Z]/), 70); fflush() } END { printf "\r\033[K" }
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo up test check bench loadtest clean
@@ -17,14 +21,16 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Tidelog needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
 	  echo "Name another one like this: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || { \
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  echo "Creating $(VENV) ..."; \
-	  $(PYTHON) -m venv $(VENV) || { \
+	  $(PYTHON) -m venv --clear $(VENV) || { \
 	    rm -rf $(VENV); \
 	    echo "python3 -m venv failed: on Debian and Ubuntu install the package python3-venv and try again."; exit 1; }; }
 	@echo "Installing Tidelog and what it needs into $(VENV) (a few minutes the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off -e '.[$(EXTRAS)]'
-	@touch $@
+	@rm -f $@
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[$(EXTRAS)]' && touch $@; } \
+	  | if [ -t 1 ]; then awk '$(SHORT_PIP)'; else cat >/dev/null; fi
+	@test -e $@ # a pipe ends with its last command's code
 	@echo "Ready."
 
 demo: $(STAMP) ## the whole thing on real data: publish 336,776 flights, subscribe, analyse with Spark

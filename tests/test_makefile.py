@@ -40,7 +40,7 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 
 def test_every_target_that_needs_python_sets_it_up_first(project: Path) -> None:
     for target in sorted(TARGETS - {"help", "clean"}):
-        assert "-m venv .venv" in make(project, "-n", target).stdout, target
+        assert "-m venv --clear .venv" in make(project, "-n", target).stdout, target
 
 
 def test_an_old_python_is_refused_with_a_way_out(project: Path) -> None:
@@ -63,20 +63,49 @@ def test_a_python_that_cannot_make_a_venv_is_explained_and_leaves_nothing(projec
     assert not (project / ".venv").exists()
 
 
+def fake_python(project: Path, install: str = ":") -> tuple[str, Path]:
+    """Make a python3 whose .venv logs how it is called and runs `install` for `pip install`; return it and the log."""
+    log = project / "python.log"
+    inner = script(project / "inner", f'echo "$@" >> {log}; case "$*" in *"pip install"*) {install};; esac')
+    outer = f'[ "$1" = -c ] && exit 0; echo "$@" >> {log}; mkdir -p .venv/bin; cp {inner} .venv/bin/python'
+    return script(project / "python3", outer), log
+
+
+def calls(log: Path, what: str) -> int:
+    return sum(what in line for line in log.read_text().splitlines())
+
+
 def test_the_setup_runs_once_and_again_when_the_project_changes(project: Path) -> None:
-    pip = project / "pip.log"
-    python = script(
-        project / "python3",
-        f'[ "$1" = -c ] && exit 0; mkdir -p .venv/bin; printf "#!/bin/sh\\necho $* >> {pip}\\n" > .venv/bin/python; '
-        "chmod +x .venv/bin/python",
-    )
+    python, log = fake_python(project)
     for _ in range(2):
         assert make(project, ".venv/.installed", f"PYTHON={python}").returncode == 0
-    assert len(pip.read_text().splitlines()) == 1
+    assert calls(log, "pip install") == 1
     later = (project / ".venv" / ".installed").stat().st_mtime + 10
     os.utime(project / "pyproject.toml", (later, later))
     assert make(project, ".venv/.installed", f"PYTHON={python}").returncode == 0
-    assert len(pip.read_text().splitlines()) == 2
+    assert calls(log, "pip install") == 2
+    assert calls(log, "-m venv") == 1
+
+
+def test_a_venv_that_was_broken_off_is_made_anew(project: Path) -> None:
+    python, log = fake_python(project)
+    (project / ".venv" / "bin").mkdir(parents=True)
+    script(project / ".venv" / "bin" / "python", "exit 1")  # there, but without pip
+    assert make(project, ".venv/.installed", f"PYTHON={python}").returncode == 0
+    assert calls(log, "-m venv --clear .venv") == 1
+
+
+def test_a_failed_installation_is_shown_and_tried_again(project: Path) -> None:
+    python, log = fake_python(project, "echo no such release >&2; exit 1")
+    (project / ".venv").mkdir()
+    (project / ".venv" / ".installed").touch()
+    os.utime(project / ".venv" / ".installed", (0, 0))
+    for _ in range(2):
+        ended = make(project, ".venv/.installed", f"PYTHON={python}")
+        assert ended.returncode != 0
+        assert "no such release" in ended.stderr
+        assert "Ready" not in ended.stdout
+    assert calls(log, "pip install") == 2
 
 
 def test_continuous_integration_runs_the_tests() -> None:
