@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -66,7 +67,9 @@ def node(
     except ProtocolError as error:
         _give_up(f"the data in {settings.data} cannot be served: {error.message}")
     except OSError as error:
-        _give_up(f"{error.strerror or error} ({settings.host}:{settings.port}, {settings.data})")
+        taken = "; stop what uses the port, or choose others with --port and --management-port"
+        hint = taken if error.errno == errno.EADDRINUSE else ""
+        _give_up(f"{error.strerror or error} ({settings.host}:{settings.port}, {settings.data}){hint}")
     raise typer.Exit(code)
 
 

@@ -35,15 +35,18 @@ class Child:
         name: what it is called in messages.
         ready: the fields of its ready line.
         process: the process.
+        log_name: where its messages are, for people.
     """
 
     name: str
     ready: dict[str, Any]
     process: Process
+    log_name: str
 
     async def ended(self) -> CommandFailed:
         """Wait until the child ends by itself and return that as an error."""
-        return CommandFailed(f"the {self.name} ended by itself with code {await self.process.wait()}; see its log")
+        code = await self.process.wait()
+        return CommandFailed(f"the {self.name} ended by itself with code {code}; see {self.log_name}")
 
 
 @contextlib.asynccontextmanager
@@ -68,18 +71,19 @@ async def running(
         stderr=log,
         start_new_session=True,
     )
+    log_name = "what it says above" if log is None else log.name
     try:
-        ready = await _ready_line(name, process)
+        ready = await _ready_line(name, process, log_name)
         draining = asyncio.create_task(_drain(process))
         try:
-            yield Child(name, ready, process)
+            yield Child(name, ready, process, log_name)
         finally:
             draining.cancel()
     finally:
         await _stop(process)
 
 
-async def _ready_line(name: str, process: Process) -> dict[str, Any]:
+async def _ready_line(name: str, process: Process, log_name: str) -> dict[str, Any]:
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             while line := await _next_line(process):
@@ -87,8 +91,8 @@ async def _ready_line(name: str, process: Process) -> dict[str, Any]:
                     return fields
             code = await process.wait()
     except TimeoutError as error:
-        raise CommandFailed(f"the {name} was not ready after {READY_TIMEOUT_S:.0f} s") from error
-    raise CommandFailed(f"the {name} did not start (it ended with code {code}); see its log")
+        raise CommandFailed(f"the {name} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_name}") from error
+    raise CommandFailed(f"the {name} did not start (it ended with code {code}); see {log_name}")
 
 
 def _event(line: bytes) -> dict[str, Any]:

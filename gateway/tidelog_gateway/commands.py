@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,7 @@ def gateway(
     try:
         serve(settings)
     except OSError as error:
-        typer.echo(
-            f"tidelog gateway: cannot listen on {settings.host}:{settings.http_port}: {error.strerror}", err=True
-        )
+        hint = "; stop what uses it, or choose another with --http-port" if error.errno == errno.EADDRINUSE else ""
+        where = f"{settings.host}:{settings.http_port}"
+        typer.echo(f"tidelog gateway: cannot listen on {where}: {error.strerror}{hint}", err=True)
         raise typer.Exit(1) from error

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,9 +36,18 @@ async def test_a_child_is_ready_and_stopped_on_the_way_out() -> None:
 
 @pytest.mark.usefixtures("script")
 async def test_a_child_that_does_not_start_is_an_error() -> None:
-    with pytest.raises(CommandFailed, match=r"the child did not start .* code 3"):
+    with pytest.raises(CommandFailed, match=r"the child did not start .* code 3\); see what it says above"):
         async with children.running("child", ["raise SystemExit(3)"]):
             raise AssertionError
+
+
+@pytest.mark.usefixtures("script")
+async def test_the_log_of_a_child_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "child.log"
+    with path.open("wb") as log, pytest.raises(CommandFailed, match=f"see {path}"):
+        async with children.running("child", ["import sys; sys.exit('why')"], log=log):
+            raise AssertionError
+    assert path.read_bytes() == b"why\n"
 
 
 @pytest.mark.usefixtures("script")

@@ -56,4 +56,8 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         command = [sys.executable, "-m", "tidelog_cli", "gateway", "--http-port", str(ready["http_port"])]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
-    assert re.fullmatch(r"tidelog gateway: cannot listen on 127\.0\.0\.1:\d+: Address already in use\n", second.stderr)
+    assert re.fullmatch(
+        r"tidelog gateway: cannot listen on 127\.0\.0\.1:\d+: Address already in use; "
+        r"stop what uses it, or choose another with --http-port\n",
+        second.stderr,
+    )
