@@ -75,7 +75,20 @@ PartitionPath = Annotated[int, Path(ge=0, lt=PARTITIONS_MAX, description="The pa
 
 
 def media_type_of(request: Request) -> str:
-    """Return the body's media type in lower case, without parameters; empty when none is given."""
+    """Return the body's media type in lower case, without parameters; empty when none is given.
+
+    Raises:
+        Problem: 415, the body is compressed: decoding it would take memory that no limit has counted, and storing it as
+            it is would store something else than was meant.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise Problem(
+            415,
+            "unsupported_content_encoding",
+            f"a body with Content-Encoding {encoding!r} is not decoded here; send it as it is",
+            headers={"Accept-Encoding": "identity"},
+        )
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import Any
 
 import httpx
@@ -112,6 +113,16 @@ async def test_other_media_types(api: httpx.AsyncClient, media_type: str) -> Non
     response = await api.post(PATH, content=b"{}", headers=headers)
     problem(response, 415, "unsupported_media_type")
     assert response.headers["accept-post"] == "application/json, application/octet-stream"
+
+
+async def test_a_compressed_body_is_refused_and_not_stored_as_if_it_were_none(api: httpx.AsyncClient) -> None:
+    for encoding, media_type in (("gzip", "application/octet-stream"), ("br", "application/json")):
+        headers = {"Content-Type": media_type, "Content-Encoding": encoding}
+        response = await api.post(PATH, content=gzip.compress(b"{}"), headers=headers)
+        problem(response, 415, "unsupported_content_encoding")
+        assert response.headers["accept-encoding"] == "identity"
+    headers = {"Content-Type": "application/octet-stream", "Content-Encoding": "Identity"}
+    assert (await api.post(PATH, content=b"plain", headers=headers)).json()["results"][0]["offset"] == 0
 
 
 async def test_a_charset_does_not_hide_the_media_type(api: httpx.AsyncClient) -> None:
