@@ -41,7 +41,7 @@ def node(
     port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
     management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with a [node] table.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` counts.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
     """Run one node until it is told to stop (Ctrl-C or SIGTERM).

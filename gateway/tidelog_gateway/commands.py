@@ -26,7 +26,7 @@ def gateway(
     http_port: Annotated[
         int | None, typer.Option(help="Port to listen on; 0 picks a free one.", show_default="8080")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with a [gateway] section.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
     nodes = None if bootstrap is None else [part.strip() for part in bootstrap.split(",") if part.strip()]

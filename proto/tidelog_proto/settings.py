@@ -52,7 +52,7 @@ def load_settings(
         SettingsError: the file is missing or no TOML, a key is unknown, a value is not valid.
     """
     assert section in SECTIONS, section
-    prefix = f"TIDELOG_{section.upper()}_"
+    prefix = _prefix(section)
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     for key, value in _file_table(section, path).items():
@@ -96,6 +96,11 @@ def _file_table(section: str, path: Path | None) -> dict[str, Any]:
     return found
 
 
+def _prefix(section: str) -> str:
+    """Return what the names of a section's variables begin with."""
+    return f"TIDELOG_{section.upper()}_"
+
+
 def _check_key(model: type[BaseModel], key: str, source: str, spell: Any = str) -> None:
     """Refuse a key that the model does not have; `spell` writes a field's name the way the source does."""
     if key not in model.model_fields:
@@ -122,5 +127,11 @@ def _explain(section: str, error: ValidationError, sources: Mapping[str, str]) -
         name = ".".join(str(part) for part in fault["loc"])
         key = str(fault["loc"][0]) if fault["loc"] else ""
         where = f" (from {sources[key]})" if key in sources else ""
+        if fault["type"] == "missing" and len(fault["loc"]) == 1:
+            lines.append(
+                f"{section}.{key} is needed: give --{key.replace('_', '-')}, the variable "
+                f"{_prefix(section)}{key.upper()}, or {key} in [{section}] of a configuration file"
+            )
+            continue
         lines.append(f"{section}.{name}{where}: {fault['msg']}" if name else f"{section}: {fault['msg']}")
     return "\n".join(lines)

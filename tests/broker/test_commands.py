@@ -34,7 +34,7 @@ def test_a_node_needs_a_directory(app: typer.Typer, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("TIDELOG_NODE_DATA", raising=False)
     result = CliRunner().invoke(app, ["node"])
     assert result.exit_code == 2
-    assert "data" in result.stderr
+    assert "node.data is needed: give --data, the variable TIDELOG_NODE_DATA, or data in [node]" in result.stderr
 
 
 def test_a_directory_that_cannot_be_used_is_one_line(app: typer.Typer, tmp_path: Path) -> None:

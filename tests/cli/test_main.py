@@ -53,3 +53,10 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["--help"]) == failures.EXIT_OK
     shown = capsys.readouterr().out
     assert [name for name in (*OWN_COMMANDS, "node", "gateway", "log", "bench") if name not in shown] == []
+
+
+@pytest.mark.parametrize("command", ["node", "gateway"])
+def test_the_help_of_a_process_names_its_table(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In brackets it would be taken for markup and left out."""
+    assert main([command, "--help"]) == failures.EXIT_OK
+    assert f"table `{command}`" in " ".join(capsys.readouterr().out.replace("│", " ").split())
