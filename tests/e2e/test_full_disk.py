@@ -1,0 +1,79 @@
+"""A node on a file system that really fills: a small tmpfs in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.broker.peer import batch, connected
+
+from tidelog_proto import broker_pb2 as pb
+
+pytestmark = pytest.mark.e2e
+
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+DISK = "16m"
+SCRIPT = f"""
+set -e
+mount -t tmpfs -o size={DISK} tmpfs "$1"
+"$0" -m tidelog_cli node --data "$1/data" --port 0 --management-port 0
+exec "$0" -m tidelog_cli log verify "$1/data" --json
+"""
+"""The node, and when it has stopped with 0 what the offline check says of its files."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    try:
+        subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no mount namespace may be made here: {error}")
+    command = [*NAMESPACE, "sh", "-c", SCRIPT, sys.executable, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+                child.kill()
+            process.kill()
+
+
+async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_room(
+    node: subprocess.Popen[str],
+) -> None:
+    assert node.stdout is not None
+    port = json.loads(node.stdout.readline())["port"]
+    async with connected(port) as peer:
+        filler, kept = [(await peer.create(name)).topic_id for name in ("filler", "kept")]
+        values: list[bytes] = []
+        while True:
+            values.append(os.urandom(100_000))
+            (result,) = await peer.publish(filler, batch(values[-1]))
+            if result.HasField("error"):
+                break
+        assert (result.error.code, result.error.retriable, result.error.definite) == (pb.DISK_FULL, True, True)
+        assert len(values) > 50
+        assert await peer.read_all(filler) == values[:-1]
+        (refused,) = await peer.publish(kept, batch(os.urandom(1_000_000)))
+        assert refused.error.code == pb.DISK_FULL
+
+        await peer.delete("filler")
+        stored = pb.PublishResult(error=refused.error)
+        while stored.HasField("error"):  # the files go in the background
+            assert stored.error.code == pb.DISK_FULL
+            (stored,) = await peer.publish(kept, batch(b"room again" * 10_000))
+        assert stored.base_offset == 0
+    (process,) = (child for child in psutil.Process(node.pid).children() if "node" in child.cmdline())
+    process.terminate()
+    said, errors = node.communicate(timeout=60)
+    assert node.returncode == 0, errors
+    assert "Traceback" not in errors
+    segments = json.loads(said)
+    assert all(segment["sound"] for segment in segments)
+    assert [segment["records"] for segment in segments if segment["topic"] == "kept"] == [1]
