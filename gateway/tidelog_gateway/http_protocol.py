@@ -39,6 +39,7 @@ class BoundedProtocol(H11Protocol):
     head_timeout_s: float
     connections_max: int
     _head_timer: asyncio.TimerHandle | None = None
+    _upgraded = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection, or answer 503 and close when there are too many."""
@@ -55,7 +56,7 @@ class BoundedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self.transport.is_closing() or self._answering():
+        if self.transport.is_closing() or self._upgraded or self._answering():
             self._disarm()
         elif self._head_timer is None:
             self._arm()
@@ -66,7 +67,8 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Stop the clock: from here on the connection is a WebSocket's."""
+        """Stop the clock for good: from here on the connection is a WebSocket's."""
+        self._upgraded = True
         self._disarm()
         super().handle_websocket_upgrade(event)
 

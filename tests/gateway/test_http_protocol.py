@@ -4,6 +4,10 @@ import asyncio
 
 import httpx
 from tests.gateway.conftest import Serve, Served
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
 
 
 async def talk(served: Served, *parts: bytes) -> str:
@@ -55,6 +59,17 @@ async def test_slow_answers_are_not_cut_by_the_deadline_of_the_head(serve: Serve
         answer = await talk(served, head)
         assert answer.startswith("HTTP/1.1 408 ")
         assert "the body did not arrive" in answer, "the deadline of the body, not of the head"
+
+
+async def test_a_websocket_outlives_the_deadline_of_its_head(serve: Serve) -> None:
+    async with (
+        serve(head_timeout_s=0.1) as served,
+        connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket,
+    ):
+        for _ in range(2):  # each waits for one deadline, which began after the WebSocket's
+            assert (await talk(served)).startswith("HTTP/1.1 408 ")
+            async with asyncio.timeout(10):
+                await (await socket.ping())
 
 
 async def test_what_is_not_http_is_a_problem(serve: Serve) -> None:
