@@ -21,6 +21,7 @@ import uvloop
 import websocket
 from gevent.threadpool import ThreadPool
 from locust import FastHttpUser, User, between, task
+from locust.exception import StopUser
 
 from tidelog import Client, Producer
 from tidelog_loadtest.stamps import age_ms, stamped
@@ -99,6 +100,8 @@ class WebSocketUser(User):
             request_type="WS", name="publish to arrival", response_time=latency_ms,
             response_length=len(received), exception=failure, context={},
         )  # fmt: skip
+        if isinstance(failure, OSError | websocket.WebSocketException):
+            raise StopUser from failure  # the connection is gone: one failure, not one for each further try
 
     def _send(self, message: dict[str, Any]) -> None:
         self.socket.send(json.dumps(message))

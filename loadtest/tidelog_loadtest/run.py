@@ -70,6 +70,8 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=8, help="users in all, one of them a WebSocket subscriber")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    sys.stdout.write(f"load test: {arguments.users} users for {arguments.seconds} s; the table follows at the end\n")
+    sys.stdout.flush()
     with tempfile.TemporaryDirectory(prefix="tidelog-loadtest-") as directory:
         try:
             return asyncio.run(run(seconds=arguments.seconds, users=arguments.users, directory=Path(directory)))
