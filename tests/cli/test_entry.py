@@ -17,7 +17,7 @@ sys.stdin.read()
 def begin(tmp_path: Path, *, ignoring: bool = False) -> subprocess.Popen[str]:
     """Start the command with a dependency that never finishes loading."""
     (tmp_path / "typer.py").write_text(SLOW_MODULE)
-    shell = ["/bin/sh", "-c", "trap '' INT; exec \"$0\" \"$@\""] if ignoring else []
+    shell = ["/bin/sh", "-c", 'trap \'\' INT; exec "$0" "$@"'] if ignoring else []
     process = subprocess.Popen(
         [*shell, sys.executable, "-m", "tidelog_cli", "--help"],
         env={"PYTHONPATH": str(tmp_path), "PATH": ""},
