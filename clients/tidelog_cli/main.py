@@ -16,6 +16,7 @@ import typer
 
 from tidelog_cli import cluster, consume, groups, plugins, produce, topics, up
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
+from tidelog_cli.loading import interrupts_end_quietly
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "up": up.register,
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
         return EXIT_FAILED
     try:
-        app = build_app(with_plugins=needs_plugins(arguments))
+        with interrupts_end_quietly():
+            app = build_app(with_plugins=needs_plugins(arguments))
         app(arguments, prog_name="tidelog")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED

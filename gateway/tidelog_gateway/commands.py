@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,10 @@ def gateway(
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until the server takes signals itself, Ctrl-C ends the process as the system does it: an exception in the
+        # middle of building data models comes out as somebody else's error.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
 
     try:
