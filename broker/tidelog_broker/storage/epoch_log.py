@@ -18,10 +18,17 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk, OpenSegment
-from tidelog_broker.storage.errors import DamagedError, DiskFullError, LimboError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.errors import (
+    DamagedError,
+    DiskFullError,
+    LimboError,
+    StorageFailedError,
+    is_disk_full,
+    space_or_failure,
+)
 from tidelog_broker.storage.index import SegmentEnd
 from tidelog_broker.storage.reading import read_batches, read_headers
-from tidelog_broker.storage.recovery import Damage, LastSegment, recover_epoch, remove_epoch_dir, remove_segment
+from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_epoch_dir, remove_segment, reopen_last
 from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
 from tidelog_broker.storage.unsynced import UnsyncedSegment
@@ -122,7 +129,7 @@ class EpochLog:
         recovered = recover_epoch(disk.fs, directory, sealed_end_offset=sealed_end_offset)
         active = None
         if recovered.last is not None:
-            active = _reopen(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)
+            active = reopen_last(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)
         log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
         log.damage = recovered.damage
         return log
@@ -479,25 +486,3 @@ class EpochLog:
             active.datasync()
         except OSError as error:
             raise self._fail("the closing mark", error) from error
-
-
-def _reopen(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool) -> ActiveSegment:
-    """Open the segment in which the good prefix ends, with the index that recovery made of it."""
-    scan = last.scan
-    file = disk.fs.open(last.path) if writable else disk.fs.open_readonly(last.path)
-    opened = OpenSegment(file, scan.index)
-    disk.open_segments.adopt(last.path, opened)
-    return ActiveSegment(
-        disk,
-        last.path,
-        scan.header,
-        opened,
-        scan.end,
-        marked_offset=scan.synced_offset,
-        segment_bytes=segment_bytes,
-    )
-
-
-def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    """Return the storage's error for an operating system's."""
-    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")

@@ -70,3 +70,8 @@ class NodeDirLockedError(NodeDirError):
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that there is no space or no quota left."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
+    """Return the storage's error for an operating system's."""
+    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")

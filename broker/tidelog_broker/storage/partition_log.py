@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog, ReadResult, State, space_or_failure
-from tidelog_broker.storage.errors import DamagedError, LimboError, StorageFailedError
+from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog, ReadResult, State
+from tidelog_broker.storage.errors import DamagedError, LimboError, StorageFailedError, space_or_failure
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.recovery import remove_epoch_dir
 from tidelog_broker.storage.segment import NEW_SUFFIX, SEGMENT_HEADER_BYTES

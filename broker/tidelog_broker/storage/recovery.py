@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from tidelog_broker.storage.active_segment import write_index
+from tidelog_broker.storage.active_segment import ActiveSegment, write_index
+from tidelog_broker.storage.disk import Disk, OpenSegment
 from tidelog_broker.storage.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.filesystem import File, FileSystem
 from tidelog_broker.storage.scan import SegmentScan, Tail, examine_tail, read_segment_header, scan_segment
@@ -284,3 +285,20 @@ def _tail(fs: FileSystem, segment: _Found, position: int) -> Tail:
 
 def _reading(fs: FileSystem, path: Path) -> closing[File]:
     return closing(fs.open_readonly(path))
+
+
+def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool) -> ActiveSegment:
+    """Open the segment in which the good prefix ends, with the index that recovery made of it."""
+    scan = last.scan
+    file = disk.fs.open(last.path) if writable else disk.fs.open_readonly(last.path)
+    opened = OpenSegment(file, scan.index)
+    disk.open_segments.adopt(last.path, opened)
+    return ActiveSegment(
+        disk,
+        last.path,
+        scan.header,
+        opened,
+        scan.end,
+        marked_offset=scan.synced_offset,
+        segment_bytes=segment_bytes,
+    )

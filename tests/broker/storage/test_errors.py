@@ -12,6 +12,7 @@ from tidelog_broker.storage.errors import (
     StorageError,
     StorageFailedError,
     is_disk_full,
+    space_or_failure,
 )
 from tidelog_proto import broker_pb2 as pb
 
@@ -38,3 +39,10 @@ def test_what_counts_as_a_full_disk() -> None:
     assert is_disk_full(OSError(errno.ENOSPC, ""))
     assert is_disk_full(OSError(errno.EDQUOT, ""))
     assert not is_disk_full(OSError(errno.EIO, ""))
+
+
+def test_a_full_disk_is_told_from_a_broken_one() -> None:
+    full = space_or_failure("the file cannot be made", OSError(errno.ENOSPC, "no space"))
+    broken = space_or_failure("the file cannot be made", OSError(errno.EIO, "I/O error"))
+    assert (type(full), type(broken)) == (DiskFullError, StorageFailedError)
+    assert full.message == f"the file cannot be made: [Errno {errno.ENOSPC}] no space"
