@@ -126,4 +126,10 @@ def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bo
 
 
 async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:
-    return [await measure(plan, flush) for flush in flushes]
+    results = []
+    for flush in flushes:
+        # A line, not a spinner: that would take time from what is measured in this process.
+        sys.stderr.write(f"measuring with flush={flush}, {plan.rounds} rounds of it and of the probe ...\n")
+        sys.stderr.flush()
+        results.append(await measure(plan, flush))
+    return results

@@ -5,6 +5,7 @@ import json
 import pytest
 import typer
 from typer.testing import CliRunner
+from typer.testing import Result as Outcome
 
 from tidelog_loadtest import bench, commands
 from tidelog_loadtest.footprint import Watch
@@ -32,12 +33,25 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[bench.Plan]:
     return asked
 
 
-def _invoke(*arguments: str) -> tuple[int, str]:
+def _run(*arguments: str) -> Outcome:
     app = typer.Typer()
     commands.register(app)
     app.command("other")(lambda: None)  # a single sub-command would become the app itself
-    result = CliRunner().invoke(app, ["bench", *arguments])
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def _invoke(*arguments: str) -> tuple[int, str]:
+    result = _run(*arguments)
     return result.exit_code, result.stdout
+
+
+def test_what_is_under_way_is_said_beside_the_output(plans: list[bench.Plan]) -> None:
+    said = _run("produce", "--flush", "both", "--rounds", "2").stderr
+    assert [line.split(",")[0] for line in said.splitlines()] == [
+        "measuring with flush=never",
+        "measuring with flush=always",
+    ]
+    assert len(plans) == 2
 
 
 @pytest.mark.parametrize("name", ["produce", "consume", "latency"])
