@@ -40,7 +40,10 @@ class Partition:
         self.owner: Owner | None = None
         self.ring = HotRing(bytes_max=0, start_offset=store.end_offset)
         self.pipeline = Pipeline(
-            self, bytes_max=node.settings.partition_in_flight_bytes, group_bytes=node.settings.group_bytes
+            self,
+            bytes_max=node.settings.partition_in_flight_bytes,
+            group_bytes=node.settings.group_bytes,
+            inline_writes=node.inline_writes,
         )
         self.listeners: set[Callable[[], None]] = set()
         self.refusal: ProtocolError | None = None

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.owner import Candidate, Group, Owner
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.offload import Offload
@@ -36,10 +37,6 @@ Settle = Callable[[StoredBatch | ProtocolError, bool], None]
 
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
-
-INLINE_WRITE_BYTES = 64 * 1024
-"""A group up to this size that needs no sync goes to the page cache from the event loop, when no I/O is on its way:
-a copy of some microseconds, against about a hundred for two thread switches. See docs/adr/0010."""
 
 
 class Pending:
@@ -88,8 +85,11 @@ class WrittenPartition(Protocol):
 class Pipeline:
     """The queue of one partition and the group that is being written."""
 
-    def __init__(self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int) -> None:
+    def __init__(
+        self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int, inline_writes: InlineWrites
+    ) -> None:
         self._partition = partition
+        self._inline_writes = inline_writes
         self._bytes_max = bytes_max
         self._group_bytes = group_bytes
         self._queue: deque[Pending] = deque()
@@ -231,8 +231,11 @@ class Pipeline:
                 epoch_log.sync()
 
         offload = self._partition.offload
-        if not synced and group.size_bytes <= INLINE_WRITE_BYTES and offload.idle:
-            self._appended(owner, group, started, _error_of(write))
+        if not synced and offload.idle and self._inline_writes.allows(group.size_bytes, started):
+            error = _error_of(write)
+            ended = time.perf_counter()
+            self._inline_writes.took(ended - started, ended)
+            self._appended(owner, group, started, error)
             return
         offload.start(self._partition.io_key, write, lambda _, error: self._appended(owner, group, started, error))
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from tidelog_broker.budget import Budget
 from tidelog_broker.config import NodeSettings
+from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.epochs import Epochs
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
@@ -59,6 +60,7 @@ class Services:
         self.rings = RingBudget(settings.rings_bytes)
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments of the requests being worked on, all connections together."""
+        self.inline_writes = InlineWrites()
         self.open_connections = 0
         self.stopping = False
         self.exit_code = 0

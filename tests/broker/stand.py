@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Stand:
         checked = NodeSettings(data=self.path, **DEFAULTS).model_copy(update=self.settings)
         self._dir = open_node_dir(self.path)
         node = self._node = Node(checked, self._dir, fs=self.disk)
+        # A held write must hold a worker and not the event loop that the test itself runs on.
+        node.inline_writes.took(math.inf, math.inf)
         try:
             await node.start()
         except BaseException:

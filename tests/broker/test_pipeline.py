@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
+from pathlib import Path
 
 import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.node import Node
 from tidelog_broker.partition import Partition
@@ -197,3 +201,24 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     await idle
     assert outcome.offset == 0
     await settled(lambda: partition.owner is not None, "the partition was not opened")
+
+
+@pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])
+async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
+    stand: Stand, node: Node, peer: Peer, flush: pb.Flush, inline: bool
+) -> None:
+    topic = await peer.create(flush=flush)
+    await peer.publish(topic.topic_id, batch(b"the first one takes space and begins the epoch"))
+    writers: list[str] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "write" and path.suffix == ".seg":
+            writers.append(threading.current_thread().name)
+
+    stand.disk.fail = note
+    policy = node.partitions.get(topic.topic_id, 0).pipeline._inline_writes = InlineWrites()
+    await peer.publish(topic.topic_id, batch(b"x"))
+    policy.took(math.inf, math.inf)
+    await peer.publish(topic.topic_id, batch(b"y"))
+    here = threading.current_thread().name
+    assert [writer == here for writer in writers] == [inline, False]

@@ -1,0 +1,33 @@
+"""Whether the event loop may write a group to the page cache itself, instead of handing it to an I/O worker.
+
+A copy into the page cache takes a fraction of a millisecond, two thread switches cost more than a small one, and a
+node lives on one core, where a worker is no second pair of hands. But the same call can stall when the kernel
+throttles writers or memory is short. So the loop writes by itself only while that is quick: a write that was slow
+sends everything to the workers for a while, and then one more is tried.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A group larger than this always goes to a worker: its copy alone would take about a millisecond."""
+
+SLOW_S: Final = 0.005
+PAUSE_S: Final = 0.5
+
+
+class InlineWrites:
+    """The policy of one node. Times are the caller's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._paused_until_s = 0.0
+
+    def allows(self, size_bytes: int, now_s: float) -> bool:
+        """Whether a group of this size may be written from the event loop."""
+        return size_bytes <= INLINE_BYTES_MAX and now_s >= self._paused_until_s
+
+    def took(self, seconds: float, now_s: float) -> None:
+        """Note how long such a write took, at its end."""
+        if seconds > SLOW_S:
+            self._paused_until_s = now_s + PAUSE_S
