@@ -54,6 +54,12 @@ class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUORUM: _ClassVar[Acks]
     ONE: _ClassVar[Acks]
     ALL: _ClassVar[Acks]
+
+class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_ROLE_UNSPECIFIED: _ClassVar[NodeRole]
+    INGESTION: _ClassVar[NodeRole]
+    PERSISTENCE: _ClassVar[NodeRole]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 MALFORMED_FRAME: ErrorCode
 UNKNOWN_KIND: ErrorCode
@@ -93,6 +99,9 @@ NEVER: Flush
 QUORUM: Acks
 ONE: Acks
 ALL: Acks
+NODE_ROLE_UNSPECIFIED: NodeRole
+INGESTION: NodeRole
+PERSISTENCE: NodeRole
 
 class Envelope(_message.Message):
     __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply")
@@ -805,3 +814,31 @@ class ProducerWindowEntry(_message.Message):
     epoch: int
     append_timestamp_us: int
     def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...
+
+class NodeRecord(_message.Message):
+    __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    GOSSIP_HOST_FIELD_NUMBER: _ClassVar[int]
+    GOSSIP_PORT_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    host: str
+    port: int
+    gossip_host: str
+    gossip_port: int
+    zone: str
+    weight: int
+    roles: _containers.RepeatedScalarFieldContainer[NodeRole]
+    incarnation: int
+    revision: int
+    removed: bool
+    draining: bool
+    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
