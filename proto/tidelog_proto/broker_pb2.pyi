@@ -55,6 +55,19 @@ class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ONE: _ClassVar[Acks]
     ALL: _ClassVar[Acks]
 
+class ReplicaStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HELD: _ClassVar[ReplicaStatus]
+    GAP: _ClassVar[ReplicaStatus]
+    FENCED: _ClassVar[ReplicaStatus]
+    BEHIND: _ClassVar[ReplicaStatus]
+    DECIDED: _ClassVar[ReplicaStatus]
+    DIVERGED: _ClassVar[ReplicaStatus]
+    IN_LIMBO: _ClassVar[ReplicaStatus]
+    NOT_HELD: _ClassVar[ReplicaStatus]
+    DELETED: _ClassVar[ReplicaStatus]
+    FETCHING: _ClassVar[ReplicaStatus]
+
 class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NODE_ROLE_UNSPECIFIED: _ClassVar[NodeRole]
@@ -99,12 +112,22 @@ NEVER: Flush
 QUORUM: Acks
 ONE: Acks
 ALL: Acks
+HELD: ReplicaStatus
+GAP: ReplicaStatus
+FENCED: ReplicaStatus
+BEHIND: ReplicaStatus
+DECIDED: ReplicaStatus
+DIVERGED: ReplicaStatus
+IN_LIMBO: ReplicaStatus
+NOT_HELD: ReplicaStatus
+DELETED: ReplicaStatus
+FETCHING: ReplicaStatus
 NODE_ROLE_UNSPECIFIED: NodeRole
 INGESTION: NodeRole
 PERSISTENCE: NodeRole
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +159,23 @@ class Envelope(_message.Message):
     TOPIC_REPLY_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    PEER_HELLO_FIELD_NUMBER: _ClassVar[int]
+    PEER_HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
+    PEER_PROOF_FIELD_NUMBER: _ClassVar[int]
+    PEER_WELCOME_FIELD_NUMBER: _ClassVar[int]
+    APPEND_BATCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_ACK_FIELD_NUMBER: _ClassVar[int]
+    PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    PRE_VOTE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    SEAL_REPLY_FIELD_NUMBER: _ClassVar[int]
+    OPEN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OPEN_EPOCH_REPLY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_STATUS_FIELD_NUMBER: _ClassVar[int]
+    BACKFILL_FIELD_NUMBER: _ClassVar[int]
+    BACKFILL_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
     hello: Hello
@@ -167,7 +207,24 @@ class Envelope(_message.Message):
     topic_reply: TopicReply
     cluster_status: ClusterStatus
     cluster_status_reply: ClusterStatusReply
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ...) -> None: ...
+    peer_hello: PeerHello
+    peer_hello_reply: PeerHelloReply
+    peer_proof: PeerProof
+    peer_welcome: PeerWelcome
+    append_batch: AppendBatches
+    replication_ack: ReplicationAcks
+    pre_vote: PreVotes
+    pre_vote_reply: PreVoteReplies
+    seal: Seals
+    seal_reply: SealReplies
+    open_epoch: OpenEpochs
+    open_epoch_reply: OpenEpochReplies
+    metadata_update: MetadataUpdates
+    epoch_status: EpochStatuses
+    backfill: Backfills
+    backfill_reply: BackfillReply
+    chain_digests: ChainDigests
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch")
@@ -310,14 +367,16 @@ class TopicConfig(_message.Message):
     def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class Publish(_message.Message):
-    __slots__ = ("acks", "timeout_ms", "entries")
+    __slots__ = ("acks", "timeout_ms", "entries", "forwarded")
     ACKS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     acks: Acks
     timeout_ms: int
     entries: _containers.RepeatedCompositeFieldContainer[PublishEntry]
-    def __init__(self, acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[PublishEntry, _Mapping]]] = ...) -> None: ...
+    forwarded: bool
+    def __init__(self, acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[PublishEntry, _Mapping]]] = ..., forwarded: _Optional[bool] = ...) -> None: ...
 
 class PublishEntry(_message.Message):
     __slots__ = ("topic_id", "partition", "length")
@@ -675,21 +734,381 @@ class NodeStatus(_message.Message):
     state: str
     def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
+class PeerHello(_message.Message):
+    __slots__ = ("version", "cluster_id", "node_id", "incarnation", "bootstrap_hash", "nonce", "software")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_HASH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    cluster_id: bytes
+    node_id: str
+    incarnation: int
+    bootstrap_hash: bytes
+    nonce: bytes
+    software: str
+    def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., bootstrap_hash: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
+
+class PeerHelloReply(_message.Message):
+    __slots__ = ("version", "cluster_id", "node_id", "incarnation", "bootstrap_hash", "nonce", "proof")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_HASH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    cluster_id: bytes
+    node_id: str
+    incarnation: int
+    bootstrap_hash: bytes
+    nonce: bytes
+    proof: bytes
+    def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., bootstrap_hash: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class PeerProof(_message.Message):
+    __slots__ = ("proof",)
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
+
+class PeerWelcome(_message.Message):
+    __slots__ = ("frame_bytes_max",)
+    FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    frame_bytes_max: int
+    def __init__(self, frame_bytes_max: _Optional[int] = ...) -> None: ...
+
+class AppendBatch(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    owner: str
+    owner_incarnation: int
+    base_offset: int
+    end_offset: int
+    previous_digest: int
+    end_digest: int
+    commit_offset: int
+    log_start_offset: int
+    length: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class AppendBatches(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AppendBatch]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
+
+class ReplicationAck(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "owner_incarnation", "end_offset", "end_digest", "status")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    owner_incarnation: int
+    end_offset: int
+    end_digest: int
+    status: ReplicaStatus
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner_incarnation: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ...) -> None: ...
+
+class ReplicationAcks(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[ReplicationAck]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ReplicationAck, _Mapping]]] = ...) -> None: ...
+
+class PreVote(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "attempt", "probe")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    attempt: int
+    probe: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., probe: _Optional[bool] = ...) -> None: ...
+
+class PreVotes(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[PreVote]
+    def __init__(self, entries: _Optional[_Iterable[_Union[PreVote, _Mapping]]] = ...) -> None: ...
+
+class PreVoteReply(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "attempt", "agrees", "status", "promised")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    AGREES_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    attempt: int
+    agrees: bool
+    status: ReplicaStatus
+    promised: Ballot
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., agrees: _Optional[bool] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+
+class PreVoteReplies(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[PreVoteReply]
+    def __init__(self, entries: _Optional[_Iterable[_Union[PreVoteReply, _Mapping]]] = ...) -> None: ...
+
+class Seal(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "ballot")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    ballot: Ballot
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+
+class Seals(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Seal]
+    def __init__(self, entries: _Optional[_Iterable[_Union[Seal, _Mapping]]] = ...) -> None: ...
+
+class SealReply(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised", "end_offset", "end_digest", "accepted", "accepted_value", "short_log")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SHORT_LOG_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    ballot: Ballot
+    status: ReplicaStatus
+    promised: Ballot
+    end_offset: int
+    end_digest: int
+    accepted: Ballot
+    accepted_value: bytes
+    short_log: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., short_log: _Optional[bool] = ...) -> None: ...
+
+class SealReplies(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[SealReply]
+    def __init__(self, entries: _Optional[_Iterable[_Union[SealReply, _Mapping]]] = ...) -> None: ...
+
+class OpenEpoch(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "value", "holders")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    ballot: Ballot
+    value: bytes
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., value: _Optional[bytes] = ..., holders: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OpenEpochs(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[OpenEpoch]
+    def __init__(self, entries: _Optional[_Iterable[_Union[OpenEpoch, _Mapping]]] = ...) -> None: ...
+
+class OpenEpochReply(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    ballot: Ballot
+    status: ReplicaStatus
+    promised: Ballot
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+
+class OpenEpochReplies(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[OpenEpochReply]
+    def __init__(self, entries: _Optional[_Iterable[_Union[OpenEpochReply, _Mapping]]] = ...) -> None: ...
+
+class MetadataUpdate(_message.Message):
+    __slots__ = ("topic_id", "partition", "genesis", "first_epoch", "decisions", "deleted")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GENESIS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    genesis: EpochDescriptor
+    first_epoch: int
+    decisions: _containers.RepeatedScalarFieldContainer[bytes]
+    deleted: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., genesis: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epoch: _Optional[int] = ..., decisions: _Optional[_Iterable[bytes]] = ..., deleted: _Optional[bool] = ...) -> None: ...
+
+class MetadataUpdates(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[MetadataUpdate]
+    def __init__(self, entries: _Optional[_Iterable[_Union[MetadataUpdate, _Mapping]]] = ...) -> None: ...
+
+class EpochStatus(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "previous_hash")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
+
+class EpochStatuses(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[EpochStatus]
+    def __init__(self, entries: _Optional[_Iterable[_Union[EpochStatus, _Mapping]]] = ...) -> None: ...
+
+class Backfill(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "from_offset", "from_digest", "end_offset", "max_bytes", "producers")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FROM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    from_offset: int
+    from_digest: int
+    end_offset: int
+    max_bytes: int
+    producers: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., producers: _Optional[bool] = ...) -> None: ...
+
+class Backfills(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Backfill]
+    def __init__(self, entries: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ...) -> None: ...
+
+class BackfillReply(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    status: ReplicaStatus
+    base_offset: int
+    end_offset: int
+    previous_digest: int
+    end_digest: int
+    commit_offset: int
+    length: int
+    source_end_offset: int
+    producers: bytes
+    append_timestamp_us: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...
+
+class ChainDigest(_message.Message):
+    __slots__ = ("topic_id", "partition", "epoch", "previous_hash")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    epoch: int
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
+
+class ChainDigests(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[ChainDigest]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ChainDigest, _Mapping]]] = ...) -> None: ...
+
 class TopicRecord(_message.Message):
-    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch")
+    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     topic_id: bytes
     config: TopicConfig
     revision: int
     deleted: bool
     first_epoch: EpochDescriptor
-    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ...) -> None: ...
+    first_epochs: _containers.RepeatedCompositeFieldContainer[EpochDescriptor]
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
     __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision")
@@ -720,34 +1139,38 @@ class Ballot(_message.Message):
     def __init__(self, round: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EpochDescriptor(_message.Message):
-    __slots__ = ("epoch", "owner", "owner_incarnation", "placement", "ack_quorum", "start_offset")
+    __slots__ = ("epoch", "owner", "owner_incarnation", "placement", "ack_quorum", "start_offset", "flush")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     OWNER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     owner: str
     owner_incarnation: int
     placement: _containers.RepeatedScalarFieldContainer[str]
     ack_quorum: int
     start_offset: int
-    def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+    flush: Flush
+    def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ...) -> None: ...
 
 class EpochDecision(_message.Message):
-    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next")
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     end_offset: int
     end_digest: int
     previous_hash: bytes
     next: EpochDescriptor
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ...) -> None: ...
+    unsafe: bool
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ...) -> None: ...
 
 class ChainEntry(_message.Message):
     __slots__ = ("topic_id", "partition", "genesis", "decision", "forgotten")
