@@ -1,0 +1,178 @@
+"""What the replication core wants done: messages to send, writes to make in order, reads, and news.
+
+The core decides and returns effects; whoever drives it (the node's shell, or a simulated world) carries them
+out. There are three kinds:
+
+- *Writes* touch the disk. Those of one partition are done one after the other, in the order in which they were
+  given out, and for each of them `Replica.wrote` is called once it is durable. So an answer that must not leave
+  before something is on disk is given out by `wrote`, never earlier.
+- `Send`, `ReadLog` and `RebuildProducers` may be done at once, in any order. A message may get lost or come
+  twice: the core asks again by itself.
+- *News* tell the driver what has changed for the partition's users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog_proto import broker_pb2 as pb
+
+PeerMessage = (
+    pb.AppendBatch
+    | pb.ReplicationAck
+    | pb.PreVote
+    | pb.PreVoteReply
+    | pb.Seal
+    | pb.SealReply
+    | pb.OpenEpoch
+    | pb.OpenEpochReply
+    | pb.MetadataUpdate
+    | pb.EpochStatus
+    | pb.Backfill
+    | pb.BackfillReply
+)
+"""One partition's message to another node; a driver may put many of one kind into one envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `message` to a node, with whole batches as its attachment. Lost silently if the node is away."""
+
+    to: str
+    message: PeerMessage
+    batches: Sequence[memoryview] = ()
+
+
+# ------------------------------------------------------------------------------------------------- writes
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append whole batches to an epoch's log, which begins with its first append; durable as the epoch's flush says.
+
+    `base_offset` is where the log of `epoch` must end before it; `start_offset` is where the epoch begins.
+    """
+
+    epoch: int
+    start_offset: int
+    base_offset: int
+    end_offset: int
+    batches: Sequence[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the newest epoch's log to `end_offset`, durably."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFences:
+    """Append entries to the fence journal, synced."""
+
+    entries: Sequence[pb.FenceEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChain:
+    """Append entries to the metadata journal, synced."""
+
+    entries: Sequence[pb.ChainEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFill:
+    """Append whole batches to the copy of a sealed epoch that is being filled; begin it if there is none."""
+
+    epoch: int
+    start_offset: int
+    base_offset: int
+    end_offset: int
+    batches: Sequence[memoryview]
+    epoch_end_offset: int
+    epoch_end_digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishFill:
+    """Make a filled copy, which ends exactly where it was decided, part of the log."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Move this node's copy of an epoch out of the way: it has other content than was decided."""
+
+    epoch: int
+    reason: str
+
+
+Write = Append | Truncate | WriteFences | WriteChain | AppendFill | FinishFill | SetAside
+
+
+# -------------------------------------------------------------------------------------------------- reads
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max`; then `Replica.read`."""
+
+    to: str
+    epoch: int
+    from_offset: int
+    end_offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildProducers:
+    """Rebuild the producers' state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
+
+    With `to`, it is for another node that has no log of its own yet. Done after the writes before it.
+    """
+
+    epoch: int
+    offset: int
+    to: str = ""
+
+
+# --------------------------------------------------------------------------------------------------- news
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerReady:
+    """This incarnation owns the active epoch and may reserve offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFenced:
+    """Nothing more is appended to the active epoch here; what waits for its commit waits for the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDecided:
+    """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was."""
+
+    epoch: int
+    end_offset: int
+    successor: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMoved:
+    """The high watermark that is known here has moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """This partition stops here until an operator or a refill helps: diverged, or the chain forks."""
+
+    reason: str
+
+
+News = OwnerReady | EpochFenced | EpochDecided | CommitMoved | Halted
+Effect = Send | Write | ReadLog | RebuildProducers | News
