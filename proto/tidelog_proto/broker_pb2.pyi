@@ -1265,3 +1265,9 @@ class NodeRecord(_message.Message):
     removed: bool
     draining: bool
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class MetaRecord(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: NodeRecord
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ...) -> None: ...
