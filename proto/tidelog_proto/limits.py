@@ -51,6 +51,20 @@ NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
 
+# Between nodes ----------------------------------------------------------------------------------------
+
+NODE_ID_BYTES_MAX: Final = 128
+PEER_NONCE_BYTES: Final = 32
+
+ENTRIES_PER_PEER_MESSAGE_MAX: Final = 4096
+"""Entries of one one-way message between nodes."""
+
+PEER_GROUP_BYTES: Final = 256 * KIB
+"""Batches of different partitions share a message up to here: a receiver that keeps one of them keeps them all."""
+
+FORWARDED_IN_FLIGHT_MAX: Final = 4096
+"""Requests that one node forwards to another and that are unanswered."""
+
 # Topics ------------------------------------------------------------------------------------------------
 
 TOPIC_NAME_CHARS_MAX: Final = 200

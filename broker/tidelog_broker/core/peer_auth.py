@@ -1,0 +1,182 @@
+"""How two nodes prove to each other that they belong to one cluster, without I/O.
+
+    caller                                answerer
+    PEER_HELLO (who I am, nonce)      ->
+                                      <-  PEER_HELLO_REPLY (who I am, nonce, proof)
+    PEER_PROOF (proof)                ->
+                                      <-  PEER_WELCOME
+
+A proof is HMAC-SHA256, keyed with the cluster's secret, over a label for the role, the cluster id, and both sides'
+node id, incarnation and nonce, each with its length in front, so that no two conversations have the same bytes. The
+label keeps one side's proof from being sent back to it as the other's. Proofs are compared in constant time.
+
+What is compared in the open comes first and names its cause, because each of these is a mistake of configuration that
+somebody must find: another protocol version, another cluster, another bootstrap file, one node id twice.
+
+This keeps strangers and misconfigured nodes out; it neither encrypts nor authenticates what follows on the connection.
+Rejected: sending the secret (whoever answers at a mistyped address would have it); TLS between nodes now (keys and
+certificates to hand out; the handshake would stay as it is, inside of it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import NODE_ID_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VERSION
+
+_ANSWERER: Final = b"server"
+_CALLER: Final = b"client"
+_LENGTH: Final = struct.Struct("<I")
+_INCARNATION: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is to other nodes.
+
+    Attributes:
+        cluster_id: 16 bytes, the same on every node of a cluster.
+        node_id: 1 to 128 bytes.
+        incarnation: of this start.
+        secret: what every node of the cluster is given and nobody else; not empty.
+        bootstrap_hash: SHA-256 of the bootstrap file; empty for a node that joined later.
+        software: for logs.
+    """
+
+    cluster_id: bytes
+    node_id: str
+    incarnation: int
+    secret: bytes = field(repr=False)
+    bootstrap_hash: bytes = b""
+    software: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.secret, "a cluster without a secret takes every node for one of its own"
+        assert 1 <= len(self.node_id.encode()) <= NODE_ID_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What the answerer waits for: a caller that says it is this node, and the proof that it would have."""
+
+    node_id: str
+    incarnation: int
+    _proof: bytes = field(repr=False)
+
+    def check(self, proof: bytes) -> None:
+        """Judge a PEER_PROOF.
+
+        Raises:
+            ProtocolError: UNAUTHENTICATED.
+        """
+        if not hmac.compare_digest(proof, self._proof):
+            raise _wrong_secret(self.node_id)
+
+
+def hello_of(own: Identity, nonce: bytes) -> pb.PeerHello:
+    """Return the caller's first message; `nonce` is 32 fresh random bytes."""
+    assert len(nonce) == PEER_NONCE_BYTES
+    return pb.PeerHello(
+        version=PROTOCOL_VERSION,
+        cluster_id=own.cluster_id,
+        node_id=own.node_id,
+        incarnation=own.incarnation,
+        bootstrap_hash=own.bootstrap_hash,
+        nonce=nonce,
+        software=own.software,
+    )
+
+
+def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.PeerHelloReply, Challenge]:
+    """Return the answerer's reply, with its proof, and what it then expects.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, or FORBIDDEN with the cause.
+    """
+    assert len(nonce) == PEER_NONCE_BYTES
+    _check(own, hello)
+    reply = pb.PeerHelloReply(
+        version=PROTOCOL_VERSION,
+        cluster_id=own.cluster_id,
+        node_id=own.node_id,
+        incarnation=own.incarnation,
+        bootstrap_hash=own.bootstrap_hash,
+        nonce=nonce,
+    )
+    reply.proof = _proof(own.secret, _ANSWERER, hello, reply)
+    return reply, Challenge(hello.node_id, hello.incarnation, _proof(own.secret, _CALLER, hello, reply))
+
+
+def check_reply(own: Identity, called: str, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
+    """Judge the answer to `hello` at the address of the node `called`; return the caller's proof.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, FORBIDDEN with the cause, or UNAUTHENTICATED.
+    """
+    _check(own, reply)
+    if reply.node_id != called:
+        raise ProtocolError(
+            pb.FORBIDDEN, f"the address of the node {called!r} is answered by {reply.node_id!r}: one address is wrong"
+        )
+    if not hmac.compare_digest(reply.proof, _proof(own.secret, _ANSWERER, hello, reply)):
+        raise _wrong_secret(reply.node_id)
+    return pb.PeerProof(proof=_proof(own.secret, _CALLER, hello, reply))
+
+
+def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
+    """Compare what both sides say in the open."""
+    if other.version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_VERSION,
+            f"the node {other.node_id!r} speaks version {other.version} of the protocol, {own.node_id!r} speaks "
+            f"{PROTOCOL_VERSION}: they need builds that share a version",
+        )
+    if not 1 <= len(other.node_id.encode()) <= NODE_ID_BYTES_MAX or not other.node_id.isprintable():
+        raise ProtocolError(pb.INVALID_REQUEST, f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes of printable text")
+    if len(other.nonce) != PEER_NONCE_BYTES:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a nonce has {PEER_NONCE_BYTES} bytes, this one {len(other.nonce)}")
+    if other.cluster_id != own.cluster_id:
+        raise ProtocolError(
+            pb.FORBIDDEN,
+            f"two clusters told to join each other: {own.node_id!r} is of the cluster {own.cluster_id.hex()}, "
+            f"{other.node_id!r} of {other.cluster_id.hex()}; a node's data directory belongs to one cluster for good",
+        )
+    if other.node_id == own.node_id:
+        if other.incarnation == own.incarnation:
+            raise ProtocolError(pb.FORBIDDEN, f"the node {own.node_id!r} has called itself: that address is its own")
+        raise ProtocolError(
+            pb.FORBIDDEN,
+            f"two nodes are called {own.node_id!r}: either a data directory was copied, or one of the two needs "
+            "another name",
+        )
+    if own.bootstrap_hash and other.bootstrap_hash and own.bootstrap_hash != other.bootstrap_hash:
+        raise ProtocolError(
+            pb.FORBIDDEN,
+            f"the bootstrap files of {own.node_id!r} and {other.node_id!r} differ: founders need the same file, byte "
+            "for byte",
+        )
+
+
+def _proof(secret: bytes, label: bytes, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> bytes:
+    """Return the proof of one side; both messages carry the same cluster id, which `_check` has seen to."""
+    mac = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in (label, reply.cluster_id, *_side(hello), *_side(reply)):
+        mac.update(_LENGTH.pack(len(part)))
+        mac.update(part)
+    return mac.digest()
+
+
+def _side(said: pb.PeerHello | pb.PeerHelloReply) -> tuple[bytes, bytes, bytes]:
+    return said.node_id.encode(), _INCARNATION.pack(said.incarnation), said.nonce
+
+
+def _wrong_secret(node_id: str) -> ProtocolError:
+    return ProtocolError(
+        pb.UNAUTHENTICATED, f"the node {node_id!r} has another cluster secret: every node is given the same one"
+    )
