@@ -10,6 +10,7 @@ from typing import Final
 
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry, complete_config
 from tidelog_broker.partition import Partition
 from tidelog_broker.partitions import Partitions
@@ -35,6 +36,7 @@ class Broker(Services):
     def __init__(self, settings: NodeSettings, directory: NodeDir, *, fs: FileSystem | None = None) -> None:
         super().__init__(settings, directory, fs=fs)
         self.topics = TopicRegistry()
+        self.nodes = NodeRegistry()
         self.groups = GroupOffsets()
         self.partitions = Partitions(self, self.topics, self.groups)
         self.changing_topics = asyncio.Lock()
@@ -47,7 +49,7 @@ class Broker(Services):
             ProtocolError: the data is damaged where a node must not go on.
         """
         meta = await self._internal(META_TOPIC, META_TOPIC_ID)
-        self.meta_log = MetaLog(self, meta, self.topics, self.partitions.follow)
+        self.meta_log = MetaLog(self, meta, self.topics, self.nodes, self.partitions.follow)
         await self.meta_log.replay()
         for record in self.topics.live():
             await self.partitions.follow(record)

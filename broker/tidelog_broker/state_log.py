@@ -1,4 +1,4 @@
-"""State that is a log: the topics in `__meta`, the groups' positions in `__offsets`.
+"""State that is a log: the topics and nodes in `__meta`, the groups' positions in `__offsets`.
 
 Both are partitions like any other, written through their pipelines and replayed at start. Their records
 carry a revision each and the highest holds, so the order of a replay does not matter, and a snapshot is
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.core.registry import NodeRegistry, node_in, wrapped
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition import Partition
 from tidelog_broker.pipeline import Pending
@@ -137,21 +138,40 @@ class StateLog:
 
 
 class MetaLog(StateLog):
-    """`__meta`: the topics."""
+    """`__meta`: the topics and the nodes."""
 
     def __init__(
         self,
         node: Services,
         partition: Partition,
         topics: TopicRegistry,
+        nodes: NodeRegistry,
         follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
     ) -> None:
-        super().__init__(node, partition, apply=self._take, live=topics.records)
+        super().__init__(node, partition, apply=self._take, live=self._standing)
         self._topics = topics
+        self._nodes = nodes
         self._follow = follow
 
+    def _standing(self) -> Iterator[StateRecord]:
+        yield from self._topics.records()
+        for record in self._nodes.records():
+            yield wrapped(record)
+
     def _take(self, value: bytes) -> None:
-        self._topics.apply(pb.TopicRecord.FromString(value))
+        node = node_in(value)
+        if node is not None:
+            self._nodes.apply(node)
+        else:
+            self._topics.apply(pb.TopicRecord.FromString(value))
+
+    async def write_node(self, record: pb.NodeRecord) -> None:
+        """Make a node's new revision durable and apply it.
+
+        Raises:
+            ProtocolError: as `StateLog.write`.
+        """
+        await self.write([wrapped(record)])
 
     async def write_topic(self, record: pb.TopicRecord) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.

@@ -10,9 +10,11 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker import broker as broker_module
 from tidelog_broker import state_log as state_log_module
 from tidelog_broker.core.groups import OffsetKey
+from tidelog_broker.core.registry import node_in
 from tidelog_broker.node import Node
 from tidelog_broker.state_log import StateLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.limits import KIB
 
 
@@ -150,3 +152,31 @@ async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stan
     before = state_of(node)
     await stand.restart()
     assert state_of(stand.node) == before
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    await peer.create("kept")
+    said = pb.NodeRecord(node_id="other", host="h", port=1, gossip_host="h", gossip_port=1, zone="z", weight=100)
+    said.roles.append(pb.PERSISTENCE)
+    for start in range(1, 6):
+        said.incarnation = start << 24
+        record = node.nodes.announced(said)
+        assert record is not None
+        await node.meta_log.write_node(record)
+    assert [one.revision for one in node.nodes.live()] == [5]
+    partition = node.meta_log._partition
+    begin = partition.high_watermark
+    await node.meta_log._snapshot()
+    buffers = await partition.read_log(begin, 1 << 20)
+    snapshot = [
+        value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
+    ]
+    assert [found for value in snapshot if (found := node_in(value or b"")) is not None] == node.nodes.live()
+    before = [*node.nodes.records()]
+    await stand.restart()
+    assert [*stand.node.nodes.records()] == before
+    assert stand.node.topics.exists("kept")
+    assert not any("other" in one.name for one in stand.node.topics.records())
