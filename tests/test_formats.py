@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from crc32c import crc32c
 
+from tidelog_broker.core.incarnation import NONCE_BITS
 from tidelog_broker.storage import fences, index, journal, meta_journal, node_dir, segment, snapshots
 from tidelog_broker.storage.filesystem import RealFileSystem
 from tidelog_broker.storage.node_dir import open_node_dir
@@ -152,4 +153,4 @@ def test_node_json(tmp_path: Path) -> None:
     written = re.findall(r'"(\w+)":', (tmp_path / "node.json").read_text())
     assert keys == written
     assert f"| `format_version` | {node_dir.FORMAT_VERSION};" in PAGE
-    assert f"`boot_counter << {node_dir.NONCE_BITS}`" in PAGE
+    assert f"`boot_counter << {NONCE_BITS}`" in PAGE

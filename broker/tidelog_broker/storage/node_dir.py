@@ -1,9 +1,20 @@
 """The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
 
 `node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
-kernel's boot id of the last open, and whether that one was closed cleanly. The incarnation is
-`boot counter << 24 | nonce`, with 24 random bits: it only grows, and two copies of one directory that were started
-by mistake still differ. A directory of another version or with foreign files in it is refused, never adopted.
+kernel's boot id of the last open, whether that one was closed cleanly, and whether the cluster has admitted the node.
+The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
+another cluster, or with foreign files in it, is refused, never adopted.
+
+A new directory is made for one of three kinds of node; an old one knows by itself which it is:
+
+    single     no cluster id is given: the node makes one up and has nobody to ask, so it is admitted at once
+    founder    cluster and node id are given, both from the bootstrap file
+    joiner     the cluster id is given, and the node makes up an id of its own unless it is given one, too
+
+Founders and joiners are not admitted at first: before its first vote the node asks the cluster whether it knows that
+id (`core.registry.identity_fault`) and then calls `mark_admitted`. A founder whose disk was wiped would otherwise
+come back without its promises, under its old name. The mark is durable and separate from the boot counter, so that a
+crash between the two, or starting often enough, does not launder an empty directory.
 """
 
 from __future__ import annotations
@@ -16,12 +27,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
 from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
 from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.segment import NEW_SUFFIX
 
 FORMAT_VERSION: Final = 1
-NONCE_BITS: Final = 24
+CLUSTER_ID_BYTES: Final = 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 64 * 1024
 _NODE_JSON: Final = "node.json"
@@ -34,7 +46,7 @@ _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "l
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What node.json holds."""
+    """What node.json holds. The boot counter is below the greatest there is, so that one more start has a number."""
 
     format_version: int
     node_id: str
@@ -42,6 +54,7 @@ class NodeRecord:
     boot_counter: int
     boot_id: str
     stopped_cleanly: bool
+    admitted: bool
 
 
 class NodeDir:
@@ -53,7 +66,7 @@ class NodeDir:
         self.path = path
         self.node_id = record.node_id
         self.cluster_id = bytes.fromhex(record.cluster_id)
-        self.incarnation = record.boot_counter << NONCE_BITS | nonce
+        self.incarnation = make_incarnation(record.boot_counter, nonce)
         self.machine_rebooted = machine_rebooted
         """The machine went down under the node: the kernel is another one and the last stop was not clean."""
         self._fs = fs
@@ -76,16 +89,35 @@ class NodeDir:
         """The file of the fence journal."""
         return self.path / _META / "fences"
 
+    @property
+    def admitted(self) -> bool:
+        """Whether the cluster has had this node before; until then the directory proves nothing about its past."""
+        return self._record.admitted
+
+    def mark_admitted(self) -> None:
+        """Write down that the cluster does not know this node's id as that of another; then it may vote.
+
+        Raises:
+            NodeDirError: it could not be written; the node must not take part.
+        """
+        if not self.admitted:
+            self._rewrite(replace(self._record, admitted=True))
+
     def mark_clean(self) -> None:
         """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
 
         Raises:
             NodeDirError: it could not be written; the next start treats this stop as a crash.
         """
+        self._rewrite(replace(self._record, stopped_cleanly=True))
+
+    def _rewrite(self, record: NodeRecord) -> None:
+        assert not self._closed, "without its lock another process may have the directory"
         try:
-            _write_record(self._fs, self.path, replace(self._record, stopped_cleanly=True))
+            _write_record(self._fs, self.path, record)
         except OSError as error:
             raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+        self._record = record
 
     def close(self) -> None:
         """Release the lock."""
@@ -94,24 +126,36 @@ class NodeDir:
             self._lock.close()
 
 
-def open_node_dir(path: Path, *, fs: FileSystem | None = None, node_id: str | None = None) -> NodeDir:
+def open_node_dir(
+    path: Path,
+    *,
+    fs: FileSystem | None = None,
+    node_id: str | None = None,
+    cluster_id: bytes | None = None,
+    replaces: bool = False,
+) -> NodeDir:
     """Lock a data directory, making it if it is missing or empty, and begin a new incarnation.
 
     Args:
         path: the directory; its parents are made, too.
         fs: the files, the real ones unless given.
         node_id: what a new node is called (made up unless given); an existing one must be called so.
+        cluster_id: the 16 bytes of the cluster that a new node belongs to (made up unless given: a node on its own);
+            an existing one must belong to it.
+        replaces: the node that was called `node_id` has lost its data: a new one takes its place, under an id that is
+            made up. The directory must not be the old one; one that was made so before is opened as it is.
 
     Raises:
         NodeDirLockedError: another process has it; the message names its process id.
-        NodeDirError: foreign files, another version, another node, damage, or no permission.
+        NodeDirError: foreign files, another version, another node or cluster, damage, or no permission.
     """
+    assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES
     files: FileSystem = fs or RealFileSystem()
     try:
         _make_dirs(files, path)
         lock = _lock_dir(files, path)
         try:
-            return _begin(files, path, lock, node_id)
+            return _begin(files, path, lock, _Asked(node_id, cluster_id, replaces=replaces))
         except BaseException:
             lock.close()
             raise
@@ -147,16 +191,52 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
         ) from error
 
 
-def _begin(fs: FileSystem, path: Path, lock: File, node_id: str | None) -> NodeDir:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Whose directory the caller wants it to be."""
+
+    node_id: str | None
+    cluster_id: bytes | None
+    replaces: bool
+
+    def new_record(self, boot_id: str) -> NodeRecord:
+        """Return the first record of a new directory."""
+        made_up = f"node-{secrets.token_hex(4)}"
+        return NodeRecord(
+            format_version=FORMAT_VERSION,
+            node_id=made_up if self.node_id is None or self.replaces else self.node_id,
+            cluster_id=(self.cluster_id or secrets.token_bytes(CLUSTER_ID_BYTES)).hex(),
+            boot_counter=1,
+            boot_id=boot_id,
+            stopped_cleanly=False,
+            admitted=self.cluster_id is None,
+        )
+
+    def check(self, path: Path, old: NodeRecord) -> None:
+        """Refuse an existing directory that is not the one asked for."""
+        if self.cluster_id is not None and old.cluster_id != self.cluster_id.hex():
+            raise NodeDirError(
+                f"{path} belongs to the cluster {old.cluster_id}, not to {self.cluster_id.hex()}; "
+                "give the right directory, or the right bootstrap file or seeds"
+            )
+        if self.replaces:
+            if old.node_id == self.node_id:
+                raise NodeDirError(
+                    f"{path} is the directory of the node {old.node_id!r} itself: start it without --replace, "
+                    "or give its replacement an empty directory"
+                )
+        elif self.node_id is not None and old.node_id != self.node_id:
+            raise NodeDirError(f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}")
+
+
+def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
     boot_id = _BOOT_ID.read_text("ascii").strip()
     old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
     if old is None:
         _make_parts(fs, path)
-        name = node_id or f"node-{secrets.token_hex(4)}"
-        record = NodeRecord(FORMAT_VERSION, name, secrets.token_hex(16), 1, boot_id, stopped_cleanly=False)
+        record = asked.new_record(boot_id)
     else:
-        if node_id is not None and node_id != old.node_id:
-            raise NodeDirError(f"{path} belongs to the node {old.node_id!r}, not to {node_id!r}")
+        asked.check(path, old)
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
@@ -182,8 +262,10 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
         fields: Any = json.loads(data)
         version = fields["format_version"]
         if version != FORMAT_VERSION:
+            age = "newer" if isinstance(version, int) and version > FORMAT_VERSION else "older"
             raise NodeDirError(
-                f"{path} has format version {version}, this build reads {FORMAT_VERSION}; use the build that wrote it"
+                f"{path} has format version {version}, this build reads {FORMAT_VERSION}; use the {age} build that "
+                "wrote it"
             )
         record = NodeRecord(
             version,
@@ -192,8 +274,14 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             int(fields["boot_counter"]),
             str(fields["boot_id"]),
             stopped_cleanly=bool(fields["stopped_cleanly"]),
+            # Directories from before there were clusters do not say it: their nodes were alone.
+            admitted=bool(fields.get("admitted", True)),
         )
-        sound = len(bytes.fromhex(record.cluster_id)) == 16 and record.node_id != "" and record.boot_counter > 0
+        sound = (
+            len(bytes.fromhex(record.cluster_id)) == CLUSTER_ID_BYTES
+            and record.node_id != ""
+            and 0 < record.boot_counter < BOOT_COUNTER_MAX
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
     if not sound:

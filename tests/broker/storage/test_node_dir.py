@@ -11,9 +11,10 @@ import pytest
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import PowerCutError
 
+from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS
 from tidelog_broker.storage import node_dir
 from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
-from tidelog_broker.storage.node_dir import NONCE_BITS, open_node_dir
+from tidelog_broker.storage.node_dir import open_node_dir
 
 HOLDER = """
 import sys
@@ -76,15 +77,24 @@ def change(path: Path, **fields: object) -> None:
 
 def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
-    change(tmp_path, format_version=2)
-    before = (tmp_path / "node.json").read_bytes()
-    with pytest.raises(NodeDirError, match="format version 2, this build reads 1"):
-        open_node_dir(tmp_path)
-    assert (tmp_path / "node.json").read_bytes() == before
+    for version, age in ((2, "newer"), (0, "older")):
+        change(tmp_path, format_version=version)
+        before = (tmp_path / "node.json").read_bytes()
+        with pytest.raises(NodeDirError, match=f"format version {version}, this build reads 1; use the {age} build"):
+            open_node_dir(tmp_path)
+        assert (tmp_path / "node.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    "fields", [{"cluster_id": "abc"}, {"cluster_id": "00"}, {"boot_counter": 0}, {"boot_counter": "x"}, {"node_id": ""}]
+    "fields",
+    [
+        {"cluster_id": "abc"},
+        {"cluster_id": "00"},
+        {"boot_counter": 0},
+        {"boot_counter": "x"},
+        {"node_id": ""},
+        {"boot_counter": BOOT_COUNTER_MAX},
+    ],
 )
 def test_damaged_fields_are_refused(tmp_path: Path, fields: dict[str, object]) -> None:
     open_node_dir(tmp_path).close()
@@ -126,6 +136,92 @@ def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch:
     assert reopened("two", clean=True)
     assert not reopened("three", clean=False)
     assert reopened("four", clean=False)
+
+
+CLUSTER = bytes(range(16))
+
+
+def test_a_founder_and_a_joiner_belong_to_the_cluster_that_they_are_given(tmp_path: Path) -> None:
+    founder = open_node_dir(tmp_path / "f", node_id="alpha", cluster_id=CLUSTER)
+    joiner = open_node_dir(tmp_path / "j", cluster_id=CLUSTER)
+    single = open_node_dir(tmp_path / "s")
+    assert (founder.node_id, founder.cluster_id, joiner.cluster_id) == ("alpha", CLUSTER, CLUSTER)
+    assert single.cluster_id != CLUSTER
+    assert joiner.node_id not in {"alpha", single.node_id}
+    assert [one.admitted for one in (founder, joiner, single)] == [False, False, True]
+    for one in (founder, joiner, single):
+        one.close()
+        again = open_node_dir(one.path)
+        assert (again.node_id, again.cluster_id, again.admitted) == (one.node_id, one.cluster_id, one.admitted)
+        again.close()
+
+
+def test_a_directory_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    before = (tmp_path / "node.json").read_bytes()
+    with pytest.raises(NodeDirError, match=f"belongs to the cluster [0-9a-f]{{32}}, not to {CLUSTER.hex()}"):
+        open_node_dir(tmp_path, cluster_id=CLUSTER)
+    assert (tmp_path / "node.json").read_bytes() == before
+
+
+def test_an_admission_outlasts_crashes_and_starting_often_is_none(tmp_path: Path) -> None:
+    for _ in range(3):
+        directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+        assert not directory.admitted
+        directory.mark_clean()
+        directory.close()
+    directory = open_node_dir(tmp_path)
+    directory.mark_admitted()
+    directory.mark_admitted()
+    assert directory.admitted
+    directory.close()
+    directory = open_node_dir(tmp_path)
+    assert directory.admitted
+    directory.mark_clean()
+    directory.close()
+    record = json.loads((tmp_path / "node.json").read_text())
+    assert (record["admitted"], record["stopped_cleanly"]) == (True, True)
+
+
+def test_a_directory_from_before_there_were_clusters_is_admitted(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    record = json.loads((tmp_path / "node.json").read_text())
+    del record["admitted"]
+    (tmp_path / "node.json").write_text(json.dumps(record))
+    directory = open_node_dir(tmp_path)
+    assert directory.admitted
+    directory.close()
+
+
+def test_a_replacement_gets_an_id_of_its_own_and_an_empty_directory(tmp_path: Path) -> None:
+    open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER).close()
+    with pytest.raises(NodeDirError, match="'alpha' itself: start it without --replace"):
+        open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    new = open_node_dir(tmp_path / "new", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    assert new.node_id != "alpha"
+    new.close()
+    again = open_node_dir(tmp_path / "new", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    assert (again.node_id, again.incarnation > new.incarnation) == (new.node_id, True)
+    again.close()
+
+
+def test_power_cuts_around_an_admission_lose_nothing_else() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim, node_id="alpha", cluster_id=CLUSTER)
+        sim.cut_at = sim.steps + cut
+        done = False
+        with suppress(PowerCutError):
+            first.mark_admitted()
+            done = True
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)), node_id="alpha", cluster_id=CLUSTER)
+        assert again.incarnation > first.incarnation
+        if done:
+            assert again.admitted
+            break
+    else:
+        raise AssertionError("it never was admitted")
 
 
 def test_power_cuts_never_lose_or_repeat_an_incarnation() -> None:
