@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from tidelog_broker.core.placement import WEIGHT_MAX, WEIGHT_ORDINARY
+from tidelog_broker.core.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB
+
+REPLICATION_FACTOR_MAX: Final = 9
+SEEDS_MAX: Final = 64
 
 
 class NodeSettings(BaseModel):
@@ -26,7 +32,42 @@ class NodeSettings(BaseModel):
     )
     management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
     management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
-    zone: str = Field("default", max_length=200, description="Where the machine stands; copies spread over zones.")
+    zone: str = Field(
+        "default", min_length=1, max_length=200, description="Where the machine stands; copies spread over zones."
+    )
+    node_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=NODE_ID_CHARS_MAX,
+        description="What the node is called. A founder gives its name in the bootstrap file; else one is made up.",
+    )
+    bootstrap: Path | None = Field(
+        None, description="The file that founds the cluster, the same on all its nodes; without it, see `seeds`."
+    )
+    seeds: list[str] = Field(
+        [], max_length=SEEDS_MAX, description="Nodes of the cluster to join, HOST:PORT. No bootstrap, no seeds: alone."
+    )
+    secret_file: Path | None = Field(
+        None, description="Holds the secret by which the nodes of a cluster know each other."
+    )
+    gossip_port: int | None = Field(
+        None, ge=0, le=65535, description="UDP; the number of the native port unless given, 0 picks a free one."
+    )
+    roles: list[Literal["ingestion", "persistence"]] = Field(
+        ["ingestion", "persistence"],
+        min_length=1,
+        max_length=2,
+        description="ingestion: may own partitions and take records. persistence: stores copies.",
+    )
+    weight: int = Field(
+        WEIGHT_ORDINARY,
+        ge=1,
+        le=WEIGHT_MAX,
+        description="The node's share of copies and ownership, beside the others'.",
+    )
+    replication_factor_default: int = Field(
+        3, ge=1, le=REPLICATION_FACTOR_MAX, description="Copies of a new topic; at most one on each registered node."
+    )
     io_workers: int = Field(2, ge=1, le=64, description="Threads that read, write and sync.")
     connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
     node_in_flight_bytes: int = Field(
@@ -39,6 +80,12 @@ class NodeSettings(BaseModel):
     )
     partition_in_flight_bytes: int = Field(
         64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be appended to one partition; more is refused."
+    )
+    peers_in_flight_bytes: int = Field(
+        256 * MIB, ge=FRAME_BYTES_MAX, description="Bytes of batches from other nodes that wait to be worked on."
+    )
+    peer_queue_bytes: int = Field(
+        64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be sent to one other node; more is dropped."
     )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
@@ -60,6 +107,22 @@ class NodeSettings(BaseModel):
                 "clients cannot connect to an unspecified address; give a name or an address of this machine"
             )
         return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_addresses(cls, value: list[str]) -> list[str]:
+        for seed in value:
+            host, _, port = seed.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+                raise ValueError(f"{seed!r} is no HOST:PORT, like log1.example.org:7400")
+        return value
+
+    @field_validator("roles")
+    @classmethod
+    def _roles_stand_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            raise ValueError("a role stands once")
+        return sorted(value)
 
     @property
     def advertised_host(self) -> str:

@@ -34,3 +34,42 @@ def test_clients_are_told_an_address_that_they_can_reach() -> None:
     assert load(advertise_host="broker.example").advertised_host == "broker.example"
     with pytest.raises(SettingsError, match="unspecified"):
         load(advertise_host="::")
+
+
+def test_a_node_is_alone_unless_it_is_told_of_others() -> None:
+    settings = load()
+    assert (settings.bootstrap, settings.seeds, settings.node_id, settings.gossip_port) == (None, [], None, None)
+    assert (settings.roles, settings.weight, settings.replication_factor_default) == (
+        ["ingestion", "persistence"],
+        100,
+        3,
+    )
+    environ = {"TIDELOG_NODE_SEEDS": "log1:7400, [::1]:7401", "TIDELOG_NODE_ROLES": "persistence,ingestion"}
+    told = load_settings(NodeSettings, "node", None, {"data": "/d"}, environ=environ)
+    assert told.seeds == ["log1:7400", "[::1]:7401"]
+    assert told.roles == ["ingestion", "persistence"]
+
+
+@pytest.mark.parametrize("seed", ["log1", ":7400", "log1:", "log1:0", "log1:65536", "log1:x", "log1:²"])
+def test_a_seed_is_an_address(seed: str) -> None:
+    with pytest.raises(SettingsError, match="HOST:PORT"):
+        load(seeds=[seed])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("roles", []),
+        ("roles", ["ingestion", "ingestion"]),
+        ("roles", ["owner"]),
+        ("weight", 0),
+        ("weight", 10_001),
+        ("replication_factor_default", 0),
+        ("gossip_port", 65536),
+        ("node_id", ""),
+        ("seeds", ["a:1"] * 65),
+    ],
+)
+def test_cluster_settings_have_bounds(key: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=key):
+        load(**{key: value})
