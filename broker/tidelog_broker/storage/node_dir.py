@@ -163,6 +163,11 @@ def open_node_dir(
         raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
 
 
+def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
+    """Whether no node has been made in this directory, so that `open_node_dir` would make one."""
+    return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
+
+
 def _make_dirs(fs: FileSystem, path: Path) -> None:
     if not fs.exists(path):
         _make_dirs(fs, path.parent)

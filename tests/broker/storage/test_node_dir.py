@@ -14,7 +14,7 @@ from tests.broker.storage.sim_disk import PowerCutError
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS
 from tidelog_broker.storage import node_dir
 from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
-from tidelog_broker.storage.node_dir import open_node_dir
+from tidelog_broker.storage.node_dir import is_new_dir, open_node_dir
 
 HOLDER = """
 import sys
@@ -28,7 +28,9 @@ sys.stdin.read()
 
 def test_a_new_directory_is_made_and_keeps_its_identity(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "data"
+    assert is_new_dir(path)
     first = open_node_dir(path)
+    assert not is_new_dir(path)
     first.close()
     second = open_node_dir(path)
     assert (second.node_id, second.cluster_id) == (first.node_id, first.cluster_id)
