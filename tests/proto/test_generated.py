@@ -1,4 +1,4 @@
-"""The generated module that is checked in is the one that broker.proto gives."""
+"""The generated modules that are checked in are the ones that the .proto files give."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tidelog_proto import broker_pb2 as pb
 PROTO = Path(tidelog_proto.__file__).parent
 
 
-def test_generated_module_is_current(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", sorted(path.stem for path in PROTO.glob("*.proto")))
+def test_generated_module_is_current(source: str, tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO.parent}"]
-    command += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", "tidelog_proto/broker.proto"]
+    command += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", f"tidelog_proto/{source}.proto"]
     subprocess.run(command, check=True, capture_output=True, cwd=PROTO.parent)
-    for name in ("broker_pb2.py", "broker_pb2.pyi"):
+    for name in (f"{source}_pb2.py", f"{source}_pb2.pyi"):
         assert (tmp_path / "tidelog_proto" / name).read_text() == (PROTO / name).read_text(), (
             f"{name} is stale: python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto "
-            "proto/tidelog_proto/broker.proto"
+            f"proto/tidelog_proto/{source}.proto"
         )
 
 
