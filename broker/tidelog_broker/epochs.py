@@ -18,6 +18,7 @@ from typing import Protocol
 
 from tidelog_broker.core.chain import ChainError, EpochChain
 from tidelog_broker.core.owner import Owner
+from tidelog_broker.core.ports import Plan
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.takeover import Promise, choose_value, next_ballot
 from tidelog_broker.offload import Offload
@@ -169,10 +170,8 @@ class Epochs:
             [promise],
             descriptor=chain.active,
             previous_hash=chain.previous_hash,
-            successor_owner=self._node_id,
-            successor_incarnation=self._incarnation,
-            successor_placement=[self._node_id],
-            successor_ack_quorum=1,
+            plan=Plan(self._node_id, (self._node_id,), 1),
+            owner_incarnation=self._incarnation,
         )
         accepted = pb.FenceEntry(
             topic_id=key[0],

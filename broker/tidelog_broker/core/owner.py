@@ -71,6 +71,7 @@ class Owner:
         self.digest = 0
         self.high_watermark = descriptor.start_offset
         self._last_append_timestamp_us = last_append_timestamp_us
+        self._start_offset = descriptor.start_offset
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
 
     def reserve(self, candidates: Sequence[Candidate], *, now_us: int) -> Group:
@@ -127,6 +128,15 @@ class Owner:
             ),
             False,
         )
+
+    def held_by(self, node_id: str) -> int:
+        """Return the end of what a replica holds durably, the epoch's start for one outside the placement."""
+        return self._durable_ends.get(node_id, self._start_offset)
+
+    @property
+    def held_by_all(self) -> int:
+        """The end of what every replica of the epoch holds durably."""
+        return min(self._durable_ends.values())
 
     def acknowledge(self, node_id: str, end_offset: int) -> int:
         """Note that `node_id` holds everything below `end_offset` durably; return the high watermark.

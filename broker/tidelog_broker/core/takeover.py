@@ -2,8 +2,8 @@
 
 SEAL is prepare, OPEN_EPOCH is accept, METADATA_UPDATE is learn. The proposer gathers promises from a seal
 quorum; if any of them has accepted a value, the one with the highest ballot is proposed again unchanged;
-otherwise the epoch ends at the greatest durable offset among them. These functions know no network: with
-one replica the node feeds them its own promise, with several it will feed them what the replicas answer.
+otherwise the epoch ends at the greatest durable offset among them. These functions know no network and no time:
+`candidate` feeds them what the replicas answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidelog_broker.core.ports import Plan, Position
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -50,20 +51,41 @@ def seal_quorum(replicas: int, ack_quorum: int) -> int:
     return replicas - ack_quorum + 1
 
 
+def decision_value(
+    descriptor: pb.EpochDescriptor, end: Position, previous_hash: bytes, plan: Plan, owner_incarnation: int
+) -> bytes:
+    """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows."""
+    assert end.offset >= descriptor.start_offset
+    return pb.EpochDecision(
+        epoch=descriptor.epoch,
+        end_offset=end.offset,
+        end_digest=end.digest,
+        previous_hash=previous_hash,
+        next=pb.EpochDescriptor(
+            epoch=descriptor.epoch + 1,
+            owner=plan.owner,
+            owner_incarnation=owner_incarnation,
+            placement=plan.placement,
+            ack_quorum=plan.ack_quorum,
+            start_offset=end.offset,
+            flush=plan.flush,
+        ),
+    ).SerializeToString()
+
+
 def choose_value(
     promises: Sequence[Promise],
     *,
     descriptor: pb.EpochDescriptor,
     previous_hash: bytes,
-    successor_owner: str,
-    successor_incarnation: int,
-    successor_placement: Sequence[str],
-    successor_ack_quorum: int,
+    plan: Plan | None,
+    owner_incarnation: int,
 ) -> bytes:
-    """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises.
+    """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises and `plan`.
 
     Raises:
-        AssertionError: fewer promises than the seal quorum; the caller must not ask before it has them.
+        AssertionError: fewer promises than the seal quorum, or no plan where one is needed; the caller must not
+            ask before it has them.
     """
     assert len({promise.node_id for promise in promises}) >= seal_quorum(
         len(descriptor.placement), descriptor.ack_quorum
@@ -72,19 +94,7 @@ def choose_value(
     if accepted:
         newest = max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot()))
         return newest.accepted_value
+    assert plan is not None
     longest = max(promises, key=lambda promise: promise.end_offset)
-    assert longest.end_offset >= descriptor.start_offset
-    return pb.EpochDecision(
-        epoch=descriptor.epoch,
-        end_offset=longest.end_offset,
-        end_digest=longest.end_digest,
-        previous_hash=previous_hash,
-        next=pb.EpochDescriptor(
-            epoch=descriptor.epoch + 1,
-            owner=successor_owner,
-            owner_incarnation=successor_incarnation,
-            placement=successor_placement,
-            ack_quorum=successor_ack_quorum,
-            start_offset=longest.end_offset,
-        ),
-    ).SerializeToString()
+    end = Position(longest.end_offset, longest.end_digest)
+    return decision_value(descriptor, end, previous_hash, plan, owner_incarnation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog_broker.core.ports import Plan
 from tidelog_broker.core.takeover import Promise, ballot_key, choose_value, next_ballot, seal_quorum
 from tidelog_proto import broker_pb2 as pb
 
@@ -13,10 +14,8 @@ def choose(promises: list[Promise], *, placement: tuple[str, ...] = ("a", "b", "
         promises,
         descriptor=pb.EpochDescriptor(epoch=3, placement=placement, ack_quorum=quorum, start_offset=10),
         previous_hash=b"h" * 32,
-        successor_owner="b",
-        successor_incarnation=8,
-        successor_placement=["b", "c"],
-        successor_ack_quorum=2,
+        plan=Plan("b", ("b", "c"), 2),
+        owner_incarnation=8,
     )
 
 

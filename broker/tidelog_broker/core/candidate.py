@@ -1,0 +1,312 @@
+"""A node that wants to end an epoch and open the next one: the proposer's part of the takeover.
+
+    idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► decided
+      ▲                                            │                   │                    │
+      └─────────────── back-off ◄──────────────────┴──── outbid, late ─┴────────────────────┘
+
+Who may take over is no question of authority: any node of the placement may try at any time, and the quorums of
+the epoch's own replicas keep it safe. Gossip only decides who tries, in which order and how often. A pre-vote
+keeps a node that is cut off from disturbing a healthy epoch (Raft's dissertation, section 9.6); the exponential
+back-off keeps candidates from outbidding each other for ever.
+
+A planned roll-over begins in `opening`, at the ballot that is reserved for the owner: one value, proposed once,
+after which the owner appends nothing. Whatever goes wrong with it goes on as a full seal at a higher ballot.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import PeerMessage
+from tidelog_broker.core.fence import RESERVED_ROUND
+from tidelog_broker.core.ports import PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.takeover import Promise, ballot_key, choose_value, decision_value, seal_quorum
+from tidelog_proto import broker_pb2 as pb
+
+Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening"]
+
+
+class Host(Protocol):
+    """The replica that the candidate speaks for."""
+
+    key: PartitionKey
+    node_id: str
+    incarnation: int
+    chain: EpochChain
+
+    @property
+    def active(self) -> pb.EpochDescriptor:
+        """The epoch whose end is to be decided."""
+        ...
+
+    @property
+    def retiring(self) -> bool:
+        """Whether this node owns the epoch and has given it up: others need not be asked whether they miss it."""
+        ...
+
+    def misses_owner(self, now_ms: int) -> bool:
+        """Whether the owner seems to be gone, from here."""
+        ...
+
+    def send(self, to: str, message: PeerMessage) -> None:
+        """Send a message, to this node's own acceptor as well."""
+
+    def decided(self, decision: bytes) -> None:
+        """A quorum has accepted: learn the decision and tell everybody."""
+
+
+class Candidate:
+    """The takeover that this node is trying, of one partition at a time."""
+
+    def __init__(self, host: Host, surroundings: Surroundings, timing: Timing) -> None:
+        self._host = host
+        self._surroundings = surroundings
+        self._timing = timing
+        self.phase: Phase = "idle"
+        self._failures = 0
+        self._attempt = 0
+        self._highest_round = RESERVED_ROUND
+        self._wake_ms: int | None = None
+        self._give_up_ms = 0
+        self._started_ms = 0
+        self._ballot = pb.Ballot()
+        self._value = b""
+        self._plan: Plan | None = None
+        self._holders: list[str] = []
+        self._answered: set[str] = set()
+        self._agreed: set[str] = set()
+        self._promises: dict[str, Promise] = {}
+        self._short: set[str] = set()
+        self._accepted: set[str] = set()
+        self.eager = False
+        """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return self._wake_ms
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas the epoch has."""
+        return len(self._host.active.placement)
+
+    @property
+    def seal_quorum(self) -> int:
+        """How many promises end the epoch."""
+        return seal_quorum(self.replicas, self._host.active.ack_quorum)
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def consider(self, now_ms: int) -> None:
+        """Begin to wait for this node's turn, if the owner is missing."""
+        if self.phase == "idle" and self._host.misses_owner(now_ms):
+            self._wait(now_ms)
+
+    def reset(self) -> None:
+        """The epoch has been decided, by whomever: what was tried is past."""
+        self.phase = "idle"
+        self._wake_ms = None
+        self._failures = 0
+        self._highest_round = RESERVED_ROUND
+        self._value = b""
+        self._plan = None
+        self.eager = False
+
+    def roll_over(self, plan: Plan, end: Position, now_ms: int) -> None:
+        """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch."""
+        assert self._host.active.owner == self._host.node_id
+        self._plan = plan
+        self._ballot = pb.Ballot(round=RESERVED_ROUND, node_id=self._host.node_id, incarnation=self._host.incarnation)
+        self._value = decision_value(
+            self._host.active, end, self._host.chain.previous_hash, plan, self._owner_incarnation(plan)
+        )
+        self._holders = [self._host.node_id]
+        self._open(now_ms)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Go on where time decides."""
+        if self._wake_ms is None or now_ms < self._wake_ms:
+            return
+        if self.phase == "waiting":
+            if not self._host.misses_owner(now_ms):
+                self.phase = "idle"
+                self._wake_ms = None
+            elif self._host.retiring:
+                self._plan_next()
+                self._seal(now_ms)
+            else:
+                self._pre_vote(now_ms)
+        elif now_ms >= self._give_up_ms:
+            self._back_off(now_ms)
+        else:
+            self._ask_again(now_ms)
+
+    def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
+        rank = self._surroundings.rank(self._host.key, self._host.active)
+        self.phase = "waiting"
+        self._wake_ms = now_ms + rank * self._timing.rank_delay_ms + extra_ms
+        if self._wake_ms == now_ms:
+            self.tick(now_ms)
+
+    def _back_off(self, now_ms: int) -> None:
+        """Try again later, each time at twice the distance and never in step with others."""
+        self._failures += 1
+        ceiling_ms = min(self._timing.back_off_ms << min(self._failures, 10), self._timing.back_off_ms_max)
+        self._wait(now_ms, ceiling_ms // 2 + self._surroundings.random_ms(ceiling_ms))
+
+    def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
+        self.phase = phase
+        self._started_ms = now_ms
+        self._give_up_ms = now_ms + last_ms
+        self._ask_again(now_ms)
+
+    def _ask_again(self, now_ms: int) -> None:
+        """Send what the phase asks to everybody who has not answered it."""
+        self._wake_ms = min(now_ms + self._timing.resend_ms, self._give_up_ms)
+        active = self._host.active
+        phase = self.phase
+        for node in active.placement:
+            if phase == "pre-voting" and node not in self._agreed:
+                self._send(node, pb.PreVote(attempt=self._attempt))
+            elif phase == "sealing" and node not in self._promises:
+                self._send(node, pb.Seal(ballot=self._ballot))
+            elif phase == "opening" and node not in self._accepted:
+                self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
+        if phase in {"pre-voting", "sealing"} and self._plan is not None:
+            for node in self._plan.placement:
+                if node not in active.placement and node not in self._answered:
+                    self._send(node, pb.PreVote(attempt=self._attempt, probe=True))
+
+    def _send(self, to: str, message: pb.PreVote | pb.Seal | pb.OpenEpoch) -> None:
+        message.topic_id, message.partition = self._host.key
+        message.epoch = self._host.active.epoch
+        self._host.send(to, message)
+
+    # --- pre-vote --------------------------------------------------------------------------------------
+
+    def _plan_next(self) -> None:
+        """Begin an attempt: nobody has answered yet, and what follows is planned by who is alive now."""
+        self._attempt += 1
+        self._agreed.clear()
+        self._answered.clear()
+        self._plan = self._surroundings.plan(self._host.key, self._host.active)
+
+    def _pre_vote(self, now_ms: int) -> None:
+        self._plan_next()
+        self._enter("pre-voting", self._timing.pre_vote_ms, now_ms)
+
+    def on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+        """Count who misses the owner, too, and who is there at all."""
+        if reply.attempt != self._attempt or self.phase not in {"pre-voting", "sealing"}:
+            return
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if reply.status != pb.HELD:
+            return
+        self._answered.add(sender)
+        if self.phase == "sealing":
+            self._choose(now_ms)
+            return
+        if reply.agrees and sender in self._host.active.placement:
+            self._agreed.add(sender)
+        if len(self._agreed) >= self.seal_quorum:
+            self._seal(now_ms)
+
+    # --- prepare ---------------------------------------------------------------------------------------
+
+    def _seal(self, now_ms: int) -> None:
+        self._ballot = pb.Ballot(
+            round=self._highest_round + 1, node_id=self._host.node_id, incarnation=self._host.incarnation
+        )
+        self._highest_round += 1
+        self._value = b""
+        self._promises.clear()
+        self._short.clear()
+        self._enter("sealing", self._timing.seal_ms, now_ms)
+
+    def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
+        """Gather promises; with a seal quorum of them the value is known."""
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
+            return
+        if sender not in self._host.active.placement:
+            return
+        if reply.status == pb.FENCED:
+            self._back_off(now_ms)
+        elif reply.status == pb.HELD:
+            self._answered.add(sender)
+            self._promises[sender] = Promise(
+                node_id=sender,
+                end_offset=reply.end_offset,
+                end_digest=reply.end_digest,
+                accepted=reply.accepted if reply.HasField("accepted") else None,
+                accepted_value=reply.accepted_value,
+            )
+            if reply.short_log:
+                self._short.add(sender)
+            self._choose(now_ms)
+
+    def _choose(self, now_ms: int) -> None:
+        """Propose, once a seal quorum has promised and the successor can live."""
+        whole = len(self._promises) - len(self._short)
+        if self.phase != "sealing" or (whole < self.seal_quorum and len(self._promises) < self.replicas):
+            return
+        promises = list(self._promises.values())
+        plan = self._successor()
+        if plan is None and not any(promise.accepted_value for promise in promises):
+            return
+        self._value = choose_value(
+            promises,
+            descriptor=self._host.active,
+            previous_hash=self._host.chain.previous_hash,
+            plan=plan,
+            owner_incarnation=self._owner_incarnation(plan) if plan else 0,
+        )
+        end_offset = pb.EpochDecision.FromString(self._value).end_offset
+        self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]
+        self._open(now_ms)
+
+    def _successor(self) -> Plan | None:
+        """Return what is to follow, if enough of its nodes have answered that writes will go on there."""
+        plan = self._plan
+        assert plan is not None
+        answered = self._answered | {self._host.node_id}
+        needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
+        if len(answered.intersection(plan.placement)) < needed:
+            return None
+        if plan.owner in answered:
+            return plan
+        if self._host.node_id in plan.placement:
+            return Plan(self._host.node_id, plan.placement, plan.ack_quorum, plan.flush)
+        return None
+
+    def _owner_incarnation(self, plan: Plan) -> int:
+        if plan.owner == self._host.node_id:
+            return self._host.incarnation
+        return self._surroundings.incarnation(plan.owner)
+
+    # --- accept ----------------------------------------------------------------------------------------
+
+    def _open(self, now_ms: int) -> None:
+        self._accepted.clear()
+        self._enter("opening", self._timing.open_ms, now_ms)
+
+    def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        """Count who has accepted; a decide quorum is the decision."""
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if self.phase != "opening" or ballot_key(reply.ballot) != ballot_key(self._ballot):
+            return
+        if sender not in self._host.active.placement:
+            return
+        if reply.status == pb.FENCED:
+            self._back_off(now_ms)
+        elif reply.status == pb.FETCHING:
+            latest_ms = self._started_ms + self._timing.fetch_ms
+            self._give_up_ms = min(max(self._give_up_ms, now_ms + self._timing.open_ms), latest_ms)
+        elif reply.status == pb.HELD:
+            self._accepted.add(sender)
+            if len(self._accepted) >= self._host.active.ack_quorum:
+                self._host.decided(self._value)

@@ -1,0 +1,94 @@
+"""What a replica fetches from others: the open epoch's missing stretch, sealed epochs, producers' state.
+
+One range is fetched at a time and one read of it is outstanding: the asker sets the pace, so neither side queues.
+A source that does not answer, or does not have it, is left for the next one. Whatever comes is held against the
+digests of this node's log (`tail.check_run`) and, for a sealed epoch, against the decision about its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog_broker.core.ports import PartitionKey, Position, Timing
+from tidelog_proto import broker_pb2 as pb
+
+
+class Pull:
+    """One range on its way: of `epoch`, up to `end`, or as far as there is while `end` is None."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        epoch: int,
+        sources: Sequence[str],
+        timing: Timing,
+        *,
+        end: Position | None = None,
+        producers: bool = False,
+    ) -> None:
+        assert sources
+        self.epoch = epoch
+        self.end = end
+        self._key = key
+        self._sources = tuple(sources)
+        self._timing = timing
+        self._producers = producers
+        self._turn = 0
+        self._retry_ms: int | None = None
+        self._outstanding = False
+
+    @property
+    def source(self) -> str:
+        """Who is asked."""
+        return self._sources[self._turn % len(self._sources)]
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When to ask again, or somebody else; None while what has come is being written."""
+        return self._retry_ms
+
+    def ask(self, position: Position, now_ms: int) -> pb.Backfill:
+        """Return the request for what follows `position`, to be sent to `source`."""
+        self._outstanding = True
+        self._retry_ms = now_ms + self._timing.pull_ms
+        return pb.Backfill(
+            topic_id=self._key[0],
+            partition=self._key[1],
+            epoch=self.epoch,
+            from_offset=position.offset,
+            from_digest=position.digest,
+            end_offset=self.end.offset if self.end is not None else 0,
+            max_bytes=self._timing.pull_bytes,
+            producers=self._producers,
+        )
+
+    def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
+        """Whether a reply is the one that is waited for."""
+        return (
+            self._outstanding
+            and sender == self.source
+            and reply.epoch == self.epoch
+            and bool(reply.producers or reply.status != pb.HELD or not self._producers)
+            and (reply.status != pb.HELD or reply.base_offset == position.offset)
+        )
+
+    def answered(self) -> None:
+        """What was asked for is here and being written."""
+        self._outstanding = False
+        self._retry_ms = None
+
+    def turned_down(self, now_ms: int) -> None:
+        """The source cannot help now: ask the next one, soon."""
+        self._outstanding = False
+        self._turn += 1
+        round_done = self._turn % len(self._sources) == 0
+        self._retry_ms = now_ms + (self._timing.resend_ms if round_done else 0)
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether it is time to ask; a source that did not answer is given up for the next one."""
+        if self._retry_ms is None or now_ms < self._retry_ms:
+            return False
+        if self._outstanding:
+            self._turn += 1
+            self._outstanding = False
+        return True

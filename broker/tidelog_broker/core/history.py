@@ -1,0 +1,306 @@
+"""Fetching what this copy lacks, and serving what it has: catch-up, the fetch before an accept, and backfill.
+
+At most two ranges are on their way: one of the open epoch (the tail that a follower lacks, or what an OPEN_EPOCH
+asks to hold) and one of a sealed epoch. Sealed epochs are filled newest first, so that the readable stretch grows
+backwards without a hole; a copy counts only once it is whole and ends in the digest that was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidelog_broker.core.acceptor import Opening
+from tidelog_broker.core.catch_up import Pull
+from tidelog_broker.core.effects import AppendFill, FinishFill, ReadLog, RebuildProducers, SetAside
+from tidelog_broker.core.ports import Batch, Position
+from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_broker.core.tail import BrokenRunError, check_run
+from tidelog_proto import broker_pb2 as pb
+
+NO_END = Position(2**63, 0)
+
+
+class History:
+    """The log of one replica, towards the other replicas."""
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        *,
+        acknowledge: Callable[[int], None],
+        reopen: Callable[[Opening, int], None],
+        resume: Callable[[str, int, int], bool],
+    ) -> None:
+        """Callbacks: fetched batches are durable; an OPEN_EPOCH has its log; push to a node again from an offset."""
+        self._state = state
+        self._acknowledge = acknowledge
+        self._reopen = reopen
+        self._resume = resume
+        self._tail_pull: Pull | None = None
+        self._opening: Opening | None = None
+        self._fill_pull: Pull | None = None
+        self._fill_at = Position(0, 0)
+        self.incomplete: set[int] = set()
+        """Decided epochs of which this node has no whole copy."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        pulls = (self._tail_pull, self._fill_pull)
+        return min((pull.deadline_ms for pull in pulls if pull and pull.deadline_ms is not None), default=None)
+
+    @property
+    def is_fetching_tail(self) -> bool:
+        """Whether something of the open epoch is on its way."""
+        return self._tail_pull is not None
+
+    def forget_tail(self) -> None:
+        """Stop fetching the open epoch: it is promised to a higher ballot, or decided."""
+        self._tail_pull = None
+        self._opening = None
+
+    def tick(self, now_ms: int) -> None:
+        """Ask again, or somebody else."""
+        for pull in (self._tail_pull, self._fill_pull):
+            if pull is not None and pull.overdue(now_ms):
+                self._ask(pull, now_ms)
+
+    # --- the open epoch --------------------------------------------------------------------------------
+
+    def fetch_tail(self, now_ms: int) -> None:
+        """Fetch from the owner what this copy of the open epoch lacks."""
+        state = self._state
+        if self._tail_pull is None and not state.promised:
+            self._tail_pull = Pull(state.key, state.active.epoch, [state.active.owner], state.timing)
+            self._ask(self._tail_pull, now_ms)
+
+    def fetch_for(self, opening: Opening, end: Position, now_ms: int) -> None:
+        """Fetch what an OPEN_EPOCH needs from those who hold it."""
+        state = self._state
+        if self._opening is not None and self._opening.message.ballot == opening.message.ballot:
+            return
+        holders = [node for node in opening.message.holders if node != state.node_id]
+        if holders:
+            self._opening = opening
+            self._tail_pull = Pull(state.key, state.active.epoch, holders, state.timing, end=end)
+            self._ask(self._tail_pull, now_ms)
+
+    def _take_tail(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+        state, opening = self._state, self._opening
+        promised = state.fence.promised if state.fence is not None else None
+        if promised is not None and (opening is None or promised != opening.message.ballot):
+            self.forget_tail()  # promised to somebody else meanwhile: nothing more enters this log
+            return
+        state.note_commit(reply.commit_offset)
+        end = pull.end or NO_END
+        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        positions = check_run(
+            wanted, epoch=pull.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
+        )
+        if not wanted:
+            if pull.end is not None:
+                pull.turned_down(now_ms)
+            else:
+                self._tail_fetched(reply.source_end_offset, now_ms)
+            return
+        pull.answered()
+        source_end = reply.source_end_offset
+
+        def written(durable: Position, now_ms: int) -> None:
+            if self._tail_pull is not pull:
+                return
+            if opening is None:
+                self._acknowledge(now_ms)
+            if durable.offset < (pull.end.offset if pull.end is not None else source_end):
+                self._ask(pull, now_ms)
+            elif opening is not None:
+                self.forget_tail()
+                self._reopen(opening, now_ms)
+            else:
+                self._tail_fetched(source_end, now_ms)
+
+        state.append(state.batch_views(wanted), positions, written)
+
+    def _tail_fetched(self, source_end: int, now_ms: int) -> None:
+        """What the owner has written is here, or it pushes the rest."""
+        self.forget_tail()
+        self._state.doubt_ends = source_end
+        self._state.settle_doubt()
+        self._acknowledge(now_ms)
+
+    def pushed(self) -> None:
+        """The owner pushes again what continues the tail: no need to pull."""
+        if self._opening is None and not self._state.doubt:
+            self._tail_pull = None
+
+    # --- sealed epochs ---------------------------------------------------------------------------------
+
+    def fill(self, now_ms: int) -> None:
+        """Begin to fill the newest epoch that is not whole here, if this node is to hold the partition."""
+        state = self._state
+        wanted = [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
+        if self._fill_pull is not None or not wanted or not state.is_member:
+            return
+        epoch = max(wanted)
+        decision = state.decision(epoch)
+        sources = [node for node in state.holders_of(epoch) if node != state.node_id]
+        if not sources:
+            state.halt(f"epoch {epoch} is not whole here and nobody else holds it")
+            return
+        have = state.log.fill_position(epoch) or (state.start_of(epoch), 0)
+        self._fill_at = Position(*have)
+        self._fill_pull = Pull(
+            state.key, epoch, sources, state.timing, end=Position(decision.end_offset, decision.end_digest)
+        )
+        if self._fill_at.offset >= decision.end_offset:
+            self._filled(self._fill_pull)
+        else:
+            self._ask(self._fill_pull, now_ms)
+
+    def _take_fill(self, pull: Pull, batches: Sequence[Batch], now_ms: int) -> None:
+        state = self._state
+        end = pull.end
+        assert end is not None
+        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        if not wanted:
+            pull.turned_down(now_ms)
+            return
+        incarnation = wanted[0].header.owner_incarnation
+        positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=self._fill_at)
+        base, at = self._fill_at, positions[-1]
+        pull.answered()
+
+        def written(ok: bool, now_ms: int) -> None:
+            if self._fill_pull is not pull:
+                return
+            if not ok:
+                pull.turned_down(now_ms)
+                return
+            self._fill_at = at
+            if at.offset < end.offset:
+                self._ask(pull, now_ms)
+            else:
+                self._filled(pull)
+
+        state.write(
+            AppendFill(
+                pull.epoch,
+                state.start_of(pull.epoch),
+                base.offset,
+                at.offset,
+                state.batch_views(wanted),
+                end.offset,
+                end.digest,
+            ),
+            written,
+        )
+
+    def _filled(self, pull: Pull) -> None:
+        """The copy is as long as decided: it counts if it is also the same."""
+        state = self._state
+        pull.answered()
+
+        def finished(_ok: bool, now_ms: int) -> None:
+            self._fill_pull = None
+            self.incomplete.discard(pull.epoch)
+            self.fill(now_ms)
+
+        if self._fill_at == pull.end:
+            state.write(FinishFill(pull.epoch), finished)
+        else:
+            self._refill(pull, f"the copy of epoch {pull.epoch} ends in {self._fill_at}, decided was {pull.end}")
+
+    def _refill(self, pull: Pull, reason: str) -> None:
+        """Begin a sealed epoch anew, from nothing."""
+        pull.answered()
+
+        def set_aside(_ok: bool, now_ms: int) -> None:
+            self._fill_pull = None
+            self.fill(now_ms)
+
+        self._state.write(SetAside(pull.epoch, reason), set_aside)
+
+    # --- both ------------------------------------------------------------------------------------------
+
+    def _ask(self, pull: Pull, now_ms: int) -> None:
+        at = self._state.tail.queued if pull is self._tail_pull else self._fill_at
+        self._state.send(pull.source, pull.ask(at, now_ms))
+
+    def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+        """Take what was fetched, if it is what was asked for and continues what is here."""
+        tail_pull, fill_pull = self._tail_pull, self._fill_pull
+        try:
+            if tail_pull is not None and tail_pull.expects(sender, reply, self._state.tail.queued):
+                if reply.status != pb.HELD:
+                    tail_pull.turned_down(now_ms)
+                else:
+                    self._take_tail(tail_pull, reply, batches, now_ms)
+            elif fill_pull is not None and fill_pull.expects(sender, reply, self._fill_at):
+                if reply.status != pb.HELD:
+                    fill_pull.turned_down(now_ms)
+                else:
+                    self._take_fill(fill_pull, batches, now_ms)
+        except BrokenRunError:
+            # The source is wrong or this copy is.
+            if tail_pull is not None and reply.epoch == tail_pull.epoch:
+                tail_pull.turned_down(now_ms)
+            elif fill_pull is not None:
+                self._refill(fill_pull, f"what {sender} holds of epoch {fill_pull.epoch} does not continue this copy")
+
+    # --- serving ---------------------------------------------------------------------------------------
+
+    def on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
+        """Serve a stretch of the log, or the producers' state at the end of an epoch."""
+        state = self._state
+        status = self._may_serve(ask)
+        if status == pb.HELD and ask.producers:
+            state.emit(RebuildProducers(ask.epoch, ask.from_offset, sender))
+            return
+        end = state.tail.durable.offset
+        if status == pb.HELD and ask.epoch == state.tail.epoch and self._resume(sender, ask.from_offset, now_ms):
+            end = ask.from_offset  # what follows is on its way as appends
+        if status == pb.HELD and ask.epoch != state.tail.epoch:
+            end = state.decision(ask.epoch).end_offset
+        if status == pb.HELD and ask.from_offset < end:
+            limit = min(end, ask.end_offset or end)
+            bytes_max = min(ask.max_bytes, state.timing.pull_bytes)
+            state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
+            return
+        at = Position(ask.from_offset, ask.from_digest)
+        self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
+
+    def _may_serve(self, ask: pb.Backfill) -> pb.ReplicaStatus:
+        state = self._state
+        if state.halted is not None:
+            return pb.IN_LIMBO
+        if ask.epoch > state.active.epoch:
+            return pb.BEHIND
+        if ask.epoch in self.incomplete or (ask.epoch == state.tail.epoch and not state.is_member):
+            return pb.NOT_HELD
+        if ask.epoch < state.chain.genesis.epoch:
+            return pb.NOT_HELD
+        digest = state.position_of(ask.epoch, ask.from_offset)
+        if digest is None:
+            return pb.NOT_HELD
+        return pb.HELD if ask.producers or digest == ask.from_digest else pb.DIVERGED
+
+    def reply(
+        self, to: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, status: pb.ReplicaStatus
+    ) -> None:
+        """Send what was read."""
+        state = self._state
+        is_open = to.epoch == state.tail.epoch
+        # An owner has given out offsets that it has not written yet: who asks is not done before it has them, too.
+        sealed = not is_open and status == pb.HELD
+        source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
+        reply = pb.BackfillReply(
+            status=status,
+            base_offset=base.offset,
+            end_offset=end.offset,
+            previous_digest=base.digest,
+            end_digest=end.digest,
+            commit_offset=state.high_watermark if is_open else 0,
+            length=sum(map(len, batches)),
+            source_end_offset=source_end,
+        )
+        state.send(to.to, state.about(reply, to.epoch), batches)

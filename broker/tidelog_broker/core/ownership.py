@@ -1,0 +1,194 @@
+"""Being the owner of an epoch: becoming exact about producers, then replicating what is appended.
+
+A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
+epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells;
+otherwise another replica is asked. From then on `owner` gives out offsets and `Pushes` keeps the replicas up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidelog_broker.core.catch_up import Pull
+from tidelog_broker.core.effects import OwnerReady, RebuildProducers
+from tidelog_broker.core.owner import Candidate, Group, Owner
+from tidelog_broker.core.ports import Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.push import Follower, Pushes
+from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_proto import broker_pb2 as pb
+
+
+class Ownership:
+    """The owner's side of one replica."""
+
+    def __init__(self, state: ReplicaState, *, contested: Callable[[int], None]) -> None:
+        """`contested` is called when a replica says that it is promised to somebody else."""
+        self._state = state
+        self._contested = contested
+        self._pushes: Pushes | None = None
+        self._producers_pull: Pull | None = None
+        self.opening = False
+
+    @property
+    def followers(self) -> Sequence[Follower]:
+        """The other replicas as the owner sees them; none anywhere else."""
+        return list(self._pushes.followers.values()) if self._pushes is not None else []
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        state = self._state
+        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
+        if self._pushes is not None and state.may_acknowledge:
+            end, commit = state.tail.queued.offset, state.high_watermark
+            deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Ask for producers again; send the empty appends that are due."""
+        if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
+            self._ask_producers(now_ms)
+        self._heartbeats(now_ms)
+
+    def neighbours_changed(self, now_ms: int) -> None:
+        """Speak to everybody again: somebody may have come back."""
+        for follower in self.followers:
+            follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The epoch is decided."""
+        self._state.owner = self._pushes = self._producers_pull = None
+        self.opening = False
+
+    def begin(self) -> None:
+        """A decision names this incarnation: become exact about the end of the epoch before."""
+        self.opening = True
+        active = self._state.active
+        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
+
+    def rebuilt(
+        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+    ) -> None:
+        """Take what the log tells about producers, for this node or for another one."""
+        state = self._state
+        if effect.to:
+            reply = pb.BackfillReply(
+                status=pb.HELD if table is not None else pb.NOT_HELD,
+                base_offset=effect.offset,
+                producers=table.snapshot() if table is not None else b"",
+                append_timestamp_us=last_append_timestamp_us,
+            )
+            state.send(effect.to, state.about(reply, effect.epoch))
+        elif self.opening and (state.active.epoch, state.active.start_offset) == (effect.epoch + 1, effect.offset):
+            if table is not None:
+                self._open(table, last_append_timestamp_us, now_ms)
+                return
+            sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
+            if sources:
+                self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
+                self._ask_producers(now_ms)
+            else:
+                state.halt("the log here cannot tell what its producers have sent, and nobody else holds it")
+
+    def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
+        """Take another replica's answer about producers; False when the reply is about something else."""
+        pull = self._producers_pull
+        about_batches = reply.status == pb.HELD and reply.length > 0
+        if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
+            return False
+        if reply.status != pb.HELD:
+            pull.turned_down(now_ms)
+        else:
+            self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)
+        return True
+
+    def _ask_producers(self, now_ms: int) -> None:
+        assert self._producers_pull is not None
+        self._state.send(self._producers_pull.source, self._producers_pull.ask(self._start(), now_ms))
+
+    def _start(self) -> Position:
+        return Position(self._state.active.start_offset, 0)
+
+    def _open(self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int) -> None:
+        state = self._state
+        self.opening = False
+        self._producers_pull = None
+        state.owner = Owner(state.active, producers=table, last_append_timestamp_us=last_append_timestamp_us)
+        if len(state.active.placement) > 1:
+            self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
+        state.emit(OwnerReady())
+        self._heartbeats(now_ms)
+
+    # --- replicating -----------------------------------------------------------------------------------
+
+    def reserve(self, candidates: Sequence[Candidate], *, now_us: int, now_ms: int) -> Group:
+        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        state = self._state
+        assert state.owner is not None
+        group = state.owner.reserve(candidates, now_us=now_us)
+        if group.batches:
+            base = state.tail.queued
+            positions = [Position(header.end_offset, header.digest) for header in group.headers]
+            state.append(group.batches, positions, self._own_written)
+            if self._pushes is not None:
+                commit, log_start = state.high_watermark, state.log_start
+                state.emit(
+                    *self._pushes.add(
+                        base, positions[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
+                    )
+                )
+        return group
+
+    def _own_written(self, durable: Position, _now_ms: int) -> None:
+        if self._state.may_acknowledge:
+            self._acknowledged(self._state.node_id, durable.offset)
+
+    def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        """Count what a replica holds of this epoch of this incarnation; nothing else counts."""
+        state = self._state
+        if not state.is_current(sender, ack.epoch, now_ms) or not state.may_acknowledge or self._pushes is None:
+            return
+        if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
+            return
+        if ack.status == pb.FENCED:
+            self._contested(now_ms)
+        elif (
+            ack.status == pb.HELD
+            and ack.end_offset <= state.tail.queued.offset
+            and state.tail.digest_at(ack.end_offset, state.log) == ack.end_digest
+        ):
+            self._pushes.acknowledged(sender, ack.end_offset, now_ms)
+            self._acknowledged(sender, ack.end_offset)
+
+    def _acknowledged(self, node_id: str, end_offset: int) -> None:
+        assert self._state.owner is not None
+        self._state.raise_watermark(self._state.owner.acknowledge(node_id, end_offset))
+
+    def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+        """Push to a replica again, if what it lacks is still in memory."""
+        if self._pushes is None or not self._state.may_acknowledge:
+            return False
+        state = self._state
+        sends = self._pushes.resume(
+            node_id, from_offset, commit=state.high_watermark, log_start=state.log_start, now_ms=now_ms
+        )
+        state.emit(*(sends or ()))
+        return bool(sends)
+
+    def _heartbeats(self, now_ms: int) -> None:
+        state = self._state
+        if self._pushes is not None and state.may_acknowledge:
+            state.emit(
+                *self._pushes.heartbeats(
+                    state.tail.queued,
+                    commit=state.high_watermark,
+                    log_start=state.log_start,
+                    alive=self._living(),
+                    now_ms=now_ms,
+                )
+            )
+
+    def _living(self) -> list[str]:
+        return [node for node in self._state.active.placement if self._state.surroundings.alive(node)]

@@ -1,0 +1,123 @@
+"""What the replication core is given: time bounds, a view of the local log, hints about the other nodes.
+
+Nothing here does anything; the shell and the simulated world each bring their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import BatchHeader
+
+PartitionKey = tuple[bytes, int]
+"""Topic id and partition number."""
+
+
+class Position(NamedTuple):
+    """A place in an epoch's log: an offset, and the running digest of everything in the epoch before it."""
+
+    offset: int
+    digest: int
+
+
+class Batch(NamedTuple):
+    """A received batch whose header and body CRC have been verified."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where an epoch should live. `owner` is one of `placement`."""
+
+    owner: str
+    placement: tuple[str, ...]
+    ack_quorum: int
+    flush: pb.Flush = pb.ALWAYS
+
+    def __post_init__(self) -> None:
+        assert self.owner in self.placement
+        assert 1 <= self.ack_quorum <= len(self.placement)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things take before the core tries again, in milliseconds, and how much it holds, in bytes."""
+
+    heartbeat_ms: int = 50
+    """A commit that no append carries is told by an empty one after this time."""
+    resend_ms: int = 100
+    """A message without an answer is sent again."""
+    pre_vote_ms: int = 250
+    seal_ms: int = 400
+    open_ms: int = 1000
+    fetch_ms: int = 10_000
+    """How long OPEN_EPOCH may wait for a replica that fetches what it lacks."""
+    rank_delay_ms: int = 60
+    """A candidate lets each candidate before it go first for this time."""
+    heard_ms: int = 120
+    """Who has heard the owner within this time does not miss it, whatever gossip says."""
+    back_off_ms: int = 40
+    back_off_ms_max: int = 5000
+    pull_ms: int = 1000
+    """A BACKFILL without an answer is asked for again, at another node if there is one."""
+    ask_ms: int = 50
+    """A peer is asked for the same chain at most this often."""
+    pull_bytes: int = 1024 * 1024
+    window_bytes: int = 8 * 1024 * 1024
+    """What the owner keeps in memory for replicas that have not acknowledged it; who falls behind pulls."""
+
+
+class LogView(Protocol):
+    """What the log of this partition holds on this node now, as far as it is written. Cheap and synchronous."""
+
+    def limbo(self) -> str | None:
+        """Why the log is damaged; None when it is not."""
+        ...
+
+    def newest_epoch(self) -> int | None:
+        """The newest epoch with anything here."""
+        ...
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """End offset and digest of the copy of an epoch; None when there is none."""
+        ...
+
+    def digest_at(self, epoch: int, offset: int) -> int | None:
+        """The running digest at a batch boundary; None when that is none, or not here."""
+        ...
+
+    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+        """How far a partial fill of a sealed epoch reaches; None without one."""
+        ...
+
+    def log_start(self) -> int:
+        """Retention has deleted what lies before this offset."""
+        ...
+
+
+class Surroundings(Protocol):
+    """What gossip and `__meta` say. These are hints: no promise and no decision depends on their being right."""
+
+    def alive(self, node_id: str) -> bool:
+        """Whether a node seems to be alive."""
+        ...
+
+    def incarnation(self, node_id: str) -> int:
+        """The newest boot incarnation that is known of a node; 0 for an unknown one."""
+        ...
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        """Where the epoch after `active` should live if this node takes over."""
+        ...
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        """How many living candidates stand before this node."""
+        ...
+
+    def random_ms(self, below_ms: int) -> int:
+        """A random number, 0 <= n < below_ms."""
+        ...

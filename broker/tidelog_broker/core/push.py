@@ -1,0 +1,188 @@
+"""The owner's pushing side: the newest groups, kept for replicas that keep up, and how far each one is.
+
+Every group goes to all replicas at once; the fastest quorum completes it. What a replica has not acknowledged
+stays in memory up to a bound for the whole partition, whatever the replica does. A replica behind that window
+is no longer pushed to: it learns from the next empty append that something is missing and pulls from the log in
+large reads until it meets the window again. So a slow replica costs the owner no memory and the others nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog_broker.core.effects import Send
+from tidelog_broker.core.ports import PartitionKey, Position, Timing
+from tidelog_proto import broker_pb2 as pb
+
+_EWMA_WEIGHT = 0.2
+
+
+class Sent(NamedTuple):
+    """A group as it is sent: where it begins and ends, and its batches."""
+
+    base: Position
+    end: Position
+    batches: Sequence[memoryview]
+    size_bytes: int
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class Follower:
+    """One replica as the owner sees it."""
+
+    node_id: str
+    held_offset: int
+    """Its durable end, as it said last."""
+    streaming: bool = True
+    answered: bool = False
+    """Whether it has acknowledged anything in this epoch."""
+    told_commit: int = -1
+    next_heartbeat_ms: int = 0
+    last_heard_ms: int = 0
+    latency_ms: float = 0.0
+    """EWMA from a group's sending to its acknowledgement."""
+
+
+@dataclass(slots=True)
+class Pushes:
+    """All replicas of the active epoch but the owner's own."""
+
+    key: PartitionKey
+    descriptor: pb.EpochDescriptor
+    timing: Timing
+    followers: dict[str, Follower] = field(default_factory=dict)
+    recent_bytes: int = 0
+    _recent: deque[Sent] = field(default_factory=deque)
+
+    @classmethod
+    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> Pushes:
+        """Begin an epoch: every replica is told of it by an empty append."""
+        others = [node for node in descriptor.placement if node != descriptor.owner]
+        start = descriptor.start_offset
+        followers = {node: Follower(node, start, next_heartbeat_ms=now_ms, last_heard_ms=now_ms) for node in others}
+        return cls(key, descriptor, timing, followers)
+
+    def add(
+        self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
+    ) -> list[Send]:
+        """Keep a new group and send it to all who keep up."""
+        if not self.followers:
+            return []
+        sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
+        self._recent.append(sent)
+        self.recent_bytes += sent.size_bytes
+        self._trim()
+        message = self._message(sent, commit=commit, log_start=log_start)
+        sends: list[Send] = []
+        for follower in self.followers.values():
+            if follower.streaming:
+                sends.append(Send(follower.node_id, message, batches))
+                self._told(follower, commit, now_ms)
+        return sends
+
+    def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
+        """Note what a replica holds durably."""
+        follower = self.followers.get(node_id)
+        if follower is None:
+            return
+        follower.answered = True
+        follower.last_heard_ms = now_ms
+        follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms + self.timing.heartbeat_ms)
+        if end_offset <= follower.held_offset:
+            return
+        follower.held_offset = end_offset
+        for sent in self._recent:
+            if sent.end.offset >= end_offset:
+                if sent.end.offset == end_offset:
+                    follower.latency_ms += _EWMA_WEIGHT * (now_ms - sent.sent_ms - follower.latency_ms)
+                break
+        self._trim()
+
+    def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
+        """Push to a replica again from where it is; None when that lies before what is kept."""
+        follower = self.followers.get(node_id)
+        if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
+            return None
+        follower.streaming = True
+        sends = [
+            Send(node_id, self._message(sent, commit=commit, log_start=log_start), sent.batches)
+            for sent in self._recent
+            if sent.end.offset > from_offset
+        ]
+        self._told(follower, commit, now_ms)
+        return sends
+
+    def heartbeats(
+        self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
+    ) -> list[Send]:
+        """Return the empty appends that are due: for who has not been told the commit, or does not answer."""
+        living = set(alive)
+        sends: list[Send] = []
+        for follower in self.followers.values():
+            if follower.node_id not in living or not self._needs(follower, end.offset, commit):
+                continue
+            if now_ms < follower.next_heartbeat_ms:
+                continue
+            beat = Sent(end, end, (), 0, now_ms)
+            sends.append(Send(follower.node_id, self._message(beat, commit=commit, log_start=log_start)))
+            self._told(follower, commit, now_ms)
+        return sends
+
+    def deadline_ms(self, end_offset: int, *, commit: int, alive: Iterable[str]) -> int | None:
+        """When the next empty append is due; None when nobody needs one."""
+        living = set(alive)
+        return min(
+            (
+                follower.next_heartbeat_ms
+                for follower in self.followers.values()
+                if follower.node_id in living and self._needs(follower, end_offset, commit)
+            ),
+            default=None,
+        )
+
+    @staticmethod
+    def _needs(follower: Follower, end_offset: int, commit: int) -> bool:
+        return not follower.answered or follower.held_offset < end_offset or follower.told_commit < commit
+
+    def _told(self, follower: Follower, commit: int, now_ms: int) -> None:
+        follower.told_commit = max(follower.told_commit, commit)
+        # Who keeps up hears the commit soon; who is silent is reminded at leisure.
+        wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
+        silent_ms = now_ms - follower.last_heard_ms
+        follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
+
+    def _message(self, sent: Sent, *, commit: int, log_start: int) -> pb.AppendBatch:
+        return pb.AppendBatch(
+            topic_id=self.key[0],
+            partition=self.key[1],
+            epoch=self.descriptor.epoch,
+            owner=self.descriptor.owner,
+            owner_incarnation=self.descriptor.owner_incarnation,
+            base_offset=sent.base.offset,
+            end_offset=sent.end.offset,
+            previous_digest=sent.base.digest,
+            end_digest=sent.end.digest,
+            commit_offset=commit,
+            log_start_offset=log_start,
+            length=sent.size_bytes,
+        )
+
+    def _trim(self) -> None:
+        """Drop what all hold; past the window, drop the oldest and stop pushing to who has not acknowledged it."""
+        everyone_streams = all(follower.streaming for follower in self.followers.values())
+        held_by_all = min(follower.held_offset for follower in self.followers.values())
+        while self._recent and (
+            self.recent_bytes > self.timing.window_bytes
+            or (everyone_streams and self._recent[0].end.offset <= held_by_all)
+        ):
+            if len(self._recent) == 1 and self._recent[0].end.offset > held_by_all:
+                break  # the newest group is on its way to everybody, however large it is
+            sent = self._recent.popleft()
+            self.recent_bytes -= sent.size_bytes
+            for follower in self.followers.values():
+                if follower.held_offset < sent.end.offset:
+                    follower.streaming = False

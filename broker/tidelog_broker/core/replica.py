@@ -1,0 +1,477 @@
+"""A replica: one partition on one node, with everything it may be: follower, acceptor, candidate, owner.
+
+Theory of operation. A partition's log is a chain of epochs. The open epoch has one owner; its other replicas are
+followers that take nothing but the next contiguous append of that owner, so every copy is a prefix of one log. When
+the owner is missing, `Candidate` has the epoch's own replicas decide its end and its successor; whoever learns the
+decision journals it, cuts what it has past the end, and enters the next epoch. Messages about another epoch than
+the active one are never interpreted: they only make the two chains meet (`ReplicaState.is_current`).
+
+    role        is                                   leaves by
+    outsider    not in the active placement          a decision that names it
+    follower    in the placement, not its owner      a decision
+    opening     named owner, not yet exact           producers' state at the epoch's start is here
+    owner       gives out offsets                    roll-over, a promise, a decision
+
+Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
+it provides. Invariants are asserted at the end of every public step (`_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from google.protobuf.message import DecodeError
+
+from tidelog_broker.core.acceptor import Acceptor, Opening
+from tidelog_broker.core.candidate import Candidate
+from tidelog_broker.core.chain import ChainError, EpochChain
+from tidelog_broker.core.effects import (
+    Effect,
+    EpochDecided,
+    EpochFenced,
+    PeerMessage,
+    ReadLog,
+    RebuildProducers,
+    SetAside,
+    Truncate,
+    WriteChain,
+    WriteFences,
+)
+from tidelog_broker.core.fence import Fence
+from tidelog_broker.core.history import History
+from tidelog_broker.core.owner import Candidate as PublishCandidate
+from tidelog_broker.core.owner import Group
+from tidelog_broker.core.ownership import Ownership
+from tidelog_broker.core.ports import Batch, LogView, PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.push import Follower
+from tidelog_broker.core.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.tail import BrokenRunError, Tail, check_run
+from tidelog_proto import broker_pb2 as pb
+
+Role = Literal["outsider", "follower", "opening", "owner"]
+
+STALLED_MS = 300
+"""A takeover that was begun and has not ended for so long may be tried by others."""
+
+
+class Replica(ReplicaState):
+    """See the module. `fence` is what the journal holds of the active epoch; `doubt` see `replica_state.Doubt`."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        *,
+        node_id: str,
+        incarnation: int,
+        chain: EpochChain,
+        fence: pb.FenceEntry | None,
+        log: LogView,
+        surroundings: Surroundings,
+        now_ms: int,
+        timing: Timing | None = None,
+        doubt: Doubt = "",
+    ) -> None:
+        super().__init__(
+            key,
+            node_id=node_id,
+            incarnation=incarnation,
+            chain=chain,
+            log=log,
+            surroundings=surroundings,
+            timing=timing or Timing(),
+            doubt=doubt,
+        )
+        self.candidate = Candidate(self, surroundings, self.timing)
+        self.ownership = Ownership(self, contested=self._contested)
+        self.history = History(self, acknowledge=self._acknowledge, reopen=self._reopen, resume=self.ownership.resume)
+        self._acceptor = Acceptor(
+            self, misses_owner=self.misses_owner, on_promise=self._stop_appending, fetch=self.history.fetch_for
+        )
+        self._rolling_over = False
+        self._heard_ms: int | None = None
+        self._promised_ms: int | None = None
+        self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
+            pb.ReplicationAck: self.ownership.on_ack,
+            pb.PreVote: self._acceptor.on_pre_vote,
+            pb.PreVoteReply: self._for_candidate(self.candidate.on_pre_vote_reply),
+            pb.Seal: self._acceptor.on_seal,
+            pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
+            pb.OpenEpoch: self._acceptor.on_open,
+            pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
+            pb.MetadataUpdate: self._on_update,
+            pb.EpochStatus: self._on_status,
+            pb.Backfill: self.history.on_backfill,
+        }
+        self._load(fence, now_ms)
+        self._settle(now_ms)
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
+        """Take up what a stop left: finish what a decision asks for, fence what has been entered."""
+        active, newest = self.active, self.log.newest_epoch()
+        limbo = self.log.limbo()
+        if limbo is not None:
+            self.halt(limbo, for_good=True)
+        self.log_start = self.log.log_start()
+        if newest is not None and newest > active.epoch:
+            reason = f"the log holds epoch {newest}, the chain ends at {active.epoch}: the journal is not this log's"
+            self.halt(reason, for_good=True)
+        end = self.log.epoch_end(active.epoch)
+        if end is not None:
+            self.tail = Tail(active.epoch, active.start_offset, Position(*end))
+        self.high_watermark = active.start_offset
+        for epoch in range(self.chain.genesis.epoch, active.epoch):
+            self._load_decided(epoch, is_newest=epoch == newest)
+        if self.is_member:
+            self.fence = Fence(self.key, active, stored)
+            self._promised_ms = now_ms
+            if stored is None or not stored.HasField("descriptor"):
+                entries = [self.fence.opened()]
+                if active.epoch > self.chain.genesis.epoch:
+                    entries.append(Fence(self.key, pb.EpochDescriptor(epoch=active.epoch - 1)).dropped())
+                self.write(WriteFences(entries))
+        self.history.fill(now_ms)
+
+    def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
+        decision, start = self.decision(epoch), self.start_of(epoch)
+        if decision.end_offset <= max(start, self.log_start):
+            return
+        end = self.log.epoch_end(epoch)
+        if end is None or end[0] < decision.end_offset:
+            self.history.incomplete.add(epoch)
+        elif self.log.digest_at(epoch, decision.end_offset) != decision.end_digest:
+            self.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
+            self.history.incomplete.add(epoch)
+        elif end[0] > decision.end_offset:
+            assert is_newest, "only the newest epoch of a log can be longer than decided"
+            self.write(Truncate(epoch, decision.end_offset))
+
+    # --- what is known ---------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this node is to the active epoch; see the module."""
+        if self.owner is not None:
+            return "owner"
+        if self.ownership.opening:
+            return "opening"
+        return "follower" if self.is_member else "outsider"
+
+    @property
+    def retiring(self) -> bool:
+        """Whether this incarnation owns the active epoch and appends nothing more to it."""
+        return self._rolling_over
+
+    @property
+    def can_append(self) -> bool:
+        """Whether `reserve` may be called."""
+        return self.owner is not None and not self._rolling_over and not self.promised and self.halted is None
+
+    @property
+    def followers(self) -> Sequence[Follower]:
+        """The other replicas as the owner sees them; none anywhere else."""
+        return self.ownership.followers
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is to be called; None: not before something else happens."""
+        deadlines = (
+            self.candidate.deadline_ms,
+            self.history.deadline_ms,
+            self.ownership.deadline_ms(),
+            self._reconsider_ms(),
+        )
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+
+    def take_effects(self) -> list[Effect]:
+        """Return what is to be done, in order, once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def misses_owner(self, now_ms: int) -> bool:
+        """Whether the owner seems to be gone: a reason to try a takeover, never a permission to do one."""
+        active = self.active
+        if not self.is_member or self.halted is not None:
+            return False
+        if self.promised:
+            return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
+        if self._rolling_over:
+            return True
+        if active.owner == self.node_id:
+            restarted = active.owner_incarnation != self.incarnation
+            return restarted and (len(active.placement) > 1 or self.candidate.eager)
+        if self._heard_ms is not None and now_ms < self._heard_ms + self.timing.heard_ms:
+            return False
+        alive = self.surroundings.alive(active.owner)
+        return not alive or self.surroundings.incarnation(active.owner) > active.owner_incarnation
+
+    def _reconsider_ms(self) -> int | None:
+        """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
+        if not self.is_member or self.halted is not None or self.candidate.phase != "idle":
+            return None
+        if self.promised:
+            return (self._promised_ms or 0) + STALLED_MS
+        if self._heard_ms is not None and not self.surroundings.alive(self.active.owner):
+            return self._heard_ms + self.timing.heard_ms
+        return None
+
+    # --- inputs ----------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> None:
+        """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain."""
+        try:
+            if isinstance(message, pb.AppendBatch):
+                self._on_append(sender, message, batches, now_ms)
+            elif isinstance(message, pb.BackfillReply):
+                self._on_backfill_reply(sender, message, batches, now_ms)
+            else:
+                self._handlers[type(message)](sender, message, now_ms)
+        except (DecodeError, BrokenRunError):
+            pass  # the peer is wrong; nothing of the message has been taken
+        self._settle(now_ms)
+
+    def wrote(self, now_ms: int, *, ok: bool = True) -> None:
+        """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
+        self._writes.popleft()(ok, now_ms)
+        self._settle(now_ms)
+
+    def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
+        """Answer a `ReadLog` with whole batches between two positions; none: it is not held any more."""
+        status = pb.HELD if batches else pb.NOT_HELD
+        self.history.reply(effect, batches, base, end, status)
+        self._settle(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what time asks for; too early or too late is fine."""
+        self.candidate.consider(now_ms)
+        self.candidate.tick(now_ms)
+        self.history.tick(now_ms)
+        self.ownership.tick(now_ms)
+        self._settle(now_ms)
+
+    def neighbours_changed(self, now_ms: int) -> None:
+        """Look again at who is alive."""
+        self.ownership.neighbours_changed(now_ms)
+        self.tick(now_ms)
+
+    def want_owner(self, now_ms: int) -> None:
+        """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
+        if self.owner is None and not self.ownership.opening:
+            self.candidate.eager = True
+            self.tick(now_ms)
+
+    # --- the owner -------------------------------------------------------------------------------------
+
+    def reserve(self, candidates: Sequence[PublishCandidate], *, now_us: int, now_ms: int) -> Group:
+        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        assert self.can_append
+        group = self.ownership.reserve(candidates, now_us=now_us, now_ms=now_ms)
+        self._settle(now_ms)
+        return group
+
+    def roll_over(self, plan: Plan, now_ms: int) -> None:
+        """End the epoch by plan: propose its end and what follows in one round. Does nothing where that is too late."""
+        if self.can_append:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+            self.candidate.roll_over(plan, self.tail.queued, now_ms)
+        self._settle(now_ms)
+
+    def _contested(self, now_ms: int) -> None:
+        """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
+        if not self._rolling_over and not self.promised:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+            self._promised_ms = now_ms
+            self.candidate.consider(now_ms)
+
+    # --- the follower ----------------------------------------------------------------------------------
+
+    def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> None:
+        if not self.is_current(sender, append.epoch, now_ms):
+            return
+        active = self.active
+        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation) or self.fence is None:
+            return
+        if self.promised or self.halted is not None:
+            self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
+            return
+        self._heard_ms = now_ms
+        self.log_start = max(self.log_start, append.log_start_offset)
+        self.note_commit(append.commit_offset)
+        held = self.tail.queued
+        if append.base_offset > held.offset or (self.doubt and self.doubt_ends is None):
+            self.history.fetch_tail(now_ms)
+        elif self._agrees(append):
+            fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
+            if not fresh:
+                self._acknowledge(now_ms)
+                return
+            positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
+            self.history.pushed()
+            self.append(self.batch_views(fresh), positions, lambda _, now_ms: self._acknowledge(now_ms))
+        else:
+            self.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
+            self._send_ack(pb.DIVERGED)
+
+    def _agrees(self, append: pb.AppendBatch) -> bool:
+        """Whether what an append repeats or continues is what is held here."""
+        if append.base_offset >= self.log_start and self.tail.digest_at(append.base_offset, self.log) != (
+            append.previous_digest
+        ):
+            return False
+        if append.end_offset > self.tail.queued.offset or append.end_offset < self.log_start:
+            return True
+        return self.tail.digest_at(append.end_offset, self.log) == append.end_digest
+
+    def _acknowledge(self, now_ms: int) -> None:
+        """Tell the owner how far this copy is durable; after a promise no acknowledgement ever leaves."""
+        del now_ms
+        if not self.promised and self.halted is None and not self.doubt and self.active.owner != self.node_id:
+            self._send_ack(pb.HELD)
+
+    def _send_ack(self, status: pb.ReplicaStatus) -> None:
+        durable = self.tail.durable
+        ack = pb.ReplicationAck(
+            owner_incarnation=self.active.owner_incarnation,
+            end_offset=durable.offset,
+            end_digest=durable.digest,
+            status=status,
+        )
+        self.send(self.active.owner, self.about(ack, self.active.epoch))
+
+    def _stop_appending(self, now_ms: int) -> None:
+        """A promise was made: what is queued stands, nothing is added but for an accept."""
+        self._promised_ms = now_ms
+        self.history.forget_tail()
+        if self.owner is not None and not self._rolling_over:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+
+    def no_space(self, tail: Tail) -> None:
+        """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
+        assert self.owner is None or tail is not self.tail, "an owner makes sure of space before it gives out offsets"
+        super().no_space(tail)
+        self.history.forget_tail()
+        if tail is not self.tail and tail.durable.offset < self.decision(tail.epoch).end_offset:
+            self.history.incomplete.add(tail.epoch)
+
+    # --- the chain -------------------------------------------------------------------------------------
+
+    def decided(self, decision: bytes) -> None:
+        """A quorum has accepted what this node proposed."""
+        old, first_epoch = self.active, self.active.epoch
+        self._learn(first_epoch, [decision])
+        for node in dict.fromkeys([*old.placement, *self.active.placement]):
+            self.tell_chain(node, first_epoch)
+
+    def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
+        if update.first_epoch > self.active.epoch:
+            self.ask_chain(sender, now_ms)
+            return
+        self._learn(update.first_epoch, update.decisions)
+        if len(update.decisions) > 1:
+            self.ask_chain(sender, now_ms)
+
+    def _on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
+        if self.is_current(sender, status.epoch, now_ms) and status.previous_hash != self.chain.previous_hash:
+            self.halt(f"{sender} knows another past of epoch {status.epoch}: the chains fork", for_good=True)
+
+    def _learn(self, first_epoch: int, decisions: Sequence[bytes]) -> None:
+        """Take decisions that continue the chain; the same ones again are fine, others under their numbers are not."""
+        for epoch, decision in enumerate(decisions if not self.halted_for_good else (), first_epoch):
+            if epoch < self.active.epoch:
+                if self.chain.decisions[epoch - self.chain.genesis.epoch] != decision:
+                    self.halt(f"two decisions about epoch {epoch}: the chains fork", for_good=True)
+                    return
+                continue
+            old = self.active
+            try:
+                value = self.chain.extend(decision)
+            except ChainError as error:
+                self.halt(f"a decision does not continue the chain: {error}", for_good=True)
+                return
+            self._advance(old, value, decision)
+
+    def _advance(self, old: pb.EpochDescriptor, value: pb.EpochDecision, decision: bytes) -> None:
+        """Leave an epoch: journal its decision, cut or complete the copy, then enter the next, in this order."""
+        self.write(WriteChain([pb.ChainEntry(topic_id=self.key[0], partition=self.key[1], decision=decision)]))
+        end, held = Position(value.end_offset, value.end_digest), self.tail.queued
+        whole = end.offset == old.start_offset or (
+            held.offset >= end.offset and self.tail.digest_at(end.offset, self.log) == end.digest
+        )
+        if not whole and (held.offset >= end.offset or self.halted is not None):
+            self.write(SetAside(old.epoch, f"epoch {old.epoch} here is not what was decided"))
+        elif held.offset > end.offset:
+            self.write(Truncate(old.epoch, end.offset))
+        if not whole:
+            self.history.incomplete.add(old.epoch)
+        left = self.fence
+        self.tail = Tail(value.next.epoch, end.offset, Position(end.offset, 0))
+        self.fence = Fence(self.key, value.next) if self.is_member else None
+        entries = [fence.opened() for fence in (self.fence,) if fence] + [fence.dropped() for fence in (left,) if fence]
+        self.write(WriteFences(entries), lambda _, now_ms: self.history.fill(now_ms))
+        self._enter(old, end)
+
+    def _enter(self, old: pb.EpochDescriptor, end: Position) -> None:
+        self.ownership.leave()
+        self._rolling_over = False
+        self._heard_ms = self._promised_ms = None
+        self.doubt, self.doubt_ends = "", None
+        self.halted = None
+        self.history.forget_tail()
+        self.candidate.reset()
+        self._commit_known = 0
+        self.emit(EpochDecided(old.epoch, end.offset, self.active.owner))
+        self.raise_watermark(end.offset)
+        if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
+            self.ownership.begin()
+
+    # --- becoming the owner ----------------------------------------------------------------------------
+
+    def producers_rebuilt(
+        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+    ) -> None:
+        """Take the producers' state at an epoch's end; None when the log here cannot tell it."""
+        self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms)
+        self._settle(now_ms)
+
+    def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+        if not self.ownership.take_producers(sender, reply, now_ms):
+            self.history.on_reply(sender, reply, batches, now_ms)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _reopen(self, opening: Opening, now_ms: int) -> None:
+        self._acceptor.on_open(opening.sender, opening.message, now_ms)
+
+    def _for_candidate(self, handle: Callable[[str, Any, int], None]) -> Callable[[str, Any, int], None]:
+        def on_reply(sender: str, reply: Any, now_ms: int) -> None:
+            if self.is_current(sender, reply.epoch, now_ms):
+                handle(sender, reply, now_ms)
+
+        return on_reply
+
+    def _settle(self, now_ms: int) -> None:
+        """Receive what this node has sent to itself, then see that everything is as it must be."""
+        while self._to_self:
+            message = self._to_self.popleft()
+            if isinstance(message, pb.BackfillReply):
+                self._on_backfill_reply(self.node_id, message, (), now_ms)
+            else:
+                self._handlers[type(message)](self.node_id, message, now_ms)
+        self._check()
+
+    def _check(self) -> None:
+        tail = self.tail
+        assert tail.epoch == self.active.epoch, "the tail is the active epoch's"
+        assert self.chain.genesis.epoch + len(self.chain.decisions) == self.active.epoch, "the chain is dense"
+        assert tail.durable.offset <= tail.queued.offset
+        assert self.high_watermark <= max(tail.queued.offset, self.active.start_offset)
+        assert (self.fence is not None) == self.is_member
+        if self.owner is not None:
+            assert (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation)
+            assert self.owner.next_offset == tail.queued.offset

@@ -1,0 +1,277 @@
+"""Replicas of one partition on an ideal network with ideal disks: publish, take over, catch up, roll over."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import (
+    Append,
+    AppendFill,
+    Effect,
+    EpochDecided,
+    FinishFill,
+    ReadLog,
+    RebuildProducers,
+    Send,
+    SetAside,
+    Truncate,
+    WriteChain,
+    WriteFences,
+)
+from tidelog_broker.core.owner import Candidate
+from tidelog_broker.core.ports import Batch, Plan, Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.header import BatchHeader, unpack_header
+
+KEY = (bytes(16), 0)
+NODES = ("a", "b", "c")
+
+
+def batch(text: str) -> Candidate:
+    columns = pa.record_batch({"value": pa.array([text.encode()], pa.binary())})
+    data = memoryview(bytearray(encode_batch(columns, now_us=5).to_bytes()))
+    return Candidate(unpack_header(data), data)
+
+
+@dataclass
+class Log:
+    """Epochs as lists of headers and bytes: what a disk would hold."""
+
+    epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
+    fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+
+    def limbo(self) -> str | None:
+        return None
+
+    def newest_epoch(self) -> int | None:
+        return max(self.epochs, default=None)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        held = self.epochs.get(epoch)
+        return (held[-1][0].end_offset, held[-1][0].digest) if held else None
+
+    def digest_at(self, epoch: int, offset: int) -> int | None:
+        return next((h.digest for h, _ in self.epochs.get(epoch, []) if h.end_offset == offset), None)
+
+    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+        held = self.fills.get(epoch) or self.epochs.get(epoch)
+        return (held[-1][0].end_offset, held[-1][0].digest) if held else None
+
+    def log_start(self) -> int:
+        return 0
+
+    def do(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self.epochs.setdefault(effect.epoch, []).extend((unpack_header(b), b) for b in effect.batches)
+            case Truncate():
+                kept = [item for item in self.epochs[effect.epoch] if item[0].end_offset <= effect.end_offset]
+                self.epochs[effect.epoch] = kept
+            case AppendFill():
+                fill = self.fills.setdefault(effect.epoch, list(self.epochs.get(effect.epoch, [])))
+                fill.extend((unpack_header(b), b) for b in effect.batches)
+            case FinishFill():
+                self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
+            case SetAside():
+                self.epochs.pop(effect.epoch, None)
+                self.fills.pop(effect.epoch, None)
+            case _:
+                pass
+
+    def content(self) -> list[bytes]:
+        return [bytes(data) for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
+
+
+class Stage:
+    """Nodes that carry out each other's effects at once, except for those that are down."""
+
+    def __init__(self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2) -> None:
+        self.now_ms = 1000
+        self.down: set[str] = set()
+        self.quorum = quorum
+        self.logs = {node: Log() for node in nodes}
+        self.incarnations = dict.fromkeys(nodes, 1)
+        self.news: dict[str, list[Effect]] = {node: [] for node in nodes}
+        self.messages: deque[tuple[str, Send]] = deque()
+        self.genesis = pb.EpochDescriptor(placement=nodes, ack_quorum=quorum)
+        self.replicas = {node: self.replica(node) for node in nodes}
+        self.later(2000)
+
+    def replica(self, node: str) -> Replica:
+        return Replica(
+            KEY,
+            node_id=node,
+            incarnation=self.incarnations[node],
+            chain=EpochChain(self.genesis),
+            fence=None,
+            log=self.logs[node],
+            surroundings=self,
+            now_ms=self.now_ms,
+        )
+
+    def alive(self, node_id: str) -> bool:
+        return node_id in self.logs and node_id not in self.down
+
+    def incarnation(self, node_id: str) -> int:
+        return self.incarnations.get(node_id, 0)
+
+    def plan(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> Plan:
+        del key
+        owner = next(node for node in active.placement if self.alive(node))
+        return Plan(owner, tuple(active.placement), self.quorum)
+
+    def rank(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> int:
+        del key
+        return sum(1 for node in active.placement if self.alive(node)) and 0
+
+    def random_ms(self, below_ms: int) -> int:
+        return below_ms // 2
+
+    def later(self, ms: int) -> None:
+        """Let time go on in steps, everything that is due happening at each."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms += 10
+            for node, replica in self.replicas.items():
+                if node not in self.down:
+                    replica.tick(self.now_ms)
+            self.run()
+
+    def run(self) -> None:
+        while True:
+            for node in self.replicas:
+                self.carry_out(node)
+            if not self.messages:
+                return
+            while self.messages:
+                sender, send = self.messages.popleft()
+                if send.to in self.replicas and not {send.to, sender} & self.down:
+                    batches = [Batch(unpack_header(data), data) for data in send.batches]
+                    self.replicas[send.to].receive(sender, send.message, batches, self.now_ms)
+
+    def carry_out(self, node: str) -> None:
+        replica, log = self.replicas[node], self.logs[node]
+        while effects := replica.take_effects():
+            for effect in effects:
+                match effect:
+                    case Send():
+                        self.messages.append((node, effect))
+                    case ReadLog():
+                        held = [
+                            (h, d)
+                            for h, d in log.epochs.get(effect.epoch, [])
+                            if effect.from_offset <= h.base_offset and h.end_offset <= effect.end_offset
+                        ]
+                        base = Position(effect.from_offset, replica.position_of(effect.epoch, effect.from_offset) or 0)
+                        end = Position(held[-1][0].end_offset, held[-1][0].digest) if held else base
+                        replica.read(effect, [d for _, d in held], base, end, self.now_ms)
+                    case RebuildProducers():
+                        table = ProducerTable()
+                        for header in (h for epoch in sorted(log.epochs) for h, _ in log.epochs[epoch]):
+                            table.apply(header)
+                        whole = not replica.history.incomplete
+                        replica.producers_rebuilt(effect, table if whole else None, 0, self.now_ms)
+                    case (
+                        Append() | Truncate() | AppendFill() | FinishFill() | SetAside() | WriteChain() | WriteFences()
+                    ):
+                        log.do(effect)
+                        replica.wrote(self.now_ms)
+                    case _:
+                        self.news[node].append(effect)
+
+    def owner(self) -> Replica:
+        return next(r for n, r in self.replicas.items() if r.can_append and n not in self.down)
+
+    def publish(self, *texts: str) -> int:
+        owner = self.owner()
+        group = owner.reserve([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
+        self.run()
+        return group.end_offset
+
+
+def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
+    stage = Stage()
+    end = stage.publish("one", "two")
+    assert end == 2
+    assert stage.owner().high_watermark == 2
+    stage.later(100)
+    assert {replica.high_watermark for replica in stage.replicas.values()} == {2}
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+
+
+def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() -> None:
+    stage = Stage()
+    owner = stage.owner()
+    stage.down = set(NODES) - {owner.node_id}
+    stage.publish("one")
+    assert owner.high_watermark == 0
+    stage.down = set()
+    stage.later(1000)
+    assert stage.owner().high_watermark == 1
+
+
+def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {first.node_id}
+    stage.later(1000)
+    second = stage.owner()
+    assert second is not first
+    assert second.active.epoch == first.active.epoch + 1
+    assert second.high_watermark == 1
+    stage.publish("two")
+    stage.down = set()
+    stage.later(3000)
+    assert first.role == "follower"
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+    assert len(stage.logs["a"].content()) == 2
+
+
+def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
+    stage = Stage()
+    first = stage.owner()
+    stage.down = set(NODES) - {first.node_id}
+    stage.publish("lost")
+    assert first.high_watermark == 0
+    stage.down = {first.node_id}
+    stage.later(2000)
+    stage.publish("kept")
+    stage.down = set()
+    stage.later(3000)
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+    assert len(stage.logs["a"].content()) == 1
+    decided = [news for news in stage.news[first.node_id] if isinstance(news, EpochDecided)]
+    assert (decided[-1].epoch, decided[-1].end_offset) == (1, 0)
+
+
+def test_a_planned_roll_over_takes_one_round() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    other = next(node for node in NODES if node != first.node_id)
+    first.roll_over(Plan(other, NODES, 2), stage.now_ms)
+    stage.run()
+    assert stage.owner().node_id == other
+    assert stage.publish("two") == 2
+    assert stage.owner().high_watermark == 2
+
+
+def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
+    stage = Stage()
+    away = next(node for node in NODES if node != stage.owner().node_id)
+    stage.down = {away}
+    for text in "abcdef":
+        stage.publish(text)
+    stage.down = set()
+    stage.later(2000)
+    assert len(stage.logs[away].content()) == 6
+    assert stage.replicas[away].high_watermark == 6
