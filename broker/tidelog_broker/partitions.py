@@ -8,7 +8,8 @@ from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition import Partition
 from tidelog_broker.services import Services
-from tidelog_broker.storage.partition_log import PartitionLog, partition_dir_name, remove_partition_dir
+from tidelog_broker.storage.partition_dirs import partition_dir_name, remove_partition_dir
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

@@ -27,7 +27,7 @@ from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import NodeDir
-from tidelog_broker.storage.partition_log import sweep_trash
+from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
 
 log = logging.getLogger(__name__)

@@ -197,6 +197,11 @@ class ActiveSegment:
         """Make everything written durable."""
         self.opened.file.datasync()
 
+    def stop_growing(self) -> None:
+        """Take no more space from another thread: somebody else goes on with the file."""
+        with self._space_lock:
+            self._sealed = True
+
     def seal(self) -> None:
         """Give back the space behind the end and write the index file. The caller still holds the lease."""
         with self._space_lock:

@@ -54,6 +54,19 @@ class OpenSegments:
             self._open[path] = segment
         self._evict()
 
+    def replace(self, path: Path, segment: OpenSegment) -> None:
+        """As `adopt`, in place of one that may be in the set; that one closes when its last lease ends."""
+        with self._lock:
+            old = self._open.pop(path, None)
+            segment.leases = 1
+            self._open[path] = segment
+            if old is not None:
+                old.dropped = True
+            close = old is not None and old.leases == 0
+        if old is not None and close:
+            old.file.close()
+        self._evict()
+
     @contextmanager
     def lease(self, path: Path, opener: Callable[[], OpenSegment]) -> Iterator[OpenSegment]:
         """Hold a segment open, opening it if need be; whatever `opener` raises is raised."""

@@ -11,31 +11,30 @@ sync a success.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk, OpenSegment
+from tidelog_broker.storage.epoch_reader import EpochReader
 from tidelog_broker.storage.errors import (
-    DamagedError,
     DiskFullError,
+    DivergedError,
     LimboError,
     StorageFailedError,
     is_disk_full,
     space_or_failure,
 )
 from tidelog_broker.storage.index import SegmentEnd
-from tidelog_broker.storage.reading import read_batches, read_headers
 from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_epoch_dir, remove_segment, reopen_last
+from tidelog_broker.storage.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
+from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
 from tidelog_broker.storage.unsynced import UnsyncedSegment
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Buffer, digest_after
-from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES
+from tidelog_proto.header import Buffer, digest_after
+from tidelog_proto.limits import HEADER_BYTES
 
 State = Literal["active", "sealed", "limbo", "failed"]
 
@@ -51,17 +50,7 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
-class ReadResult(NamedTuple):
-    """Whole batches, copied, without padding, and the offset to go on from."""
-
-    batches: list[memoryview]
-    next_offset: int
-
-
-Segment = SealedSegment | ActiveSegment
-
-
-class EpochLog:
+class EpochLog(EpochReader):
     """See the module. Made by `create` or `open`; never share one between two appending threads."""
 
     def __init__(
@@ -73,16 +62,15 @@ class EpochLog:
         active: ActiveSegment | None,
         segment_bytes: int,
     ) -> None:
-        # Replaced as a whole, never changed: readers on other threads take it once. The end is taken before it.
-        self._segments: tuple[Segment, ...] = (*sealed, active) if active else tuple(sealed)
+        end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
+        super().__init__(disk, (*sealed, active) if active else tuple(sealed), end)
         self.directory = directory
         self.segment_bytes = segment_bytes
-        self.damage: Damage | None = None
-        self._disk = disk
         self._active = active
         self._unsynced: list[UnsyncedSegment] = []
         self._failure = ""
-        self._end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
+        self.is_repairing = False
+        """Whether it lacks what it once held, see `repair`: in LIMBO, but it takes what is missing."""
         first = self._segments[0].header
         self.topic_id, self.partition, self.epoch = first.topic_id, first.partition, first.epoch
         self.synced_offset = self._end.offset
@@ -98,15 +86,18 @@ class EpochLog:
         epoch: int,
         start_offset: int,
         segment_bytes: int,
+        start_digest: int = 0,
     ) -> EpochLog:
         """Begin an epoch in a new directory, which is there durably and complete, or not at all.
+
+        `start_digest` is the running digest in front of `start_offset`: not 0 in a copy that lacks the epoch's front.
 
         Raises:
             DiskFullError: there is no space for it; nothing has changed.
             StorageFailedError: the disk failed.
         """
         unnamed = directory.with_name(directory.name + NEW_SUFFIX)
-        start = SegmentStart(topic_id, partition, epoch, start_offset, 0, start_offset)
+        start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
         try:
             if disk.fs.exists(unnamed):
                 remove_epoch_dir(disk.fs, unnamed)
@@ -132,6 +123,8 @@ class EpochLog:
             active = reopen_last(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)
         log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
         log.damage = recovered.damage
+        if log.damage is None:
+            log._heed_note(decided=sealed_end_offset is not None)
         return log
 
     # ------------------------------------------------------------------------------------ what it is
@@ -144,31 +137,6 @@ class EpochLog:
         if self.damage is not None:
             return "limbo"
         return "active" if self._active is not None else "sealed"
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that is still held."""
-        return self._segments[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last appended record; in LIMBO, behind the last readable one."""
-        return self._end.offset
-
-    @property
-    def oldest_end_offset(self) -> int:
-        """The end of the oldest segment."""
-        return self._segments[0].end_offset
-
-    @property
-    def end_digest(self) -> int:
-        """The running digest at the end."""
-        return self._end.digest
-
-    @property
-    def size_bytes(self) -> int:
-        """What the segments hold, without space that is only taken ahead."""
-        return sum(segment.size_bytes for segment in self._segments)
 
     @property
     def segment_count(self) -> int:
@@ -280,6 +248,63 @@ class EpochLog:
                 self._disk.open_segments.drop(segment.path)
             self._failure = self._failure or "it is closed"
 
+    def truncate(self, end_offset: int) -> None:
+        """End the log at a batch boundary and go on from there; durable at return. Ends LIMBO, sealing and repairing.
+
+        A log that is opened again after a crash in the middle has all of the tail, a part of it, or none; one that was
+        damaged behind `end_offset` may then be cut there and out of LIMBO.
+
+        Raises:
+            DivergedError: no batch held here ends there; nothing has changed.
+            StorageFailedError: the disk failed, now or before.
+        """
+        if self._failure:
+            self._writable()
+        if self.state == "active":
+            self.sync()
+        digest = self.digest_at(end_offset)
+        if digest is None:
+            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
+        try:
+            if end_offset != self.end_offset or (self.damage is not None and not self.is_repairing):
+                self._cut(end_offset, digest)
+            remove_note(self._disk.fs, self.directory)
+        except OSError as error:
+            raise self._fail("cutting the log", error) from error
+        self.damage, self.is_repairing = None, False
+
+    def cut_to_good(self) -> None:
+        """Of a log in LIMBO, keep what lies in front of the damage: it is still in LIMBO, and takes appends.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before.
+        """
+        assert self.damage is not None, "there is no damage"
+        if self._failure:
+            self._writable()
+        if self.is_repairing:
+            return
+        try:
+            write_note(self._disk.fs, self.directory)
+            self._cut(self.end_offset, self.end_digest)
+        except OSError as error:
+            raise self._fail("cutting the log in front of its damage", error) from error
+        self._begin_repairing()
+
+    def finish_repair(self) -> None:
+        """End LIMBO: what was missing has been appended, or was never decided to exist. Syncs first.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before.
+        """
+        assert self.is_repairing, "nothing is missing"
+        self.sync()
+        try:
+            remove_note(self._disk.fs, self.directory)
+        except OSError as error:
+            raise self._fail("ending a repair", error) from error
+        self.damage, self.is_repairing = None, False
+
     def delete_oldest_segment(self) -> int:
         """Delete the oldest of several segments and return the bytes given back.
 
@@ -309,103 +334,66 @@ class EpochLog:
             freed_bytes += self.delete_oldest_segment()
         return freed_bytes
 
-    # ------------------------------------------------------------------------------------ reading
-
-    def read(self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True) -> ReadResult:
-        """Read whole batches from the one that holds `offset` on, none of which ends above `limit_offset`.
-
-        At least one batch comes back when there is one below the limit, however large it is, unless `at_least_one` is
-        unset; the first may begin before `offset`. May be called by any thread.
-
-        Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
-            DamagedError: the bytes are not what the index says, or the log is in LIMBO and ends before `offset`.
-        """
-        end_offset = self._end.offset
-        left_bytes = min(max_bytes, FETCH_BYTES_MAX)
-        batches: list[memoryview] = []
-        position = offset
-        for segment in self._segments_from(offset, end_offset):
-            segment_end = min(segment.end_offset, end_offset)
-            if position >= segment_end:
-                continue
-            with self._lease(segment) as opened:
-                found, position = read_batches(
-                    opened,
-                    segment.path,
-                    offset=position,
-                    limit_offset=limit_offset,
-                    end_offset=segment_end,
-                    max_bytes=left_bytes,
-                    at_least_one=at_least_one and not batches,
-                )
-            batches += found
-            left_bytes -= sum(map(len, found))
-            if position < segment_end or left_bytes <= 0:
-                break
-        return ReadResult(batches, position)
-
-    def find_by_time(self, timestamp_us: int) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
-        end_offset = self._end.offset
-        for segment in self._segments:
-            with self._lease(segment) as opened:
-                slot = opened.index.slot_of_time(timestamp_us)
-                if slot is not None and opened.index.offsets[slot] < end_offset:
-                    return opened.index.offsets[slot]
-        return None
-
-    def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
-        """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
-        end_offset = self._end.offset
-        for segment in self._segments_from(from_offset, end_offset):
-            with self._lease(segment) as opened:
-                yield from read_headers(
-                    opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
-                )
-
     # ------------------------------------------------------------------------------------ inside
 
-    def _segments_from(self, offset: int, end_offset: int) -> tuple[Segment, ...]:
-        """Return the segments from the one that holds `offset` on; `end_offset` was taken before.
-
-        Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE.
-            DamagedError: behind the readable end in LIMBO.
-        """
-        segments = self._segments
-        start_offset = segments[0].base_offset
-        if not start_offset <= offset <= end_offset:
-            if self.damage is not None and offset > end_offset:
-                raise DamagedError.at(self.damage.path, self.damage.position, self.damage.reason)
-            raise self._out_of_range(offset, start_offset, end_offset)
-        return segments[max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1) :]
-
-    def _lease(self, segment: Segment) -> AbstractContextManager[OpenSegment]:
-        return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
-
-    def _open_segment(self, segment: Segment) -> OpenSegment:
-        """Open a segment that a reader has in hand, which may have been rolled or deleted since it took it."""
-        now = next((one for one in self._segments if one.base_offset == segment.base_offset), None)
+    def _heed_note(self, *, decided: bool) -> None:
+        """Take up a repair that is under way; where the end of the epoch is decided and met, nothing is missing."""
         try:
-            if isinstance(now, SealedSegment):
-                return now.open(self._disk)
-        except FileNotFoundError:
-            # Deleted between the look and the open.
-            now = None
+            if decided:
+                remove_note(self._disk.fs, self.directory)
+            elif has_note(self._disk.fs, self.directory):
+                self._begin_repairing()
         except OSError as error:
-            raise StorageFailedError(f"{segment.path} cannot be opened: {error}; check the disk") from error
-        if now is None:
-            raise self._out_of_range(segment.base_offset, self.start_offset, self.end_offset)
-        raise StorageFailedError(f"{segment.path}: the log is closed")
+            raise StorageFailedError(f"{self.directory} cannot be recovered: {error}; check the disk") from error
 
-    def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> ProtocolError:
-        return ProtocolError(
-            pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset}; {start_offset} to {end_offset} can be read",
-            log_start_offset=start_offset,
-            high_watermark=end_offset,
+    def _begin_repairing(self) -> None:
+        path, end = self._segments[-1].path, self._end
+        reason = "the log was cut here in front of damage, and what is missing has not been fetched yet"
+        self.damage = Damage(path, end.position, end.offset, end.offset, reason)
+        self.is_repairing = True
+
+    def _cut(self, end_offset: int, end_digest: int) -> None:
+        """Cut files and segments at a batch boundary that is held, and open the last one for appends."""
+        fs, leases = self._disk.fs, self._disk.open_segments
+        segments = self._segments
+        number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1
+        path, header = segments[number].path, segments[number].header
+        with self._lease(segments[number]) as opened:
+            kept = kept_part(opened.index, end_offset, end_digest)
+        old, self._active = self._active, None
+        # Readers stop at the new end from here on.
+        self._end = kept.end
+        if old is not None:
+            old.stop_growing()
+            leases.release(old.opened)
+        if self.damage is not None:
+            sync_files(fs, [segment.path for segment in segments[:number]])
+        cut_files(fs, path, kept.end.position)
+        opened = OpenSegment(fs.open(path), kept.index)
+        leases.replace(path, opened)
+        active = ActiveSegment(
+            self._disk,
+            path,
+            header,
+            opened,
+            kept.end,
+            marked_offset=header.synced_offset,
+            segment_bytes=self.segment_bytes,
         )
+        self._segments = (*segments[:number], active)
+        self._active = active
+        for segment in segments[number + 1 :]:
+            leases.drop(segment.path)
+        self.synced_offset = end_offset
+        # What is kept was synced, and the marks that said so may have gone.
+        try:
+            active.ensure_space(MARK_BYTES)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+        active.write_mark(end_offset)
+        active.datasync()
+        self._end = active.end
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
@@ -413,7 +401,7 @@ class EpochLog:
         for owed in self._unsynced:
             if owed.error is not None:
                 raise self._fail("a sync in the background", owed.error)
-        if self.damage is not None:
+        if self.damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
         if self._active is None:
             raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")

@@ -5,7 +5,9 @@
         ├── DiskFullError        no space; nothing was written, nothing has changed
         ├── StorageFailedError   a write or a sync failed: this log takes nothing more, for good
         ├── DamagedError         bytes that were synced once are not what they were
-        └── LimboError           an append to a log that is damaged
+        ├── LimboError           an append to a log that is damaged
+        ├── DivergedError        what is here is not what was decided
+        └── NotHeldError         not in this node's copy; another replica has it
     NodeDirError                 the data directory cannot be used as it is: for the person who starts the node
     └── NodeDirLockedError       another process has it open
 
@@ -57,6 +59,20 @@ class LimboError(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.LIMBO, message)
+
+
+class DivergedError(StorageError):
+    """The copy here has other content than was decided (LIMBO): set it aside and fetch it again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.LIMBO, message)
+
+
+class NotHeldError(StorageError):
+    """The copy on this node does not have it (yet); another replica does (NOT_OWNER)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pb.NOT_OWNER, message)
 
 
 class NodeDirError(Exception):

@@ -93,6 +93,12 @@ class Index:
         self.times_us.append(max_timestamp_us)
         self.offsets.append(base_offset)
 
+    def first(self, count: int) -> Index:
+        """Return a copy of the first entries, held in arrays: readers of this one go on with all of them."""
+        return Index(
+            array("q", self.offsets[:count]), array("q", self.places[:count]), array("q", self.times_us[:count])
+        )
+
     def place(self, slot: int) -> Place:
         """Return where the batch of a slot lies."""
         packed = self.places[slot]

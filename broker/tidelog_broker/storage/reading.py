@@ -92,3 +92,25 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
             yield unpack_header(opened.file.pread(HEADER_BYTES, position))
         except ProtocolError as error:
             raise DamagedError.at(path, position, error.message) from error
+
+
+def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
+    """Return the running digest in front of the batch that begins at `offset`; None when none begins there.
+
+    `offset` lies behind the segment's first batch and below its end.
+
+    Raises:
+        DamagedError: the header in front of it does not check.
+    """
+    index = opened.index
+    slot = index.slot_of(offset)
+    if slot < 1 or index.offsets[slot] != offset:
+        return None
+    position = index.place(slot - 1).position
+    try:
+        header = unpack_header(opened.file.pread(HEADER_BYTES, position))
+    except ProtocolError as error:
+        raise DamagedError.at(path, position, error.message) from error
+    if header.end_offset != offset:
+        raise DamagedError.at(path, position, "the batch that the index names is not there")
+    return header.digest

@@ -81,6 +81,21 @@ def load_snapshot(fs: FileSystem, directory: Path) -> ProducerSnapshot | None:
     return None
 
 
+def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
+    """Remove snapshots of what was cut off the log: they would hide older ones that still count.
+
+    Raises:
+        OSError: one could not be removed.
+    """
+    if not fs.exists(directory):
+        return
+    for path in _paths(fs, directory):
+        match = _NAME.fullmatch(path.name)
+        assert match is not None
+        if int(match[1]) > offset:
+            fs.unlink(path)
+
+
 def _paths(fs: FileSystem, directory: Path) -> list[Path]:
     return [directory / name for name in fs.list_dir(directory) if _NAME.fullmatch(name)]
 

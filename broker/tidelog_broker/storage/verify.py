@@ -14,7 +14,7 @@ from typing import Literal
 
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.partition_log import epoch_dirs, parse_partition_dir_name
+from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
 from tidelog_broker.storage.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.sealed_segment import try_load_index
 from tidelog_broker.storage.segment import SEGMENT_SUFFIX, LayoutError, index_path, segment_path

@@ -11,15 +11,19 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch,
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.errors import DamagedError, DiskFullError, LimboError, StorageFailedError
-from tidelog_broker.storage.partition_log import (
-    PartitionLog,
-    PartitionName,
+from tidelog_broker.storage.errors import (
+    DamagedError,
+    DiskFullError,
+    LimboError,
+    NotHeldError,
+    StorageFailedError,
+)
+from tidelog_broker.storage.partition_dirs import (
     epoch_dirs,
-    parse_partition_dir_name,
     partition_dir_name,
     sweep_trash,
 )
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -36,12 +40,6 @@ def filled(sim: SimDisk, *, epochs: int = 3, groups: int = 8) -> tuple[Partition
             batches += append(log, [batch(body, records=2, timestamp_us=10 * epoch + number)], epoch=epoch)
             log.sync()
     return log, batches
-
-
-def test_directory_names_round_trip() -> None:
-    assert parse_partition_dir_name(DIRECTORY.name) == PartitionName("events", TOPIC_ID, PARTITION)
-    assert parse_partition_dir_name("a.b-c." + "0" * 32 + "-12") == PartitionName("a.b-c", bytes(16), 12)
-    assert parse_partition_dir_name(".trash-" + DIRECTORY.name + "x") is None
 
 
 def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
@@ -142,6 +140,78 @@ def test_beginning_the_same_empty_epoch_again_changes_nothing() -> None:
     append(log, [batch()], epoch=1)
     with pytest.raises(AssertionError, match="after"):
         log.start_epoch(1, log.end_offset)
+
+
+def test_an_epoch_may_begin_behind_a_hole_and_nothing_in_front_of_it_is_read() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=2)
+    log.start_epoch(5, 100)
+    later = append(log, [batch(b"after", records=3)], epoch=5)
+    log.sync()
+    for view in (log, open_partition(sim.restart())):
+        assert (view.start_offset, view.end_offset, view.state) == (100, 103, "active")
+        assert [one.epoch for one in view.epochs] == [5]
+        assert view.fill_epochs == (0, 1)
+        assert read_all(view) == later
+        for offset in (0, 16, 40, 99):
+            with pytest.raises(NotHeldError):
+                view.read(offset, 100, limit_offset=103)
+        with pytest.raises(ProtocolError) as caught:
+            view.read(104, 100, limit_offset=103)
+        assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+        assert [header.epoch for header in view.scan_headers(0)] == [5]
+        assert view.digest_at(1, 32) is None
+        assert view.digest_at(5, 100) == 0
+    log.close()
+
+
+def test_a_partition_may_begin_with_any_epoch() -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(7, 500)
+    assert (log.start_offset, log.end_offset, log.epoch_end(7, 0)) == (500, 500, (500, 0))
+    with pytest.raises(NotHeldError):
+        log.read(3, 100, limit_offset=500)
+
+
+def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
+    log, _ = filled(new_disk())
+    log.start_epoch(9, 60)
+    append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
+    append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
+    assert log.retain(0) > 0
+    assert log.start_offset == 62
+    with pytest.raises(ProtocolError) as caught:
+        log.read(60, 10, limit_offset=64)
+    assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+
+
+def test_power_cuts_while_an_epoch_begins_behind_a_hole_leave_a_log_without_one() -> None:
+    for cut in range(100):
+        sim = new_disk()
+        log, batches = filled(sim, epochs=3)
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            log.start_epoch(5, 1000)
+            break
+        again = open_partition(sim.power_cut(Random(cut)))
+        assert again.limbo is None
+        if again.active is not None and again.active.epoch < 5:
+            assert read_all(again) == batches[again.start_offset // 2 :]
+            assert again.end_offset == 48
+        again.start_epoch(5, 1000)
+        append(again, [batch()], epoch=5)
+        assert (again.start_offset, again.end_offset) == (1000, 1001)
+        assert again.fill_epochs == (0, 1, 2)
+    else:
+        raise AssertionError("the epoch never began")
+
+
+def test_a_disk_that_fails_while_an_epoch_begins_behind_a_hole_is_said_plainly() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=2)
+    sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation == "rename" else None
+    with pytest.raises(StorageFailedError, match="broken"):
+        log.start_epoch(5, 1000)
 
 
 def test_a_full_disk_when_an_epoch_begins_can_be_tried_again() -> None:

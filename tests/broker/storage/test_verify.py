@@ -8,7 +8,7 @@ from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.errors import NodeDirError
-from tidelog_broker.storage.partition_log import partition_dir_name
+from tidelog_broker.storage.partition_dirs import partition_dir_name
 from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
 
 DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
