@@ -18,8 +18,10 @@ come out. Rejected: TCP for the exchange of whole tables (memberlist), which nee
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -55,23 +57,22 @@ class Outgoing(NamedTuple):
     payload: bytes
 
 
+class Refusal(Enum):
+    """Why an authenticated datagram was dropped."""
+
+    MALFORMED = "malformed"
+    FOREIGN_CLUSTER = "of another cluster"
+    REPLAYED = "received before"
+    STALE = "from a process that a newer one of the same node has replaced"
+
+
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What an input led to, in order."""
 
     outgoing: list[Outgoing]
     events: list[Event]
-
-
-@dataclass(slots=True)
-class Refusals:
-    """Authenticated datagrams that were dropped, by reason."""
-
-    malformed: int = 0
-    foreign_cluster: int = 0
-    replayed: int = 0
-    stale: int = 0
-    """From a process that a newer one of the same node has replaced."""
+    refusal: Refusal | None = None
 
 
 class Swim:
@@ -102,7 +103,7 @@ class Swim:
         if len(cluster_id) != CLUSTER_ID_BYTES:
             raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, this one {len(cluster_id)}")
         self.settings = settings or SwimSettings()
-        self.refusals = Refusals()
+        self.refusals = Counter[Refusal]()
         self.tick_gaps = 0
         self.slowness = Slowness(self.settings.slowness_max)
         self._cluster_id = cluster_id
@@ -147,7 +148,9 @@ class Swim:
 
     def set_seeds(self, seeds: Sequence[Address]) -> None:
         """Replace the seeds. They are asked as long as no live member has that address."""
-        self._seeds = tuple(seeds)
+        if self._seeds != tuple(seeds):
+            self._seeds = tuple(seeds)
+            self._next_seed_ms = self._now_ms
 
     def tick(self, now_ms: int) -> Effects:
         """Do what is due."""
@@ -166,17 +169,21 @@ class Swim:
     def receive(self, payload: bytes, source: Address, now_ms: int) -> Effects:
         """Take a datagram whose authenticity has been checked; whatever is wrong with it is counted in `refusals`."""
         self._note_time(now_ms)
+        refusal = None
         if not self.halted and self.me.is_live:
             try:
                 datagram = decode(payload)
             except MalformedGossipError:
-                self.refusals.malformed += 1
+                refusal = Refusal.MALFORMED
             else:
-                if self._admit(datagram, source, now_ms):
+                refusal = self._refusal(datagram, source, now_ms)
+                if refusal is None and not self.halted:
                     self._take(datagram, source, now_ms)
                 if not self.halted:
                     self._gossip(now_ms)
-        return self._effects(now_ms)
+        if refusal is not None:
+            self.refusals[refusal] += 1
+        return self._effects(now_ms, refusal)
 
     def suspect_now(self, node_id: str, now_ms: int) -> Effects:
         """Suspect a member on other evidence, such as a refused connection. It can contradict as always."""
@@ -197,29 +204,21 @@ class Swim:
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    def _admit(self, datagram: Datagram, source: Address, now_ms: int) -> bool:
+    def _refusal(self, datagram: Datagram, source: Address, now_ms: int) -> Refusal | None:
         """Check whose datagram this is and that it is new."""
         sender, incarnation = datagram.sender, datagram.incarnation
         if datagram.cluster_id != self._cluster_id:
-            self.refusals.foreign_cluster += 1
-            return False
+            return Refusal.FOREIGN_CLUSTER
         if sender == self.me.node_id and incarnation == self.me.incarnation:
-            self.refusals.replayed += 1  # our own, sent back
-            return False
+            return Refusal.REPLAYED  # our own, sent back
         if sender == self.me.node_id:
             self._roster.hear_of_own_id(incarnation)
         known = self.members.get(sender)
         newest = max(self._windows.incarnation(sender), known.incarnation if known is not None else 0)
         if incarnation < newest:
-            self.refusals.stale += 1
             self._tell_the_stale(sender, source, now_ms)
-            return False
-        if self.halted:
-            return False
-        if not self._windows.accept(sender, incarnation, datagram.counter):
-            self.refusals.replayed += 1
-            return False
-        return True
+            return Refusal.STALE
+        return None if self._windows.accept(sender, incarnation, datagram.counter) else Refusal.REPLAYED
 
     def _tell_the_stale(self, sender: str, source: Address, now_ms: int) -> None:
         """Tell a replaced process that it is, now and then: it has to stop. Nothing that it says is believed."""
@@ -362,7 +361,7 @@ class Swim:
         self.next_tick_ms = now_ms
         return True
 
-    def _effects(self, now_ms: int) -> Effects:
+    def _effects(self, now_ms: int, refusal: Refusal | None = None) -> Effects:
         due = [self._period_ends_ms, self._next_dead_probe_ms]
         if self._seeds:
             due.append(self._next_seed_ms)
@@ -376,7 +375,7 @@ class Swim:
         if self._roster.news and not self.halted:
             due.append(self._next_gossip_ms)
         self.next_tick_ms = max(now_ms, min(due))
-        effects = Effects(self._outgoing, self._roster.events)
+        effects = Effects(self._outgoing, self._roster.events, refusal)
         self._outgoing, self._roster.events = [], []
         return effects
 

@@ -12,7 +12,7 @@ from tests.broker.core.swim_world import CLUSTER, Running, World, address, incar
 from tidelog_broker.core.gossip_messages import DatagramWriter, Ping
 from tidelog_broker.core.members import Member, MemberState
 from tidelog_broker.core.roster import Change
-from tidelog_broker.core.swim import Swim
+from tidelog_broker.core.swim import Refusal, Swim
 from tidelog_broker.core.swim_settings import SwimSettings
 
 SEEDS = range(12)
@@ -267,7 +267,7 @@ def test_two_clusters_that_are_told_to_join_reject_each_other() -> None:
     world.run(5_000)
     assert world.agree(ours)
     assert world.agree(theirs)
-    assert ours[0].swim.refusals.foreign_cluster > 0
+    assert ours[0].swim.refusals[Refusal.FOREIGN_CLUSTER] > 0
 
 
 def test_nodes_that_start_before_their_seeds_are_let_in_later() -> None:
@@ -331,7 +331,7 @@ def test_garbage_changes_nothing(payload: bytes) -> None:
     swim = Swim(member(0), cluster_id=CLUSTER, chooser=random.Random(1), now_ms=0)
     effects = swim.receive(payload, address(9), 0)
     assert (effects.events, list(swim.members)) == ([], ["n0"])
-    assert swim.refusals.malformed == 1
+    assert swim.refusals == {Refusal.MALFORMED: 1}
 
 
 def datagram_of(me: Member, counter: int, *members: Member) -> bytes:
@@ -348,13 +348,13 @@ def test_what_was_received_before_is_dropped_and_so_is_what_an_older_process_say
     first = datagram_of(member(1), 5, member(1))
     assert len(swim.receive(first, address(1), 0).outgoing) >= 1
     assert swim.receive(first, address(1), 1).outgoing == []
-    assert swim.refusals.replayed == 1
+    assert swim.refusals == {Refusal.REPLAYED: 1}
     newer = member(1, boot=2)
     swim.receive(datagram_of(newer, 1, newer), address(1), 2)
     said = datagram_of(member(1), 6, member(7))
     notices = [swim.receive(said, address(1), 500 + i).outgoing for i in range(3)]
     assert [len(notice) for notice in notices][1:] == [0, 0], "told once, not each time"
-    assert swim.refusals.stale == 3
+    assert swim.refusals[Refusal.STALE] == 3
     assert "n7" not in swim.members
 
 
