@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from tidelog_broker.budget import Budget
+from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.epochs import Epochs
@@ -48,6 +49,9 @@ class Services:
         directory: its data directory, open and locked.
         fs: the files, the real ones unless given.
     """
+
+    cluster: Cluster
+    """The other nodes; made by whoever knows the topics, before the services are opened."""
 
     def __init__(self, settings: NodeSettings, directory: NodeDir, *, fs: FileSystem | None = None) -> None:
         self.settings = settings
