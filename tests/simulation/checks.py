@@ -1,0 +1,223 @@
+"""The invariants I1 to I16, checked from outside after every step, against what the disks and messages really held.
+
+`Truth` is what an all-knowing observer writes down per partition: every batch that was ever written, what each node
+made durable, which values were accepted where and so decided, what was claimed to be committed. Each step is held
+against it at a cost that does not grow with the run. `final` compares the logs themselves byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tidelog_broker.core import effects as fx
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.core.takeover import ballot_key
+from tidelog_broker.storage.errors import DamagedError, StorageError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import BatchHeader, unpack_header
+from tests.simulation.final import compare_logs, compare_with_history, unequal
+from tests.simulation.history import Publish
+from tests.simulation.publishing import PublishReply
+from tests.simulation.truth import Truth, ViolationError
+
+if TYPE_CHECKING:
+    from tests.simulation.driver import PartitionDriver
+    from tests.simulation.machine import Machine
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+
+class Checks:
+    """See the module. Every method is called by the world when what its name says has just happened."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.truths: dict[PartitionKey, Truth] = {
+            key: Truth(genesis, self._bad) for key, genesis in world.genesis.items()
+        }
+
+    def _bad(self, node_id: str) -> bool:
+        machine = node_id.partition("+")[0]
+        return any(one.name == machine and self._world.faults.may_lose(one) for one in self._world.machines)
+
+    def fail(self, invariant: str, what: str) -> NoReturn:
+        """Report a broken invariant."""
+        raise ViolationError(invariant, what)
+
+    def require(self, condition: bool, invariant: str, what: str) -> None:
+        """Report a broken invariant unless `condition` holds."""
+        if not condition:
+            self.fail(invariant, what)
+
+    # ------------------------------------------------------------------------------------------ nodes
+
+    def started(self, driver: PartitionDriver) -> None:
+        """A node has opened a partition after a start."""
+        truth, node = self.truths[driver.key], driver.process.node_id
+        truth.start_watermark(driver.replica, driver.replica.high_watermark)
+        fence = driver.replica.fence
+        epoch = driver.replica.active.epoch
+        self._found(driver)
+        promised = truth.promised.get((node, epoch))
+        if promised is not None and not self._bad(node) and driver.replica.halted is None:
+            held = ballot_key(fence.promised) if fence is not None and fence.promised is not None else None
+            self.require(held is not None and held >= promised, "I4", f"{driver.name} forgot its promise {promised}")
+        always = truth.flush_of(epoch) == pb.ALWAYS
+        if always and not self._bad(node) and driver.store.limbo() is None:
+            end = driver.store.epoch_end(epoch)
+            durable = truth.durable.get((node, epoch), -1)
+            self.require(
+                (end[0] if end else -1) >= durable or durable <= truth.start_of(epoch),
+                "I3",
+                f"{driver.name} lost a part of epoch {epoch}: {end}, durable was {durable}",
+            )
+        if not always or self._bad(node):
+            truth.reopened(node, {epoch: found[0] for epoch in truth.epochs() if (found := driver.store.epoch_end(epoch))})
+
+    def _found(self, driver: PartitionDriver) -> None:
+        """See what a write that was cut short has left, all the same."""
+        truth, node = self.truths[driver.key], driver.process.node_id
+        for log in driver.store.log.epochs:
+            known = truth.durable.get((node, log.epoch), log.start_offset)
+            if log.end_offset > known:
+                headers = list(log.scan_headers(max(known, log.start_offset)))
+                truth.wrote(node, log.epoch, max(known, log.start_offset), headers)
+                truth.made_durable(node, log.epoch, log.end_offset)
+
+    def booted(self, process: Process) -> None:
+        """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
+        for entry in process.journals.fences.load().values():
+            self.truths[entry.topic_id, entry.partition].fenced(process.node_id, entry)
+        for (topic_id, partition), entries in process.journals.chains.load().items():
+            for entry in entries:
+                if entry.WhichOneof("entry") == "decision":
+                    self.truths[topic_id, partition].learned(entry.decision, process.node_id)
+
+    def refused_to_start(self, machine: Machine, error: StorageError) -> None:
+        """A node cannot start; right for a damaged disk, wrong for any other."""
+        if isinstance(error, DamagedError):
+            self.require(self._bad(machine.node_id), "disk", f"{machine.node_id}: {error.message}")
+            machine.retired = True
+
+    def after_step(self, driver: PartitionDriver) -> None:
+        """A core has taken an input, and its effects are on their way."""
+        replica = driver.replica
+        truth = self.truths[driver.key]
+        watermark = replica.high_watermark
+        if truth.watermark_moved(replica, watermark):
+            truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {driver.name}")
+        if replica.halted is not None and driver.store.limbo() is None:
+            self.fail("halted", f"{driver.name}: {replica.halted}")
+        if replica.owner is not None:
+            truth.owned(replica.active.epoch, driver.process.node_id, driver.process.incarnation)
+
+    # ------------------------------------------------------------------------------------------ disks
+
+    def performed(self, driver: PartitionDriver, effect: fx.Write, *, done: bool) -> None:
+        """A write to a log is on the disk, or found no space."""
+        truth, node = self.truths[driver.key], driver.process.node_id
+        self._world.clock.note("wrote", driver.name, effect, done, checksum=effect.epoch if _has_epoch(effect) else 0)
+        if not done:
+            return
+        if isinstance(effect, fx.Append | fx.AppendFill):
+            truth.wrote(node, effect.epoch, effect.base_offset, [unpack_header(batch) for batch in effect.batches])
+            truth.payloads(effect.batches)
+            if isinstance(effect, fx.Append):
+                truth.made_durable(node, effect.epoch, effect.end_offset)
+        elif isinstance(effect, fx.Truncate):
+            truth.truncated(node, effect.epoch, effect.end_offset)
+        elif isinstance(effect, fx.FinishFill):
+            truth.filled(node, effect.epoch)
+        elif isinstance(effect, fx.SetAside):
+            self.require(self._bad(node), "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
+
+    def journalled(self, process: Process, entries: Sequence[Any]) -> None:
+        """Entries of fences or chains are durable."""
+        for entry in entries:
+            key = (entry.topic_id, entry.partition)
+            truth = self.truths[key]
+            self._world.clock.note("journal", process.node_id, entry, checksum=entry.ByteSize())
+            if isinstance(entry, pb.FenceEntry):
+                truth.fenced(process.node_id, entry)
+            elif entry.WhichOneof("entry") == "decision":
+                truth.learned(entry.decision, process.node_id)
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def sent(self, driver: PartitionDriver, effect: fx.Send) -> None:
+        """A message leaves a node."""
+        message, node = effect.message, driver.process.node_id
+        truth = self.truths[driver.key]
+        self._world.clock.note("send", node, effect.to, message)
+        if isinstance(message, pb.ReplicationAck):
+            if message.status == pb.HELD:
+                self._able(driver, message)
+                truth.acknowledges(node, message)
+        elif isinstance(message, pb.SealReply):
+            if message.status == pb.HELD:
+                self._able(driver, message)
+                truth.promises(node, message)
+        elif isinstance(message, pb.OpenEpochReply):
+            if message.status == pb.HELD:
+                self._able(driver, message)
+                truth.accepts(node, message)
+        elif isinstance(message, pb.OpenEpoch):
+            truth.proposes(message)
+        elif isinstance(message, pb.AppendBatch):
+            truth.owned(message.epoch, message.owner, message.owner_incarnation)
+            truth.claim_committed(message.epoch, message.commit_offset, f"an append of {driver.name}")
+        elif isinstance(message, pb.MetadataUpdate):
+            for decision in message.decisions:
+                truth.learned(decision, node)
+
+    def _able(self, driver: PartitionDriver, message: fx.PeerMessage) -> None:
+        damage = driver.store.limbo()
+        self.require(damage is None, "I14", f"{driver.name} is damaged ({damage}) and says {type(message).__name__}")
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def answered(self, driver: PartitionDriver, publish: Publish, said: PublishReply, *, depth: int) -> None:
+        """A node answers a publish, whether or not the answer arrives."""
+        truth = self.truths[driver.key]
+        self._world.clock.note("answer", driver.name, publish, said, checksum=max(0, said.end_offset))
+        if said.kind == "stored" and publish.acks != pb.ONE:
+            truth.claim_committed(said.epoch, said.end_offset, f"{driver.name} acknowledges {publish}")
+            truth.acknowledged(publish, said)
+            if publish.acks == pb.ALL:
+                truth.held_by_all(said.epoch, said.end_offset)
+        elif said.kind == "not written":
+            truth.denied(publish, said)
+        elif publish.outcome == "pending" and said.error in {pb.UNKNOWN_PRODUCER, pb.DUPLICATE_OUT_OF_WINDOW, pb.SEQUENCE_GAP}:
+            # An owner that was replaced may not know its producers' newest batches; the newest owner must.
+            newest = driver.replica.active.epoch > truth.newest_decided
+            ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
+            self.require(
+                not (newest and ordered), "I12", f"{driver.name} knows {publish} badly: {pb.ErrorCode.Name(said.error)}"
+            )
+
+    def delivered(self, driver: PartitionDriver, header: BatchHeader) -> None:
+        """A node gives a batch to a consumer."""
+        truth = self.truths[driver.key]
+        truth.claim_committed(header.epoch, header.end_offset, f"{driver.name} delivers")
+        truth.delivered(header)
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def all_equal(self) -> bool:
+        """Whether every copy of every partition is complete and known to be committed to the end."""
+        return all(unequal(self._world, key) is None for key in self.truths)
+
+    def describe_all(self) -> str:
+        """Say what keeps the copies from being equal, partition by partition."""
+        return "".join(f"\n  partition {key[1]}: {unequal(self._world, key)}" for key in self.truths)
+
+    def final(self) -> None:
+        """Hold all logs against each other and against what clients were told."""
+        for key, truth in self.truths.items():
+            log = compare_logs(self._world, key)
+            compare_with_history(self._world, key, truth, log)
+
+
+def _has_epoch(effect: fx.Write) -> bool:
+    return not isinstance(effect, fx.WriteFences | fx.WriteChain)

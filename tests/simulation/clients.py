@@ -1,0 +1,192 @@
+"""Clients of the simulated cluster: producers that retry until they know, consumers that read at any node.
+
+A producer with an id numbers its batches and repeats one until it is told that it is stored: at most once, whatever
+was lost on the way. One without an id tries a batch until a node may have taken it, and takes no for an answer then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
+from tests.simulation.history import Delivered, Publish
+from tests.simulation.payload import make_batch, payload_of
+from tests.simulation.publishing import PublishReply
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+CALM_PUBLISHES = 2
+"""How much every producer must get stored once faults have stopped."""
+
+
+class Producer:
+    """Publishes to one partition, up to `depth` batches at a time; a later one may arrive before an earlier one."""
+
+    def __init__(self, world: World, key: PartitionKey, number: int, *, idempotent: bool, acks: pb.Acks) -> None:
+        self._world = world
+        self._key = key
+        self._random = world.clock.random
+        self._producer_id = number if idempotent else 0
+        self._number = number
+        self._acks = acks
+        self._depth = self._random.choice([1, 1, 2, 3]) if idempotent else 1
+        self._sequence = 0
+        self._count = 0
+        self._owner_guess = ""
+        self._timeout_us = 1000 * self._random.choice([100, 300, 1000])
+        self._open: list[Publish] = []
+        self.stopped = False
+        self.calm_stored = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a publish is under way."""
+        return bool(self._open)
+
+    def start(self) -> None:
+        """Begin."""
+        self._world.clock.after(self._random.randrange(20_000), self._next)
+
+    def _next(self) -> None:
+        if self.stopped or not self._may_go_on():
+            return
+        records = self._random.choice([1, 1, 2, 3])
+        payload = self._number << 32 | self._count << 4
+        acks = pb.QUORUM if self._world.calm else self._acks
+        publish = Publish(self._key, self._producer_id, self._sequence, records, payload, acks)
+        self._count += 1
+        if self._producer_id:
+            self._sequence += records
+        self._world.history.publishes.append(publish)
+        self._open.append(publish)
+        self._try(publish)
+        if self._may_go_on():
+            self._world.clock.after(self._random.randrange(5_000), self._next)
+
+    def _may_go_on(self) -> bool:
+        """Whether another batch may be sent: never more than `depth` after the oldest that is not acknowledged."""
+        return not self._open or self._count - (self._open[0].payload >> 4 & 0xFFFFFFF) < self._depth
+
+    # ----------------------------------------------------------------------------------------- attempts
+
+    def _try(self, publish: Publish) -> None:
+        publish.attempts += 1
+        attempt = publish.attempts
+        target = self._owner_guess or self._random.choice(self._world.registered)
+        self._world.ask(target, lambda process: self._arrive(process, publish, attempt))
+        self._world.clock.after(self._timeout_us, lambda: self._timed_out(publish, attempt))
+
+    def _arrive(self, process: Process, publish: Publish, attempt: int) -> None:
+        header, data = make_batch(
+            publish.payload,
+            publish.records,
+            producer_id=publish.producer_id,
+            base_sequence=publish.base_sequence,
+        )
+        driver = process.partitions[self._key]
+
+        def reply(said: PublishReply) -> None:
+            self._world.checks.answered(driver, publish, said, depth=self._depth)
+            self._world.answer(process.node_id, lambda: self._told(publish, attempt, said))
+
+        driver.publish(header, data, publish.acks, reply)
+
+    def _told(self, publish: Publish, attempt: int, said: PublishReply) -> None:
+        if publish.outcome != "pending" or (attempt != publish.attempts and said.kind != "stored"):
+            return
+        if said.kind == "stored":
+            publish.outcome, publish.base_offset, publish.epoch = "stored", said.base_offset, said.epoch
+            self._ended(publish)
+        elif said.kind == "not written" and not self._producer_id:
+            publish.outcome = "not written"
+            self._ended(publish)
+        else:
+            self._owner_guess = said.owner_hint if self._random.random() < 0.8 else ""
+            self._retry(publish)
+
+    def _timed_out(self, publish: Publish, attempt: int) -> None:
+        if publish.outcome != "pending" or attempt != publish.attempts:
+            return
+        self._owner_guess = ""
+        if self._producer_id:
+            self._retry(publish)
+        else:
+            publish.outcome = "unknown"
+            self._ended(publish)
+
+    def _retry(self, publish: Publish) -> None:
+        attempt = publish.attempts
+        publish.attempts += 1
+        pause_us = self._random.randrange(1_000, 40_000)
+
+        def again() -> None:
+            if publish.outcome == "pending" and publish.attempts == attempt + 1:
+                self._try(publish)
+
+        self._world.clock.after(pause_us, again)
+
+    def _ended(self, publish: Publish) -> None:
+        self._open.remove(publish)
+        if self._world.calm and publish.outcome == "stored":
+            self.calm_stored += 1
+            self.stopped = self.calm_stored >= CALM_PUBLISHES
+        gap_us = 30_000 if self._world.calm else self._world.publish_gap_us
+        self._world.clock.after(self._random.randrange(gap_us), self._next)
+
+
+class Consumer:
+    """Reads one partition from its beginning, at one node or another, and remembers all that it was given."""
+
+    def __init__(self, world: World, key: PartitionKey) -> None:
+        self._world = world
+        self.key = key
+        self._random = world.clock.random
+        self._node = ""
+        self._asked = 0
+        self.position = 0
+        self.seen = Delivered(key)
+        world.history.consumers.append(self.seen)
+
+    def start(self) -> None:
+        """Begin."""
+        self._world.clock.after(self._random.randrange(50_000), self._ask)
+
+    def _ask(self) -> None:
+        self._asked += 1
+        asked = self._asked
+        if not self._node or self._random.random() < 0.15:
+            self._node = self._random.choice(self._world.registered)
+        self._world.ask(self._node, lambda process: self._arrive(process, asked))
+        self._world.clock.after(300_000, lambda: self._lost(asked))
+
+    def _arrive(self, process: Process, asked: int) -> None:
+        driver = process.partitions[self.key]
+        batches = driver.read_committed(self.position)
+        for data in batches:
+            self._world.checks.delivered(driver, unpack_header(data))
+        copies = [bytes(data) for data in batches]
+        self._world.answer(process.node_id, lambda: self._told(asked, copies))
+
+    def _lost(self, asked: int) -> None:
+        if asked == self._asked:
+            self._node = ""
+            self._ask()
+
+    def _told(self, asked: int, batches: list[bytes]) -> None:
+        if asked != self._asked:
+            return
+        for data in batches:
+            header = unpack_header(data)
+            self._world.checks.require(
+                header.base_offset == self.position, "I10", "a consumer was given something else than what comes next"
+            )
+            self.seen.batches.append((header.base_offset, header.digest, payload_of(data, header.record_count)))
+            self.position = header.end_offset
+        if not batches:
+            self._node = ""
+        self._asked += 1
+        self._world.clock.after(5_000 + self._random.randrange(self._world.read_gap_us), self._ask)

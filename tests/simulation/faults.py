@@ -1,0 +1,296 @@
+"""What goes wrong, and when: crashes, cuts, pauses, full and failing disks, lost disks, new nodes, planned changes.
+
+Each fault is drawn with its own undoing. What loses durable data for good happens only to the machines that the
+scenario gives up (see there); they are drawn once, at the start.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelog_proto import broker_pb2 as pb
+from tests.broker.storage.sim_disk import Directory, Node
+from tests.simulation.machine import Machine
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Faults:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.clock.random
+        self._stopped = False
+        self._joins = world.scenario.joins
+        self._bad = set(
+            self._random.sample(
+                [machine.name for machine in world.machines], min(world.scenario.bad_machines, len(world.machines))
+            )
+        )
+        self._kinds: list[tuple[Callable[[], None], int]] = [
+            (self._kill, 10),
+            (self._power_off, 8),
+            (self._crash_in_write, 10),
+            (self._pause, 8),
+            (self._isolate, 6),
+            (self._one_way, 6),
+            (self._halves, 4),
+            (self._reset, 4),
+            (self._loss_burst, 3),
+            (self._disk_full, 4),
+            (self._disk_fails, 2),
+            (self._wipe, 2),
+            (self._rot, 3),
+            (self._join, 2),
+            (self._roll_over, 8),
+            (self._wall_clock, 2),
+            (self._everybody_down, 2),
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        self._later(self._world.scenario.fault_gap_ms, self._next)
+
+    def stop(self) -> None:
+        """Undo everything: all machines run, no disk is full, nobody is paused."""
+        self._stopped = True
+        for machine in self._world.machines:
+            self._heal_disk(machine)
+            if machine.process is not None and machine.process.paused:
+                machine.process.resume(0, clock_stood_still=False)
+            machine.start()
+
+    def may_lose(self, machine: Machine) -> bool:
+        """Whether a machine may lose what it called durable."""
+        return machine.name in self._bad
+
+    def _later(self, mean_ms: float, action: Callable[[], None]) -> None:
+        self._world.clock.after(1000 + int(self._random.expovariate(1.0) * mean_ms * 1000), action)
+
+    def _next(self) -> None:
+        if self._stopped:
+            return
+        kinds, weights = zip(*self._kinds, strict=True)
+        self._random.choices(kinds, weights)[0]()
+        self._later(self._world.scenario.fault_gap_ms, self._next)
+
+    def _machine(self) -> Machine:
+        return self._random.choice(self._world.machines)
+
+    def _note(self, what: str, *names: str) -> None:
+        self._world.clock.note("fault", what, *names)
+
+    # ------------------------------------------------------------------------------------------ processes
+
+    def _restart_later(self, machine: Machine) -> None:
+        def again() -> None:
+            if not self._stopped:
+                machine.start()
+
+        self._later(self._random.choice([30, 300, 1500]), again)
+
+    def _kill(self) -> None:
+        machine = self._machine()
+        machine.stop("killed")
+        self._restart_later(machine)
+
+    def _power_off(self) -> None:
+        machine = self._machine()
+        if self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine):
+            machine.power_off("power off")
+            self._restart_later(machine)
+
+    def _crash_in_write(self) -> None:
+        machine = self._machine()
+        power = self._random.random() < 0.5 and (
+            self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine)
+        )
+        if machine.process is not None:
+            machine.crash_in_write(self._random.randrange(10), power=power)
+            self._note("crash in write", machine.node_id)
+            for pause_ms in (500, 2000):
+                self._world.clock.after(pause_ms * 1000, lambda: None if self._stopped else self._restart_later(machine))
+
+    def _everybody_down(self) -> None:
+        power = self._world.scenario.flush == pb.ALWAYS and self._random.random() < 0.5
+        for machine in self._world.machines:
+            if self._random.random() < 0.8:
+                if power:
+                    machine.power_off("all power off")
+                else:
+                    machine.stop("all killed")
+                self._restart_later(machine)
+
+    def _pause(self) -> None:
+        machine = self._machine()
+        process = machine.running
+        if process is None:
+            return
+        self._note("pause", machine.node_id)
+        process.pause()
+        stood_still = self._random.random() < 0.5
+        began_us = self._world.clock.now_us
+
+        def again() -> None:
+            if process.paused and not process.dead:
+                self._note("resume", process.node_id)
+                process.resume(self._world.clock.now_us - began_us, clock_stood_still=stood_still)
+
+        self._later(self._random.choice([50, 400, 1500]), again)
+
+    def _wall_clock(self) -> None:
+        self._machine().wall_error_us += self._random.randint(-5_000_000, 5_000_000)
+
+    # ------------------------------------------------------------------------------------------ network
+
+    def _cut(self, links: list[tuple[str, str]], what: str) -> None:
+        network = self._world.network
+        for link in links:
+            network.cut(*link)
+        self._note(what, *(f"{sender}>{receiver}" for sender, receiver in links))
+
+        def mend() -> None:
+            for link in links:
+                network.mend(*link)
+
+        self._later(self._random.choice([200, 800, 2000]), mend)
+
+    def _names(self) -> list[str]:
+        return [machine.node_id for machine in self._world.machines]
+
+    def _isolate(self) -> None:
+        one = self._machine().node_id
+        others = [name for name in self._names() if name != one]
+        self._cut([link for other in others for link in ((one, other), (other, one))], "isolate")
+
+    def _one_way(self) -> None:
+        one, *rest = self._random.sample(self._names(), self._random.choice([2, len(self._names())]))
+        links = [(one, other) for other in rest]
+        self._cut(links if self._random.random() < 0.5 else [link[::-1] for link in links], "one way")
+
+    def _halves(self) -> None:
+        names = self._names()
+        side = set(self._random.sample(names, len(names) // 2))
+        self._cut([(a, b) for a in names for b in names if (a in side) != (b in side)], "halves")
+
+    def _reset(self) -> None:
+        self._world.network.reset(*self._random.sample(self._names(), 2))
+
+    def _loss_burst(self) -> None:
+        network = self._world.network
+        before = self._world.scenario.loss
+        network.loss = 0.4
+
+        def over() -> None:
+            network.loss = 0.0 if self._stopped else before
+
+        self._later(400, over)
+
+    # ------------------------------------------------------------------------------------------ disks
+
+    def _heal_disk(self, machine: Machine) -> None:
+        machine.disk.free_bytes = None
+        machine.disk.fail = lambda operation, path: None
+        machine.disk.cut_at = None
+
+    def _disk_full(self) -> None:
+        machine = self._machine()
+        if machine.disk.free_bytes is None:
+            machine.disk.free_bytes = self._random.choice([0, 300, 2000])
+            self._note("disk full", machine.node_id)
+
+            def freed() -> None:
+                machine.disk.free_bytes = None
+
+            self._later(600, freed)
+
+    def _disk_fails(self) -> None:
+        """Let syncs fail until the process ends; what it could not sync is not in the page cache after that."""
+        machine = self._machine()
+        if machine.process is None:
+            return
+
+        def fail(operation: str, path: Path) -> OSError | None:
+            return OSError(errno.EIO, "the simulated disk fails") if operation == "sync" else None
+
+        machine.disk.fail = fail
+        self._note("disk fails", machine.node_id)
+        self._restart_later(machine)
+
+    def _wipe(self) -> None:
+        """Replace a disk; the old node id never comes back, and is removed from the registry later."""
+        machine = self._machine()
+        if not self.may_lose(machine):
+            return
+        old = machine.node_id
+        machine.wipe()
+        self._note("wipe", old, machine.node_id)
+
+        def forget() -> None:
+            self._world.registered = [name for name in self._world.registered if name != old]
+
+        def join() -> None:
+            if machine.node_id not in self._world.registered:
+                self._world.join(machine)
+
+        self._world.clock.after(300_000, forget)
+        self._world.clock.after(400_000, join)
+
+    def _rot(self) -> None:
+        """Flip a bit somewhere in a log or a journal of a machine that is down."""
+        machine = self._machine()
+        if not self.may_lose(machine):
+            return
+        machine.stop("for rot")
+        files = sorted(_files(machine.disk.root, ""), key=lambda found: found[0])
+        if files:
+            name, node = self._random.choice(files)
+            content = bytes(node.current).rstrip(b"\0")
+            if content:
+                at = self._random.randrange(len(content))
+                node.current[at] ^= 1 << self._random.randrange(8)
+                node.durable = bytes(node.current)
+                node.versions.clear()
+                self._note("rot", machine.node_id, name, str(at))
+        self._restart_later(machine)
+
+    # ------------------------------------------------------------------------------------------ planned
+
+    def _join(self) -> None:
+        if self._joins > 0:
+            self._joins -= 1
+            self._note("join")
+            self._world.add_machine()
+
+    def _roll_over(self) -> None:
+        """Let an owner end its epoch by itself, sometimes to hand the partition to another node."""
+        for machine in self._random.sample(self._world.machines, len(self._world.machines)):
+            process = machine.running
+            if process is None:
+                continue
+            for driver in process.partitions.values():
+                if driver.replica.owner is not None:
+                    neighbours = process.neighbours
+                    active = driver.replica.active
+                    nodes = neighbours.placement(driver.key, active, keep=self._random.random() < 0.5)
+                    owner = self._random.choice([node for node in nodes if neighbours.alive(node)] or list(nodes))
+                    if self._random.random() < 0.6 and process.node_id in nodes:
+                        owner = process.node_id
+                    self._note("roll over", driver.name, owner, str(nodes))
+                    driver.roll_over(neighbours.plan_of(owner, nodes))
+                    return
+
+
+def _files(directory: Directory, path: str) -> list[tuple[str, Node]]:
+    found: list[tuple[str, Node]] = []
+    for name, node in directory.names.items():
+        if isinstance(node, Directory):
+            found += _files(node, f"{path}/{name}")
+        else:
+            found.append((f"{path}/{name}", node))
+    return found

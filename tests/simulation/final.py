@@ -1,0 +1,101 @@
+"""The last look at a run: are all copies complete and equal byte by byte, and is what clients were told true?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
+from tests.simulation.payload import payload_of
+from tests.simulation.truth import Truth, ViolationError
+
+if TYPE_CHECKING:
+    from tests.simulation.driver import PartitionDriver
+    from tests.simulation.world import World
+
+
+def _drivers(world: World, key: PartitionKey) -> list[PartitionDriver]:
+    return [machine.process.partitions[key] for machine in world.machines if machine.process is not None]
+
+
+def _stores(driver: PartitionDriver, epoch: int) -> bool:
+    """Whether a node is to hold the partition, and is able to."""
+    replica = driver.replica
+    return replica.active.epoch == epoch and replica.is_member and driver.store.limbo() is None
+
+
+def unequal(world: World, key: PartitionKey) -> str | None:
+    """Say what keeps the copies of a partition from being complete and equal; None when nothing does."""
+    drivers = _drivers(world, key)
+    newest = max(driver.replica.active.epoch for driver in drivers)
+    members = [driver for driver in drivers if _stores(driver, newest)]
+    owner = next((driver for driver in members if driver.replica.owner is not None), None)
+    if owner is None:
+        return f"epoch {newest} has no owner: {[describe(driver) for driver in drivers]}"
+    end = owner.store.end_offset
+    for driver in drivers:
+        if driver.replica.active.epoch != newest and driver.store.limbo() is None:
+            return f"{describe(driver)} does not know epoch {newest}"
+    for driver in members:
+        if driver.store.end_offset != end or driver.replica.high_watermark != end or not driver.is_idle:
+            return f"{describe(driver)}, {owner.name} is at {end}"
+        if driver.store.start_offset > 0:
+            return f"{describe(driver)} lacks what lies before {driver.store.start_offset}"
+    lagging = [one for one in world.consumers if one.key == key and one.position < end]
+    return f"a consumer is at {lagging[0].position} of {end}" if lagging else None
+
+
+def describe(driver: PartitionDriver) -> str:
+    """Return a replica's state in a line."""
+    replica = driver.replica
+    return (
+        f"{driver.name} {replica.role} of epoch {replica.active.epoch} (owner {replica.active.owner}, "
+        f"placement {list(replica.active.placement)}) at {driver.store.end_offset}, watermark "
+        f"{replica.high_watermark}, {replica.candidate.phase}, halted {replica.halted}, limbo {driver.store.limbo()}"
+    )
+
+
+def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
+    """Compare every copy byte by byte (I15) and return the log."""
+    drivers = _drivers(world, key)
+    newest = max(driver.replica.active.epoch for driver in drivers)
+    members = [driver for driver in drivers if _stores(driver, newest)]
+    logs = [driver.store.all_batches() for driver in members]
+    for driver, log in zip(members, logs, strict=True):
+        if log != logs[0]:
+            raise ViolationError("I15", f"the logs of {driver.name} and {members[0].name} differ")
+    return logs[0]
+
+
+def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
+    """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
+    at: dict[int, int] = {}
+    digests: dict[int, int] = {}
+    offset = 0
+    for data in log:
+        header = unpack_header(data)
+        if header.base_offset != offset:
+            raise ViolationError("I2", f"the log has {header.base_offset} where {offset} comes next")
+        offset = header.end_offset
+        payload = payload_of(data, header.record_count)
+        if payload in at:
+            raise ViolationError("I12", f"payload {payload:#x} is at {at[payload]} and at {header.base_offset}")
+        at[payload] = header.base_offset
+        digests[header.base_offset] = header.digest
+    for publish in world.history.publishes:
+        if publish.key != key or publish.acks == pb.ONE:
+            continue
+        place = at.get(publish.payload)
+        if publish.outcome == "stored" and place != publish.base_offset:
+            raise ViolationError("I6", f"{publish} was acknowledged, the log has it at {place}")
+        if publish.outcome == "not written" and place is not None:
+            raise ViolationError("I12", f"{publish} was denied, the log has it at {place}")
+    for payload in truth.denials:
+        if payload in at:
+            raise ViolationError("I12", f"payload {payload:#x} was denied, the log has it at {at[payload]}")
+    for consumer in world.consumers:
+        if consumer.key == key:
+            for base_offset, digest, _ in consumer.seen.batches:
+                if digests.get(base_offset) != digest:
+                    raise ViolationError("I10", f"a consumer was given something else at {base_offset}")

@@ -1,0 +1,105 @@
+"""A machine: a disk, a boot counter, and at most one process. It loses power, its process dies, its disk is replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_broker.storage.errors import StorageError
+from tests.broker.storage.sim_disk import PowerCutError, SimDisk
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+NONCE_BITS = 24
+
+
+class Machine:
+    """See the module. `node_id` changes when the disk is replaced: an empty disk is another node."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.node_id = name
+        self.disk = SimDisk()
+        self.process: Process | None = None
+        self.powered = True
+        self.wall_error_us = world.clock.random.randint(-2_000_000, 2_000_000)
+        self.retired = False
+        """It does not start any more: what its disk holds is damaged."""
+        self._boots = 0
+        self._rebooted = False
+        self._cut_means_power = False
+        self.next_incarnation = 0
+        self._draw_incarnation()
+
+    def _draw_incarnation(self) -> None:
+        self._boots += 1
+        self.next_incarnation = self._boots << NONCE_BITS | self.world.clock.random.randrange(1 << NONCE_BITS)
+
+    @property
+    def running(self) -> Process | None:
+        """The process, if it runs and is not paused."""
+        return self.process if self.process is not None and not self.process.paused else None
+
+    # ------------------------------------------------------------------------------------------ up
+
+    def start(self) -> None:
+        """Start the node on what the disk holds; it may end at once if that is damaged or the disk fails."""
+        if self.process is not None or self.retired:
+            return
+        self.powered = True
+        incarnation = self.next_incarnation
+        self._draw_incarnation()
+        self.world.clock.note("start", self.node_id, incarnation, checksum=self._rebooted)
+        try:
+            process = Process(self.world, self, incarnation=incarnation, rebooted=self._rebooted)
+            self.process = process
+            process.open_partitions()
+        except PowerCutError:
+            self.power_was_cut()
+        except StorageError as error:
+            self.world.checks.refused_to_start(self, error)
+            self.stop(f"cannot start: {error.message}")
+        else:
+            self._rebooted = False
+
+    # ------------------------------------------------------------------------------------------ down
+
+    def stop(self, why: str) -> None:
+        """End the process; what it has written stays in the page cache."""
+        self.world.clock.note("stop", self.node_id, why)
+        if self.process is not None:
+            self.process.dead = True
+            self.process = None
+        self.disk = self.disk.restart()
+
+    def power_off(self, why: str) -> None:
+        """Lose power: what was not synced is lost, torn or there."""
+        self.stop(why)
+        self.disk = self.disk.power_cut(self.world.clock.random)
+        self.powered = False
+        self._rebooted = True
+
+    def crash_in_write(self, steps: int, *, power: bool) -> None:
+        """Crash in the middle of what is written next, after that many operations on the disk."""
+        self.disk.cut_at = self.disk.steps + steps
+        self._cut_means_power = power
+
+    def power_was_cut(self) -> None:
+        """The disk has reached the step at which it was to crash."""
+        if self._cut_means_power:
+            self.power_off("power cut in a write")
+        else:
+            self.stop("killed in a write")
+
+    def wipe(self) -> None:
+        """Replace the disk by an empty one: a new node."""
+        self.stop("wiped")
+        number = int(self.node_id.partition("+")[2] or 0) + 1
+        self.node_id = f"{self.name}+{number}"
+        self.disk = SimDisk()
+        self.retired = False
+        self._boots = 0
+        self._rebooted = False
+        self._draw_incarnation()

@@ -1,0 +1,110 @@
+"""The network between nodes: messages get lost, come twice, late and out of order; links are cut one way or both.
+
+A message is serialised when it is sent and parsed when it arrives, as on a real connection, so that nobody shares an
+object with anybody. Whether it arrives is decided when it would: a cut that begins meanwhile loses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from crc32c import crc32c
+
+from tidelog_broker.core.effects import PeerMessage
+from tidelog_broker.core.ports import Batch
+from tidelog_proto.header import unpack_header
+from tests.simulation.clock import Clock
+
+RARE_DELAY = 100
+
+
+class Receiver(Protocol):
+    """Who messages are for."""
+
+    def deliver(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None: ...
+
+
+class Network:
+    """See the module. Nodes are addressed by id; a message for an id that is nowhere is lost."""
+
+    def __init__(self, clock: Clock, *, loss: float, duplication: float, delay_ms: float, fifo: bool) -> None:
+        self._clock = clock
+        self.loss = loss
+        self.duplication = duplication
+        self.delay_ms = delay_ms
+        self.fifo = fifo
+        self.receiver: Callable[[str], Receiver | None] = lambda node_id: None
+        self._cut: set[tuple[str, str]] = set()
+        self._connections: dict[tuple[str, str], int] = {}
+        self._last_arrival_us: dict[tuple[str, str], int] = {}
+        self.sent = 0
+
+    # --------------------------------------------------------------------------------------- faults
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """Let nothing through from `sender` to `receiver`."""
+        self._cut.add((sender, receiver))
+
+    def mend(self, sender: str, receiver: str) -> None:
+        """Let everything through again."""
+        self._cut.discard((sender, receiver))
+
+    def calm(self) -> None:
+        """Let everything through everywhere, soon and once."""
+        self._cut.clear()
+        self.loss = self.duplication = 0.0
+        self.delay_ms = min(self.delay_ms, 1.0)
+
+    def reset(self, one: str, other: str) -> None:
+        """Break the connection between two nodes: what is under way is lost."""
+        for link in ((one, other), (other, one)):
+            self._connections[link] = self._connections.get(link, 0) + 1
+
+    def reaches(self, sender: str, receiver: str) -> bool:
+        """Whether a message would get through now."""
+        return (sender, receiver) not in self._cut
+
+    # --------------------------------------------------------------------------------------- messages
+
+    def send(self, sender: str, to: str, message: PeerMessage, batches: Sequence[memoryview]) -> None:
+        """Send a message; it arrives later, perhaps, perhaps twice."""
+        self.sent += 1
+        random = self._clock.random
+        if self.loss and random.random() < self.loss:
+            return
+        raw = message.SerializeToString()
+        copies = [bytes(batch) for batch in batches]
+        times = 2 if self.duplication and random.random() < self.duplication else 1
+        for _ in range(times):
+            self._put(sender, to, type(message), raw, copies)
+
+    def _put(self, sender: str, to: str, kind: type[PeerMessage], raw: bytes, batches: list[bytes]) -> None:
+        link = (sender, to)
+        connection = self._connections.get(link, 0)
+        delay_us = self.delay_us()
+        if self.fifo:
+            arrival_us = max(self._clock.now_us + delay_us, self._last_arrival_us.get(link, 0) + 1)
+            self._last_arrival_us[link] = arrival_us
+            delay_us = arrival_us - self._clock.now_us
+        self._clock.after(delay_us, lambda: self._arrive(link, connection, kind, raw, batches))
+
+    def delay_us(self) -> int:
+        """Draw how long a message takes."""
+        random = self._clock.random
+        mean_us = self.delay_ms * 1000
+        if random.random() < 0.01:
+            mean_us *= RARE_DELAY
+        return 20 + int(min(random.expovariate(1.0), 8.0) * mean_us)
+
+    def _arrive(
+        self, link: tuple[str, str], connection: int, kind: type[PeerMessage], raw: bytes, batches: list[bytes]
+    ) -> None:
+        if link in self._cut or self._connections.get(link, 0) != connection:
+            return
+        receiver = self.receiver(link[1])
+        if receiver is None:
+            return
+        message = kind.FromString(raw)
+        self._clock.note("deliver", link[0], link[1], message, checksum=crc32c(raw))
+        receiver.deliver(link[0], message, [Batch(unpack_header(data), memoryview(data)) for data in batches])

@@ -1,0 +1,140 @@
+"""Runs seeds: `python -m tests.simulation.run --seeds 1000`, or `--seed 7` for one with its trace.
+
+A seed is a whole cluster's life of a few virtual seconds. A seed that fails prints the invariant, what broke it, and
+the newest events; running it again gives the same events, which is said by the checksum at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from random import Random
+from unittest.mock import patch
+
+from tidelog_broker.core.ports import Timing
+from tidelog_broker.storage import active_segment, journal
+from tests.simulation.scenario import scenario_of
+from tests.simulation.show import show
+from tests.simulation.truth import ViolationError
+from tests.simulation.world import World
+
+TIMING = Timing(pull_bytes=600, window_bytes=3000)
+"""Small reads and a small window, so that tiny logs are fetched in many steps."""
+JOURNAL_RESERVE_BYTES = 4096
+TRACE_SHOWN = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a seed went. `invariant` is empty when all held; "crash" for an exception of the code itself."""
+
+    seed: int
+    invariant: str
+    message: str
+    checksum: int
+    events: int
+    acked: int
+    epochs: int
+    trace: str = ""
+
+
+@contextmanager
+def small_and_repeatable(seed: int) -> Iterator[None]:
+    """Make journals small, and the nonces of files a function of the seed."""
+    random = Random(f"nonces {seed}")
+    with (
+        patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
+        patch.object(journal.secrets, "randbits", random.getrandbits),
+        patch.object(active_segment.secrets, "randbits", random.getrandbits),
+    ):
+        yield
+
+
+def run_seed(seed: int, *, trace: int = TRACE_SHOWN) -> Result:
+    """Run one seed."""
+    world = World(scenario_of(seed), TIMING)
+    invariant = message = ""
+    with small_and_repeatable(seed):
+        try:
+            world.run()
+        except ViolationError as error:
+            invariant, message = error.invariant, str(error)
+        except Exception:  # noqa: BLE001 - whatever the code under test raises is a finding
+            invariant, message = "crash", traceback.format_exc(limit=-8)
+    return Result(
+        seed,
+        invariant,
+        message,
+        world.clock.checksum,
+        world.clock.events,
+        world.history.acked(),
+        sum(len(truth.chosen) for truth in world.checks.truths.values()),
+        "\n".join(show(event) for event in world.clock.trace(trace)) if invariant else "",
+    )
+
+
+def report(result: Result) -> str:
+    """Return a failure as text."""
+    return f"{result.trace}\nseed {result.seed}: {result.message}\n(again: make simulate SEED={result.seed})"
+
+
+def _run_quietly(seed: int) -> Result:
+    return run_seed(seed)
+
+
+def _many(first: int, count: int, processes: int) -> int:
+    began = time.monotonic()
+    done = acked = epochs = events = 0
+    failed: list[Result] = []
+    context = get_context("fork")
+    with context.Pool(processes) as pool:
+        for result in pool.imap_unordered(_run_quietly, range(first, first + count), chunksize=4):
+            done += 1
+            acked += result.acked
+            epochs += result.epochs
+            events += result.events
+            if result.invariant:
+                failed.append(result)
+                print(f"\r\033[Kseed {result.seed}: {result.message.splitlines()[-1][:300]}", flush=True)
+            if sys.stdout.isatty() or done % 200 == 0:
+                rate = done / (time.monotonic() - began)
+                print(f"\r\033[K{done} of {count} seeds, {len(failed)} failed, {rate:.1f} a second", end="", flush=True)
+    seconds = time.monotonic() - began
+    print(
+        f"\r\033[K{done} seeds in {seconds:.0f} s ({done / seconds:.1f} a second): {events} events, "
+        f"{acked} publishes acknowledged, {epochs} epochs decided, {len(failed)} seeds failed"
+    )
+    if failed:
+        print(report(min(failed, key=lambda result: result.events)))
+    return len(failed)
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit code says whether a seed failed."""
+    parser = argparse.ArgumentParser(description="Run the cluster's core in a simulated world.")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="only this one, with its trace")
+    parser.add_argument("--trace", type=int, default=TRACE_SHOWN, help="how many events a failure shows")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.seed is None:
+        return 1 if _many(arguments.first, arguments.seeds, arguments.processes) else 0
+    result = run_seed(arguments.seed, trace=arguments.trace)
+    print(report(result) if result.invariant else f"seed {result.seed}: every invariant held")
+    print(
+        f"{result.events} events, {result.acked} publishes acknowledged, {result.epochs} epochs decided, "
+        f"checksum {result.checksum:#010x}"
+    )
+    return 1 if result.invariant else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

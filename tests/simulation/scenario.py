@@ -1,0 +1,74 @@
+"""What a seed stands for: how large the cluster is, how bad the network, which faults may happen.
+
+Budgets keep the world inside what the protocol promises: data may be lost on at most `ack_quorum - 1` machines in all
+(wiped, rotten, and with flush other than ALWAYS also powered off), because a record counts as safe on `ack_quorum`.
+Everything else, crashes, cuts and pauses of every node at once, is allowed at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tidelog_proto import broker_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything about a run that is drawn before it starts. Times in virtual milliseconds."""
+
+    seed: int
+    machines: int
+    """At the start; `joins` more come later."""
+    joins: int
+    partitions: int
+    replication_factor: int
+    ack_quorum: int
+    flush: pb.Flush
+    producers: int
+    consumers: int
+    loss: float
+    duplication: float
+    delay_ms: float
+    """Mean delay of a message; a few take a hundred times as long."""
+    fifo: bool
+    """Messages between two nodes keep their order, as on a connection."""
+    write_ms: float
+    """Mean duration of a write."""
+    fault_ms: int
+    """How long faults go on."""
+    fault_gap_ms: int
+    """Mean time between two faults."""
+    bad_machines: int
+    """How many machines may lose data that they called durable."""
+    wrong_suspicions: float
+    """How often the failure detector suspects a node that is well."""
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Draw a scenario."""
+    random = Random(f"scenario {seed}")
+    machines = random.choice([3, 3, 3, 3, 4, 5])
+    factor = random.choice([3, 3, 3, 3, 3, 3, 2, min(4, machines), machines])
+    majority = factor // 2 + 1
+    ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
+    return Scenario(
+        seed=seed,
+        machines=machines,
+        joins=random.choice([0, 0, 1, 1, 2]),
+        partitions=random.choice([1, 1, 1, 2, 3]),
+        replication_factor=factor,
+        ack_quorum=ack_quorum,
+        flush=random.choice([pb.ALWAYS, pb.ALWAYS, pb.ALWAYS, pb.NEVER]),
+        producers=random.choice([1, 2, 2, 3]),
+        consumers=random.choice([1, 2]),
+        loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
+        duplication=random.choice([0.0, 0.02, 0.1]),
+        delay_ms=random.choice([0.3, 1.0, 5.0, 20.0]),
+        fifo=random.choice([True, False]),
+        write_ms=random.choice([0.2, 2.0, 10.0]),
+        fault_ms=random.choice([1500, 3000, 5000]),
+        fault_gap_ms=random.choice([80, 200, 400, 800]),
+        bad_machines=ack_quorum - 1,
+        wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
+    )

@@ -1,0 +1,249 @@
+"""The real log of one partition behind the core: its `LogView`, and the writes that the core orders.
+
+What is damaged is dealt with before the core starts, as on a real node: a sealed epoch is set aside, to be fetched
+again; the open one is cut in front of the damage and stays in doubt until the owner's log has been caught up with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog_broker.core import effects as fx
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.ports import PartitionKey, Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica_state import Doubt
+from tidelog_broker.storage.disk import Disk
+from tidelog_broker.storage.epoch_log import EpochLog
+from tidelog_broker.storage.errors import DiskFullError, DivergedError
+from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.segment import padded
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Buffer, unpack_header
+from tests.broker.storage.sim_disk import SimDisk
+
+HOME = Path("/partitions")
+SEGMENT_BYTES = 4096
+READ_BYTES = 1500
+
+
+class Store:
+    """See the module; made by `open`."""
+
+    def __init__(self, log: PartitionLog, chain: EpochChain) -> None:
+        self.log = log
+        self._chain = chain
+        self._flush: dict[int, pb.Flush] = {}
+
+    @classmethod
+    def open(cls, disk: SimDisk, key: PartitionKey, chain: EpochChain) -> Store:
+        """Open the log of a partition on a node's disk.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        if not disk.exists(HOME):
+            disk.make_dir(HOME)
+            disk.sync_dir(HOME.parent)
+        log = PartitionLog.open(
+            Disk(fs=disk), HOME, topic="simulated", topic_id=key[0], partition=key[1], segment_bytes=SEGMENT_BYTES
+        )
+        store = cls(log, chain)
+        store._heal()
+        store._go_on_filling()
+        return store
+
+    def _heal(self) -> None:
+        """Set damaged sealed epochs aside; cut the open one in front of its damage."""
+        active = self._chain.active.epoch
+        for log in reversed(self.log.epochs):
+            if log.damage is not None and log.epoch < active:
+                self.log.set_aside(log.epoch, log.damage.reason)
+        if self.log.repairable_end(active) is not None:
+            self.log.cut_to_good(active)
+
+    def _go_on_filling(self) -> None:
+        for epoch in self.log.fill_epochs:
+            if epoch < self._chain.active.epoch:
+                decision = pb.EpochDecision.FromString(self._chain.decisions[epoch])
+                self.log.begin_fill(epoch, self._descriptor(epoch).start_offset, decision.end_offset, decision.end_digest)
+
+    def _descriptor(self, epoch: int) -> pb.EpochDescriptor:
+        if epoch == self._chain.genesis.epoch:
+            return self._chain.genesis
+        return pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch - 1]).next
+
+    def owner_of(self, epoch: int) -> str:
+        """Return who owns or owned an epoch."""
+        return self._descriptor(epoch).owner
+
+    def _synced(self, epoch: int) -> bool:
+        flush = self._flush.get(epoch)
+        if flush is None:
+            flush = self._flush[epoch] = self._descriptor(epoch).flush or pb.ALWAYS
+        return flush == pb.ALWAYS
+
+    # ------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the log."""
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record of the log."""
+        return self.log.end_offset
+
+    @property
+    def repairing(self) -> bool:
+        """Whether the open epoch lacks what it once held."""
+        newest = self.log.active
+        return newest is not None and newest.is_repairing
+
+    def doubt(self, *, rebooted: bool) -> Doubt:
+        """Return why the open epoch's copy is not to be trusted after a start."""
+        if self.repairing:
+            return "damaged"
+        return "short" if rebooted and not self._synced(self._chain.active.epoch) else ""
+
+    def doubt_is_over(self) -> None:
+        """The open epoch's copy has caught up."""
+        newest = self.log.active
+        if newest is not None and newest.is_repairing:
+            self.log.finish_repair(newest.epoch)
+
+    def limbo(self) -> str | None:
+        return None if self.repairing else self.log.limbo
+
+    def newest_epoch(self) -> int | None:
+        return self.log.active.epoch if self.log.active is not None else None
+
+    def _log_of(self, epoch: int) -> EpochLog | None:
+        return next((log for log in self.log.epochs if log.epoch == epoch), None)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        log = self._log_of(epoch)
+        return (log.end_offset, log.end_digest) if log is not None else None
+
+    def digest_at(self, epoch: int, offset: int) -> int | None:
+        return self.log.digest_at(epoch, offset)
+
+    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+        return self.log.fill_position(epoch)
+
+    def log_start(self) -> int:
+        return 0
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def read_epoch(
+        self, epoch: int, from_offset: int, end_offset: int, bytes_max: int
+    ) -> tuple[Sequence[memoryview], Position, Position]:
+        """Read whole batches of an epoch, for another node; nothing when they are not here."""
+        nothing = Position(from_offset, 0)
+        log = self._log_of(epoch)
+        if log is None or not log.start_offset <= from_offset < log.end_offset:
+            return [], nothing, nothing
+        base, found = log.digest_at(from_offset), None
+        if base is not None:
+            found = log.read(from_offset, bytes_max, limit_offset=end_offset)
+        end = log.digest_at(found.next_offset) if found is not None else None
+        if base is None or found is None or end is None:
+            return [], nothing, nothing
+        return found.batches, Position(from_offset, base), Position(found.next_offset, end)
+
+    def read_committed(self, offset: int, high_watermark: int) -> Sequence[memoryview]:
+        """Read for a consumer; nothing when it is not here."""
+        if not self.log.start_offset <= offset < min(high_watermark, self.log.end_offset):
+            return []
+        try:
+            return self.log.read(offset, READ_BYTES, limit_offset=high_watermark).batches
+        except ProtocolError:
+            return []
+
+    def all_batches(self) -> list[bytes]:
+        """Read everything."""
+        found: list[bytes] = []
+        offset = self.log.start_offset
+        while offset < self.log.end_offset:
+            result = self.log.read(offset, 1 << 20, limit_offset=self.log.end_offset)
+            found += [bytes(batch) for batch in result.batches]
+            offset = result.next_offset
+        return found
+
+    def rebuild_producers(self, epoch: int, offset: int) -> tuple[ProducerTable | None, int]:
+        """Return the producers' state at an offset and the last append timestamp before it; None if it is not here."""
+        table, timestamp_us = ProducerTable(), 0
+        if offset > 0 and (self.log.start_offset > 0 or self.log.end_offset < offset):
+            return None, 0
+        for header in self.log.scan_headers(0) if offset > 0 else ():
+            if header.end_offset > offset:
+                break
+            table.apply(header)
+            timestamp_us = header.append_timestamp_us
+        return table, timestamp_us
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def perform(self, group: Sequence[fx.Write]) -> list[bool]:
+        """Do one write, or several appends as one; return for each whether it was done (or found no space).
+
+        Raises:
+            StorageError: the disk failed, for good.
+        """
+        first = group[0]
+        if isinstance(first, fx.Append):
+            return [self._append(first, group)] * len(group)
+        assert len(group) == 1
+        try:
+            self._one(first)
+        except DiskFullError:
+            assert isinstance(first, fx.AppendFill), f"{type(first).__name__} needs no space"
+            return [False]
+        return [True]
+
+    def _append(self, first: fx.Append, group: Sequence[fx.Write]) -> bool:
+        batches: list[Buffer] = [batch for one in group if isinstance(one, fx.Append) for batch in one.batches]
+        newest = self.log.active
+        end_offset = newest.end_offset if newest is not None and newest.epoch == first.epoch else first.start_offset
+        if end_offset != first.base_offset:
+            return False
+        try:
+            if newest is not None and newest.epoch == first.epoch and newest.is_repairing:
+                self.log.append_repair(first.epoch, batches)
+                return True
+            if newest is None or newest.epoch != first.epoch:
+                self.log.start_epoch(first.epoch, first.start_offset)
+            self.log.reserve(sum(padded(len(batch)) for batch in batches))
+        except DiskFullError:
+            return False
+        self.log.append(batches)
+        if self._synced(first.epoch):
+            self.log.sync()
+        return True
+
+    def _one(self, effect: fx.Write) -> None:
+        if isinstance(effect, fx.Truncate):
+            self.log.truncate_epoch(effect.epoch, effect.end_offset)
+        elif isinstance(effect, fx.AppendFill):
+            self._fill(effect)
+        elif isinstance(effect, fx.FinishFill):
+            self.log.finish_fill(effect.epoch)
+        else:
+            assert isinstance(effect, fx.SetAside)
+            self.log.set_aside(effect.epoch, effect.reason)
+
+    def _fill(self, effect: fx.AppendFill) -> None:
+        position = self.log.begin_fill(
+            effect.epoch, effect.start_offset, effect.epoch_end_offset, effect.epoch_end_digest
+        )
+        assert position.offset >= effect.base_offset, f"a fill at {position}, {effect.base_offset} comes"
+        missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
+        try:
+            self.log.append_fill(effect.epoch, missing)
+        except DivergedError:
+            # The core sees it, too, and orders the copy set aside.
+            return

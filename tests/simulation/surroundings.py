@@ -1,0 +1,105 @@
+"""What a node believes of the others: a failure detector that is late and sometimes wrong, and a plain rotation.
+
+It stands in for gossip and placement, whose own tests are elsewhere: here beliefs should be worse than theirs, because
+nothing that is checked may depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_proto import broker_pb2 as pb
+from tests.simulation.clock import Clock
+from tests.simulation.scenario import Scenario
+
+LOOK_MS = 150
+
+
+class Seen(NamedTuple):
+    """What is true of a node, seen from another one: whether it answers, refuses, and which boot it is."""
+
+    answers: bool
+    refuses: bool
+    incarnation: int
+
+
+class Neighbours:
+    """The beliefs of one process about all registered nodes, as `Surroundings` of its replicas."""
+
+    def __init__(self, node_id: str, clock: Clock, scenario: Scenario, registered: Callable[[], Sequence[str]]) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._scenario = scenario
+        self._registered = registered
+        self._suspects: set[str] = set()
+        self._missed_since_us: dict[str, int] = {}
+        self._wrong_until_us: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
+        self.patience_us = 1000 * clock.random.randint(300, 900)
+
+    def look(self, see: Callable[[str], Seen], *, calm: bool) -> bool:
+        """Look around; return whether a belief has changed. `calm`: without mistakes."""
+        now_us = self._clock.now_us
+        random = self._clock.random
+        before = (len(self._suspects), dict(self._incarnations))
+        changed = False
+        for node_id in self._registered():
+            if node_id == self._node_id:
+                continue
+            seen = see(node_id)
+            if seen.answers:
+                self._missed_since_us.pop(node_id, None)
+                self._incarnations[node_id] = max(self._incarnations.get(node_id, 0), seen.incarnation)
+            else:
+                self._missed_since_us.setdefault(node_id, now_us)
+            if not calm and random.random() < self._scenario.wrong_suspicions:
+                self._wrong_until_us[node_id] = now_us + 1000 * random.randint(100, 1500)
+            missed_us = now_us - self._missed_since_us.get(node_id, now_us)
+            suspect = missed_us > self.patience_us or (seen.refuses and random.random() < 0.5)
+            suspect = suspect or (not calm and self._wrong_until_us.get(node_id, 0) > now_us)
+            if suspect != (node_id in self._suspects):
+                changed = True
+                (self._suspects.add if suspect else self._suspects.discard)(node_id)
+        return changed or before[1] != self._incarnations
+
+    def wake(self) -> None:
+        """After a pause nobody is suspected for what was not heard meanwhile."""
+        self._missed_since_us.clear()
+
+    # --------------------------------------------------------------------------------- Surroundings
+
+    def alive(self, node_id: str) -> bool:
+        return node_id not in self._suspects
+
+    def incarnation(self, node_id: str) -> int:
+        return self._incarnations.get(node_id, 0)
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        nodes = self.placement(key, active, keep=True)
+        owner = self._node_id if self._node_id in nodes else nodes[0]
+        return self.plan_of(owner, nodes)
+
+    def plan_of(self, owner: str, nodes: tuple[str, ...]) -> Plan:
+        """Return a plan with the scenario's quorum and flush for these nodes."""
+        wanted, count = self._scenario.ack_quorum, len(nodes)
+        quorum = wanted if count == self._scenario.replication_factor else count // 2 + 1
+        return Plan(owner, nodes, quorum, self._scenario.flush)
+
+    def placement(self, key: PartitionKey, active: pb.EpochDescriptor, *, keep: bool) -> tuple[str, ...]:
+        """Return nodes for the next epoch, the living first; `keep`: those that hold it already before others."""
+        registered = list(self._registered())
+        turn = key[1] % len(registered)
+        rotation = registered[turn:] + registered[:turn]
+        old = set(active.placement)
+        ordered = sorted(rotation, key=lambda node: (not self.alive(node), keep and node not in old))
+        return tuple(ordered[: min(self._scenario.replication_factor, len(registered))])
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        before = list(active.placement)
+        before = before[: before.index(self._node_id)] if self._node_id in before else before
+        return sum(1 for node in before if node != active.owner and self.alive(node))
+
+    def random_ms(self, below_ms: int) -> int:
+        return self._clock.random.randrange(max(1, below_ms))

@@ -1,0 +1,336 @@
+"""What an all-knowing observer knows of one partition, and the rules that every step must keep."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidelog_broker.core.replica import Replica
+from tidelog_broker.core.takeover import BallotKey, ballot_key, seal_quorum
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import BatchHeader, unpack_header
+from tests.simulation.history import Publish
+from tests.simulation.payload import payload_of
+from tests.simulation.publishing import PublishReply
+
+
+class ViolationError(Exception):
+    """An invariant is broken."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class Chosen(NamedTuple):
+    """A decision that a quorum has accepted."""
+
+    value: pb.EpochDecision
+    raw: bytes
+
+
+class Truth:
+    """See the module. Epochs are numbers, nodes ids; `bad` says who may lose what it held."""
+
+    def __init__(self, genesis: pb.EpochDescriptor, bad: Callable[[str], bool]) -> None:
+        self._bad = bad
+        self.descriptors: dict[int, pb.EpochDescriptor] = {genesis.epoch: genesis}
+        self.chosen: dict[int, Chosen] = {}
+        self.newest_decided = genesis.epoch - 1
+        self.batches: dict[int, dict[int, BatchHeader]] = defaultdict(dict)
+        """Epoch -> base offset -> the one batch there."""
+        self.by_digest: dict[tuple[int, int], int] = {}
+        """Batch (epoch, base offset) -> payload."""
+        self.durable: dict[tuple[str, int], int] = {}
+        self._ever: dict[tuple[str, int], int] = {}
+        self.promised: dict[tuple[str, int], BallotKey] = {}
+        self._persisted: dict[tuple[str, int], BallotKey] = {}
+        self._accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
+        self._acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
+        self._proposals: dict[tuple[int, BallotKey], bytes] = {}
+        self._owners: dict[int, tuple[str, int]] = {}
+        self.committed: dict[int, int] = {}
+        self._watermarks: dict[int, tuple[Replica, int]] = {}
+        self._position = (genesis.epoch, genesis.start_offset)
+        self._sequences: dict[int, int] = {}
+        self.places: dict[tuple[int, int], tuple[int, int]] = {}
+        """Producer and sequence -> epoch and offset, for everything that is committed."""
+        self.denials: set[int] = set()
+
+    # ------------------------------------------------------------------------------------------ epochs
+
+    def epochs(self) -> list[int]:
+        """Return every epoch that there is."""
+        return sorted(self.descriptors)
+
+    def start_of(self, epoch: int) -> int:
+        """Return where an epoch begins."""
+        return self.descriptors[epoch].start_offset
+
+    def flush_of(self, epoch: int) -> pb.Flush:
+        """Return what durable means in an epoch."""
+        return self.descriptors[epoch].flush or pb.ALWAYS
+
+    def _require(self, condition: bool, invariant: str, what: str) -> None:
+        if not condition:
+            raise ViolationError(invariant, what)
+
+    def owned(self, epoch: int, node: str, incarnation: int) -> None:
+        """Somebody acts as the owner of an epoch (I9)."""
+        descriptor = self.descriptors.get(epoch)
+        self._require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which nobody decided")
+        assert descriptor is not None
+        named = (descriptor.owner, descriptor.owner_incarnation)
+        self._require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
+
+    # ------------------------------------------------------------------------------------------ logs
+
+    def wrote(self, node: str, epoch: int, base_offset: int, headers: Sequence[BatchHeader]) -> None:
+        """A node has written batches behind `base_offset` (I1, I2)."""
+        known = self.batches[epoch]
+        at = base_offset
+        for header in headers:
+            self._require(header.epoch == epoch, "I1", f"{node} has a batch of epoch {header.epoch} in {epoch}")
+            self._require(header.base_offset == at, "I2", f"{node} leaves a hole at {at} of epoch {epoch}")
+            at = header.end_offset
+            first = known.setdefault(header.base_offset, header)
+            same = first.digest == header.digest and first.end_offset == header.end_offset
+            self._require(same, "I1", f"{node} holds another batch at {header.base_offset} of epoch {epoch}")
+
+    def payloads(self, batches: Sequence[memoryview]) -> None:
+        """Remember what batches carry."""
+        for batch in batches:
+            header = unpack_header(batch)
+            self.by_digest[header.epoch, header.base_offset] = payload_of(batch, header.record_count)
+
+    def made_durable(self, node: str, epoch: int, end_offset: int) -> None:
+        """A node holds an epoch durably up to `end_offset`."""
+        self.durable[node, epoch] = max(self.durable.get((node, epoch), 0), end_offset)
+        self._ever[node, epoch] = max(self._ever.get((node, epoch), 0), end_offset)
+
+    def truncated(self, node: str, epoch: int, end_offset: int) -> None:
+        """A node has cut an epoch's log: right only to where it was decided to end (I6, I10)."""
+        chosen = self.chosen.get(epoch)
+        self._require(
+            chosen is not None and chosen.value.end_offset == end_offset,
+            "I10",
+            f"{node} cuts epoch {epoch} to {end_offset}, decided is {chosen and chosen.value.end_offset}",
+        )
+        self.durable[node, epoch] = end_offset
+
+    def filled(self, node: str, epoch: int) -> None:
+        """A node has made a fetched copy part of its log."""
+        chosen = self.chosen.get(epoch)
+        self._require(chosen is not None, "I15", f"{node} has filled epoch {epoch}, which has not ended")
+        assert chosen is not None
+        self.made_durable(node, epoch, chosen.value.end_offset)
+
+    def reopened(self, node: str, ends: dict[int, int]) -> None:
+        """A node that may lose data holds so much after a start."""
+        for epoch in self.epochs():
+            if (node, epoch) in self.durable:
+                self.durable[node, epoch] = min(self.durable[node, epoch], ends.get(epoch, self.start_of(epoch)))
+
+    def holders(self, epoch: int, offset: int) -> int:
+        """Count the replicas of an epoch that held it through `offset` at some time."""
+        if offset <= self.start_of(epoch):
+            return len(self.descriptors[epoch].placement)
+        return sum(self._ever.get((node, epoch), -1) >= offset for node in self.descriptors[epoch].placement)
+
+    # ------------------------------------------------------------------------------------------ promises
+
+    def fenced(self, node: str, entry: pb.FenceEntry) -> None:
+        """A fence is durable; enough accepts of one value decide it (I5, I7)."""
+        if entry.dropped:
+            return
+        if entry.HasField("promised"):
+            self._persisted[node, entry.epoch] = ballot_key(entry.promised)
+        if not entry.HasField("accepted"):
+            return
+        ballot = ballot_key(entry.accepted)
+        self._accepted[node, entry.epoch].add(ballot)
+        self._propose(entry.epoch, ballot, entry.accepted_value)
+        value = pb.EpochDecision.FromString(entry.accepted_value)
+        descriptor = self.descriptors[entry.epoch]
+        acceptors = self._acceptors[entry.epoch, ballot]
+        if node not in descriptor.placement:
+            return
+        if self.durable.get((node, entry.epoch), self.start_of(entry.epoch)) >= value.end_offset:
+            acceptors.add(node)
+        if len(acceptors) >= descriptor.ack_quorum:
+            self._decide(entry.accepted_value)
+
+    def _propose(self, epoch: int, ballot: BallotKey, raw: bytes) -> None:
+        known = self._proposals.setdefault((epoch, ballot), raw)
+        self._require(known == raw, "I5", f"two values for epoch {epoch} under ballot {ballot}")
+
+    def proposes(self, message: pb.OpenEpoch) -> None:
+        """A candidate proposes a value: one a ballot."""
+        self._propose(message.epoch, ballot_key(message.ballot), message.value)
+
+    def _decide(self, raw: bytes) -> None:
+        value = pb.EpochDecision.FromString(raw)
+        epoch = value.epoch
+        known = self.chosen.get(epoch)
+        if known is not None:
+            self._require(known.raw == raw, "I5", f"two decisions about epoch {epoch}: {known.value} and {value}")
+            return
+        committed = self.committed.get(epoch, 0)
+        self._require(
+            value.end_offset >= committed, "I6", f"epoch {epoch} ends at {value.end_offset}, {committed} was committed"
+        )
+        self.chosen[epoch] = Chosen(value, raw)
+        self.newest_decided = max(self.newest_decided, epoch)
+        self.descriptors[epoch + 1] = value.next
+        self._require(
+            value.end_offset == self.start_of(epoch) or self._digest_at(epoch, value.end_offset) == value.end_digest,
+            "I7",
+            f"epoch {epoch} ends at {value.end_offset} in a digest that no log has",
+        )
+        holders = self.holders(epoch, value.end_offset)
+        quorum = self.descriptors[epoch].ack_quorum
+        self._require(holders >= quorum, "I7", f"epoch {epoch} was decided with {holders} holders of {quorum}")
+        self._walk()
+
+    def _digest_at(self, epoch: int, offset: int) -> int | None:
+        return next((one.digest for one in self.batches[epoch].values() if one.end_offset == offset), None)
+
+    def learned(self, raw: bytes, node: str) -> None:
+        """A node takes a decision for granted (I5, I8, I13)."""
+        value = pb.EpochDecision.FromString(raw)
+        chosen = self.chosen.get(value.epoch)
+        self._require(chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took")
+        assert chosen is not None
+        self._require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
+
+    def promises(self, node: str, reply: pb.SealReply) -> None:
+        """A promise is given, with a report of the log's end (I4)."""
+        where = (node, reply.epoch)
+        ballot = ballot_key(reply.ballot)
+        self._require(self._persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record")
+        self._not_lower(where, ballot)
+        durable = self.durable.get(where, self.start_of(reply.epoch))
+        self._require(reply.end_offset <= durable, "I4", f"{node} reports {reply.end_offset}, durable is {durable}")
+        self._require(
+            reply.end_offset == durable or self._bad(node) or reply.epoch in self.chosen,
+            "I4",
+            f"{node} reports {reply.end_offset}, it holds {durable}",
+        )
+
+    def accepts(self, node: str, reply: pb.OpenEpochReply) -> None:
+        """A value is said to be accepted: that is on the disk, and so is the log (I4, I7)."""
+        where = (node, reply.epoch)
+        ballot = ballot_key(reply.ballot)
+        self._require(ballot in self._accepted[where], "I4", f"{node} accepts without a record")
+        self._not_lower(where, ballot)
+        value = pb.EpochDecision.FromString(self._proposals[reply.epoch, ballot])
+        held = self._ever.get(where, self.start_of(reply.epoch))
+        self._require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
+
+    def _not_lower(self, where: tuple[str, int], ballot: BallotKey) -> None:
+        before = self.promised.get(where)
+        self._require(before is None or ballot >= before, "I4", f"{where} goes back from {before} to {ballot}")
+        self.promised[where] = ballot
+
+    def acknowledges(self, node: str, ack: pb.ReplicationAck) -> None:
+        """A replica says how far it holds an epoch: durably, and not after a promise (I3)."""
+        where = (node, ack.epoch)
+        self._require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
+        durable = self.durable.get(where, self.start_of(ack.epoch))
+        self._require(
+            ack.end_offset <= durable, "I3", f"{node} acknowledges {ack.end_offset} of {ack.epoch}, durable is {durable}"
+        )
+
+    # ------------------------------------------------------------------------------------------ commits
+
+    def start_watermark(self, replica: Replica, watermark: int) -> None:
+        """A replica has started with a watermark."""
+        self._watermarks[id(replica)] = (replica, watermark)
+
+    def watermark_moved(self, replica: Replica, watermark: int) -> bool:
+        """Whether a watermark has changed; it must not go back (I11)."""
+        _, before = self._watermarks[id(replica)]
+        if watermark == before:
+            return False
+        self._require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
+        self._watermarks[id(replica)] = (replica, watermark)
+        return True
+
+    def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:
+        """Somebody relies on an epoch being committed up to `end_offset` (I3, I6, I11)."""
+        if end_offset <= self.committed.get(epoch, self.start_of(epoch)):
+            return
+        chosen = self.chosen.get(epoch)
+        if chosen is not None:
+            self._require(
+                end_offset <= chosen.value.end_offset,
+                "I6",
+                f"{who}: {end_offset} of epoch {epoch}, which ended at {chosen.value.end_offset}",
+            )
+        else:
+            holders, quorum = self.holders(epoch, end_offset), self.descriptors[epoch].ack_quorum
+            self._require(holders >= quorum, "I3", f"{who}: {end_offset} of epoch {epoch} on {holders} of {quorum}")
+        self.committed[epoch] = end_offset
+        self._walk()
+
+    def _walk(self) -> None:
+        """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
+        epoch, offset = self._position
+        while True:
+            chosen = self.chosen.get(epoch)
+            end = chosen.value.end_offset if chosen is not None else self.committed.get(epoch, 0)
+            while offset < end:
+                header = self.batches[epoch].get(offset)
+                if header is None:
+                    raise ViolationError("I7", f"offset {offset} of epoch {epoch} is committed and was never written")
+                self._committed(header)
+                offset = header.end_offset
+            if chosen is None:
+                break
+            self._require(offset == end, "I2", f"epoch {epoch} ends at {end}, inside a batch")
+            epoch += 1
+        self._position = (epoch, offset)
+
+    def _committed(self, header: BatchHeader) -> None:
+        producer = header.producer_id
+        if producer == 0:
+            return
+        expected = self._sequences.get(producer, 0)
+        self._require(
+            header.base_sequence == expected,
+            "I12",
+            f"producer {producer} has {header.base_sequence} at {header.base_offset} where {expected} is next",
+        )
+        self._sequences[producer] = expected + header.record_count
+        self.places[producer, header.base_sequence] = (header.epoch, header.base_offset)
+
+    def acknowledged(self, publish: Publish, said: PublishReply) -> None:
+        """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
+        payload = self.by_digest.get((said.epoch, said.base_offset))
+        self._require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+        if publish.producer_id:
+            place = self.places.get((publish.producer_id, publish.base_sequence))
+            self._require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
+
+    def held_by_all(self, epoch: int, end_offset: int) -> None:
+        """A publish was acknowledged by every replica."""
+        holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
+        decided = epoch in self.chosen
+        self._require(holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
+
+    def denied(self, publish: Publish, said: PublishReply) -> None:
+        """A publish is said to be lost for good."""
+        if not publish.producer_id:
+            self.denials.add(publish.payload)
+
+    def delivered(self, header: BatchHeader) -> None:
+        """A consumer was given a batch (I10)."""
+        known = self.batches[header.epoch].get(header.base_offset)
+        same = known is not None and known.digest == header.digest
+        self._require(same, "I10", f"offset {header.base_offset} of epoch {header.epoch} was never written like that")
+
+    def seal_quorum(self, epoch: int) -> int:
+        """Return how many replicas can end an epoch."""
+        descriptor = self.descriptors[epoch]
+        return seal_quorum(len(descriptor.placement), descriptor.ack_quorum)

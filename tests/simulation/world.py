@@ -1,0 +1,166 @@
+"""The whole simulated cluster: machines, network, clients, faults, and the run from the first event to the last check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.ports import PartitionKey, Timing
+from tidelog_proto import broker_pb2 as pb
+from tests.simulation.checks import Checks
+from tests.simulation.clients import Consumer, Producer
+from tests.simulation.clock import Clock
+from tests.simulation.faults import Faults
+from tests.simulation.history import History
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network
+from tests.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+CALM_MS = 40_000
+"""How long writes may take to resume and copies to become equal, once faults have stopped."""
+POLL_US = 50_000
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, scenario: Scenario, timing: Timing | None = None) -> None:
+        self.scenario = scenario
+        self.timing = timing or Timing()
+        self.clock = Clock(scenario.seed)
+        random = self.clock.random
+        self.network = Network(
+            self.clock,
+            loss=scenario.loss,
+            duplication=scenario.duplication,
+            delay_ms=scenario.delay_ms,
+            fifo=scenario.fifo,
+        )
+        self.network.receiver = self._process_of
+        self.history = History()
+        self.calm = False
+        self.write_ms = scenario.write_ms
+        self.publish_gap_us = random.choice([10_000, 50_000, 150_000])
+        self.read_gap_us = random.choice([20_000, 200_000])
+        self.machines = [Machine(self, f"n{number}") for number in range(scenario.machines)]
+        self.registered = [machine.node_id for machine in self.machines]
+        self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
+        self.checks = Checks(self)
+        self.faults = Faults(self)
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+
+    @staticmethod
+    def _key(number: int) -> PartitionKey:
+        return b"simulated topic!", number
+
+    def _genesis(self, number: int) -> pb.EpochDescriptor:
+        machines = self.machines[number % len(self.machines) :] + self.machines[: number % len(self.machines)]
+        chosen = machines[: self.scenario.replication_factor]
+        quorum = self.scenario.ack_quorum
+        if len(chosen) < self.scenario.replication_factor:
+            quorum = len(chosen) // 2 + 1
+        return pb.EpochDescriptor(
+            epoch=0,
+            owner=chosen[0].node_id,
+            owner_incarnation=0,
+            placement=[machine.node_id for machine in chosen],
+            ack_quorum=quorum,
+            start_offset=0,
+            flush=self.scenario.flush,
+        )
+
+    # ----------------------------------------------------------------------------------------- who is where
+
+    def machine_of(self, node_id: str) -> Machine | None:
+        """Return the machine of a node; None when its disk was replaced since."""
+        return next((machine for machine in self.machines if machine.node_id == node_id), None)
+
+    def _process_of(self, node_id: str) -> Process | None:
+        machine = self.machine_of(node_id)
+        return machine.process if machine is not None else None
+
+    def join(self, machine: Machine) -> None:
+        """Register a new node and start it."""
+        self.registered = [*self.registered, machine.node_id]
+        machine.start()
+
+    def add_machine(self) -> None:
+        """Add a machine with an empty disk."""
+        machine = Machine(self, f"n{len(self.machines)}")
+        self.machines.append(machine)
+        self.join(machine)
+
+    # ----------------------------------------------------------------------------------------- clients
+
+    def ask(self, node_id: str, action: Callable[[Process], None]) -> None:
+        """Send a client's request to a node; lost if the node is away or the network loses it."""
+
+        def arrive() -> None:
+            process = self._process_of(node_id)
+            if process is not None:
+                process.run(lambda: action(process))
+
+        self._client_message(node_id, arrive)
+
+    def answer(self, node_id: str, action: Callable[[], None]) -> None:
+        """Send a node's reply to a client."""
+        self._client_message(node_id, action)
+
+    def _client_message(self, node_id: str, action: Callable[[], None]) -> None:
+        if self.clock.random.random() >= self.network.loss:
+            self.clock.after(self.network.delay_us(), action)
+
+    # ----------------------------------------------------------------------------------------- the run
+
+    def run(self) -> None:
+        """Start everything, let faults happen, stop them, and see that everything comes right.
+
+        Raises:
+            ViolationError: an invariant broke.
+        """
+        for machine in self.machines:
+            machine.start()
+        self._start_clients()
+        self.faults.start()
+        self.clock.run_until(self.clock.now_us + self.scenario.fault_ms * 1000)
+        self._calm_down()
+        self._run_until(self._resumed, "I16: writes and reads do not resume")
+        self._run_until(self._settled, "I16: the copies do not become equal")
+        self.checks.final()
+
+    def _start_clients(self) -> None:
+        random = self.clock.random
+        number = 0
+        for key in self.genesis:
+            for _ in range(self.scenario.producers):
+                number += 1
+                idempotent = random.random() < 0.8
+                acks = random.choice([pb.QUORUM] * 6 + [pb.ALL]) if idempotent else random.choice([pb.QUORUM, pb.ONE])
+                self.producers.append(Producer(self, key, number, idempotent=idempotent, acks=acks))
+            self.consumers += [Consumer(self, key) for _ in range(self.scenario.consumers)]
+        for client in (*self.producers, *self.consumers):
+            client.start()
+
+    def _calm_down(self) -> None:
+        self.clock.note("calm")
+        self.calm = True
+        self.write_ms = min(self.write_ms, 1.0)
+        self.network.calm()
+        self.faults.stop()
+
+    def _run_until(self, reached: Callable[[], bool], otherwise: str) -> None:
+        end_us = self.clock.now_us + CALM_MS * 1000
+        while not reached():
+            if self.clock.now_us >= end_us:
+                self.checks.fail("I16", otherwise + self.checks.describe_all())
+            self.clock.run_until(self.clock.now_us + POLL_US)
+
+    def _resumed(self) -> bool:
+        return all(producer.stopped for producer in self.producers)
+
+    def _settled(self) -> bool:
+        return not any(producer.busy for producer in self.producers) and self.checks.all_equal()
