@@ -225,6 +225,9 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if not attachments:
+            transport.write(encode_frame(envelope))
+            return
         size_bytes = sum(map(len, attachments))
         head = encode_frame(envelope, size_bytes)
         if size_bytes <= _JOIN_BYTES:

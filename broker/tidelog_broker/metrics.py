@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from tidelog_broker.tallies import Durations, TallyCounter
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -13,17 +15,17 @@ class NodeMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = self._counter
-        self.records_in = counter("tidelog_records_in", "Records appended")
-        self.bytes_in = counter("tidelog_bytes_in", "Bytes of batches appended")
+        self.records_in = TallyCounter("tidelog_records_in", "Records appended", self.registry).tally()
+        self.bytes_in = TallyCounter("tidelog_bytes_in", "Bytes of batches appended", self.registry).tally()
         self.bytes_out = counter("tidelog_bytes_out", "Bytes of batches sent to readers")
         self.batches_refused = counter("tidelog_batches_refused", "Batches refused as corrupt or out of sequence")
         self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
-        self.requests = Counter("tidelog_requests", "Requests by kind", ["kind"], registry=self.registry)
+        self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read")
-        self.append_seconds = Histogram(
-            "tidelog_append_seconds", "Append (and sync) of one group", buckets=_SECONDS, registry=self.registry
+        self.append_seconds = Durations(
+            "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
         )
         self.connections = self._gauge("tidelog_connections", "Open client connections")
         self.in_flight_bytes = self._gauge("tidelog_in_flight_bytes", "Attachments of requests being worked on")

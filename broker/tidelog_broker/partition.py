@@ -52,10 +52,9 @@ class Partition:
         self._batches_since_snapshot = 0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._labels = (record.name, str(index))
-        self._high_watermark_gauge = node.metrics.high_watermark.labels(*self._labels)
+        node.metrics.high_watermark.labels(*self._labels).set_function(lambda: self.high_watermark)
         self._log_start_gauge = node.metrics.log_start.labels(*self._labels)
         self._bytes_gauge = node.metrics.partition_bytes.labels(*self._labels)
-        self._high_watermark_gauge.set(store.end_offset)
 
     # --- state -----------------------------------------------------------------------------------------
 
@@ -142,7 +141,6 @@ class Partition:
             self._not_activated(error)
             return
         self.ring = HotRing(bytes_max=self.node.settings.ring_bytes, start_offset=self.owner.high_watermark)
-        self._high_watermark_gauge.set(self.owner.high_watermark)
         self.pipeline.go_on()
 
     def _not_activated(self, error: ProtocolError) -> None:
@@ -185,21 +183,27 @@ class Partition:
     def appended(self, group: Group, *, seconds: float) -> None:
         """A group is durable here: feed the ring, wake who waits, count."""
         metrics = self.node.metrics
-        metrics.records_in.inc(sum(header.record_count for header in group.headers))
-        metrics.bytes_in.inc(group.size_bytes)
         metrics.append_seconds.observe(seconds)
-        if self.refusal is not None:
-            return  # deleted meanwhile: nobody reads it, and nothing may reach its files any more
+        deleted = self.refusal is not None  # nobody reads it, and nothing may reach its files any more
+        push, ring = self.node.rings.push, self.ring
         for header, data in zip(group.headers, group.batches, strict=True):
-            self.node.rings.push(self.ring, RingEntry(header.base_offset, header.end_offset, header.record_count, data))
-        self._high_watermark_gauge.set(self.high_watermark)
+            count = header.record_count
+            metrics.records_in.value += count
+            metrics.bytes_in.value += len(data)
+            if not deleted:
+                push(
+                    ring, RingEntry(header.base_offset, header.base_offset + header.last_offset_delta + 1, count, data)
+                )
+        if deleted:
+            return
         self._batches_since_snapshot += len(group.batches)
         if self._batches_since_snapshot >= PRODUCER_SNAPSHOT_BATCHES:
             self.save_producers()
         if self.topic.config.flush == pb.INTERVAL and self._sync_timer is None:
             delay_s = self.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.node.loop.call_later(delay_s, self._sync_now)
-        self.wake()
+        if self.listeners:
+            self.wake()
 
     def save_producers(self) -> None:
         """Write a producer snapshot for the log as it stands, in the background."""

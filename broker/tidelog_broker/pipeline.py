@@ -159,7 +159,9 @@ class Pipeline:
                 self._tell_idle()
             return
         self._busy = True
-        needed_bytes = sum(padded(len(pending.data)) for pending in picked)
+        needed_bytes = 0
+        for pending in picked:
+            needed_bytes += padded(len(pending.data))
         if self._partition.has_room(owner, needed_bytes):
             self._append(owner, picked)
             return
@@ -213,10 +215,10 @@ class Pipeline:
         assert len(candidates) == len(picked), "only verified batches are drained"
         group = owner.reserve(candidates, now_us=time.time_ns() // 1000)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
-            if isinstance(outcome, ProtocolError):
-                pending.settle(outcome, False)
-            else:
+            if isinstance(outcome, StoredBatch):
                 self._awaiting.append((outcome.end_offset, pending.settle, outcome, duplicate))
+            else:
+                pending.settle(outcome, False)
         if not group.batches:
             self._busy = False
             self._release(owner.high_watermark)

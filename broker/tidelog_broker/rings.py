@@ -17,29 +17,36 @@ class RingBudget:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._rings: OrderedDict[int, HotRing] = OrderedDict()
+        self._newest: HotRing | None = None
         self.size_bytes = 0
 
     def push(self, ring: HotRing, entry: RingEntry) -> None:
         """Add a batch to `ring`, making room where the sum demands it."""
         before = ring.size_bytes
-        ring.push(entry._replace(data=_detached(entry.data)))
+        if _is_small_part(entry.data):
+            entry = entry._replace(data=memoryview(bytes(entry.data)))
+        ring.push(entry)
         self.size_bytes += ring.size_bytes - before
-        self._rings[id(ring)] = ring
-        self._rings.move_to_end(id(ring))
+        if ring is not self._newest:
+            self._rings[id(ring)] = self._newest = ring
+            self._rings.move_to_end(id(ring))
         while self.size_bytes > self._bytes_max:
             key, oldest = next(iter(self._rings.items()))
             self.size_bytes -= oldest.size_bytes
             oldest.shrink(0)
             del self._rings[key]
+            if oldest is self._newest:
+                self._newest = None
 
     def forget(self, ring: HotRing) -> None:
         """Drop a ring whose partition is gone."""
         if self._rings.pop(id(ring), None) is not None:
             self.size_bytes -= ring.size_bytes
             ring.shrink(0)
+            if ring is self._newest:
+                self._newest = None
 
 
-def _detached(data: memoryview) -> memoryview:
-    """Return `data`, copied when it is a small part of a frame that it would keep in memory whole."""
-    whole_bytes = memoryview(data.obj).nbytes
-    return data if 2 * len(data) >= whole_bytes else memoryview(bytes(data))
+def _is_small_part(data: memoryview) -> bool:
+    """Whether `data` would keep a frame in memory that is more than twice as long."""
+    return 2 * len(data) < memoryview(data.obj).nbytes

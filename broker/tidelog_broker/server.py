@@ -90,7 +90,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._deserted = asyncio.Event()
-        self._requests = {kind: self.metrics.requests.labels(kind) for kind in HANDLERS}
+        self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
     async def listen(self) -> int:
         """Open the port and return its number.

@@ -149,6 +149,14 @@ class BatchHeader(NamedTuple):
         """The offset behind the batch's last record."""
         return self.base_offset + self.last_offset_delta + 1
 
+    def stamped(
+        self, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
+    ) -> BatchHeader:
+        """Return the header with the owner's fields: `_replace` at a third of its cost."""
+        return BatchHeader._make(
+            (*self[:_OWNER_INDEX], base_offset, append_timestamp_us, epoch, owner_incarnation, digest, self.body_kind)
+        )
+
     def pack(self) -> bytes:
         """Return the 128 bytes, header CRC included."""
         raw = bytearray(
@@ -179,6 +187,9 @@ class BatchHeader(NamedTuple):
         )
         _U32.pack_into(raw, _CRC_AT, crc32c(memoryview(raw)[:_CRC_AT]))
         return bytes(raw)
+
+
+_OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
 
 
 def flags_with_codec(flags: int, codec: Codec) -> int:

@@ -10,13 +10,17 @@ decompressed buffers, each at most `BATCH_UNCOMPRESSED_BYTES_MAX`. What was meas
 compression that nobody announced (16 KB becoming 512 MB), extra columns, bytes behind the end, nulls in columns
 without nulls, and 64-bit offsets read as 32-bit ones, with wrong values and no error.
 
+A small batch of one record without nulls, whose columns are a value and perhaps a key, is not handed to pyarrow: once
+pyarrow has read its description, two offsets a column are all that is left to check, at a twentieth of the cost.
+
 Whether a stranger may send a CONTROL batch is not a matter of its bytes: the caller decides.
 """
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +47,23 @@ from tidelog_proto.limits import TAG_BYTES_MAX
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
 _REMEMBERED_BYTES_MAX: Final = 1024
 _UNSTORABLE: Final = Flags.DERIVED | Flags.TRANSACTIONAL
+_BYTES_ONLY: Final = frozenset({Flags.VALUE, Flags.KEY | Flags.VALUE})
+_BY_HAND_BYTES_MAX: Final = 64 * 1024
+_OFFSET_PAIR: Final = struct.Struct("<ii")
+_CONTINUATION: Final = 0xFFFFFFFF
+
+
+class _Checked(NamedTuple):
+    """What a description that was held against the header says of what is left to check.
+
+    Attributes:
+        last_bytes: of the last buffer.
+        pairs: (position in the message, bytes of data) of the two offsets of each column of a batch of one record
+            that is bytes only and has no nulls; None for all other batches, which pyarrow reads.
+    """
+
+    last_bytes: int
+    pairs: tuple[tuple[int, int], ...] | None = None
 
 
 def verify_batch(view: Buffer) -> BatchHeader:
@@ -57,14 +78,19 @@ def verify_batch(view: Buffer) -> BatchHeader:
     _check_storable(header)
     codec = header.codec
     message = message_of(body, codec, header.uncompressed_length)
-    tag_bytes = _check_description(header, codec, message)
+    checked = _check_description(header, codec, message)
+    if checked.pairs is not None:
+        _check_offsets(message, checked.pairs)
+        if header.base_timestamp_us != header.max_timestamp_us:
+            raise _timestamps_differ()
+        return header
     columns = read_columns(header, message)
     try:
         columns.validate(full=True)
     except pa.ArrowException as error:
         raise _corrupt(f"the columns are not valid: {error}") from error
     _check_timestamps(header, columns)
-    if header.flags & Flags.TAG and tag_bytes > TAG_BYTES_MAX:
+    if header.flags & Flags.TAG and checked.last_bytes > TAG_BYTES_MAX:
         _check_tags(columns.column("tag"))
     return header
 
@@ -78,34 +104,53 @@ def _check_storable(header: BatchHeader) -> None:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "there is no value column; tombstones are null values")
 
 
-def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> int:
+def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> _Checked:
     """Hold what the message says of itself against the header; return the bytes of its last buffer.
 
     The last buffer holds the tags where there are tags, and no tag is longer than all of them.
     """
     length = metadata_bytes(message)
     if codec in _COMPRESSION_OF or length > _REMEMBERED_BYTES_MAX:
-        return _last_length(header, codec, message, parse_message(message))
+        return _Checked(_lengths(header, codec, message, parse_message(message))[-1])
     metadata = bytes(message[PREFIX_BYTES : PREFIX_BYTES + length])
-    return _plain_last_length(metadata, len(message), header.flags, header.record_count, header.uncompressed_length)
+    return _checked_plain(metadata, len(message), header.flags, header.record_count, header.uncompressed_length)
 
 
 @lru_cache(maxsize=1024)
-def _plain_last_length(
+def _checked_plain(
     metadata: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
-) -> int:
+) -> _Checked:
     """Check a description without buffer compression, which depends on nothing but these arguments.
 
     Producers of small batches send the same few shapes over and over; a remembered one saves half of the check.
     """
     header = BatchHeader(flags, 0, uncompressed_length, record_count, 0)
-    return _last_length(header, header.codec, b"", describe(metadata, message_bytes))
+    description = describe(metadata, message_bytes)
+    lengths = _lengths(header, header.codec, b"", description)
+    is_bytes_only = record_count == 1 and flags in _BYTES_ONLY and not any(nulls for _, nulls in description.nodes)
+    if not is_bytes_only or message_bytes > _BY_HAND_BYTES_MAX:
+        return _Checked(lengths[-1])
+    # pyarrow knows more of what may be wrong with a description. Zeros are proper offsets.
+    prefix = struct.pack("<Ii", _CONTINUATION, len(metadata))
+    read_columns(header, b"".join((prefix, metadata, bytes(description.body_length))))
+    # The buffers of each column: validity, two offsets, data. `flags` names no codec, so the body is the message.
+    offsets, data_bytes = description.buffers[1::3], lengths[2::3]
+    pairs = tuple((description.body_at + at, size) for (at, _), size in zip(offsets, data_bytes, strict=True))
+    return _Checked(lengths[-1], pairs)
 
 
-def _last_length(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> int:
+def _check_offsets(message: Buffer, pairs: tuple[tuple[int, int], ...]) -> None:
+    """Check the two offsets of each column of a single record, as pyarrow's full validation does."""
+    for position, data_bytes in pairs:
+        start, end = _OFFSET_PAIR.unpack_from(message, position)
+        if not 0 <= start <= end <= data_bytes:
+            raise _corrupt(f"the columns are not valid: offsets {start} to {end} in {data_bytes} bytes")
+
+
+def _lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
     lengths = _checked_lengths(header, codec, message, description)
     check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
-    return lengths[-1]
+    return lengths
 
 
 def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
@@ -127,13 +172,17 @@ def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
         if timestamp_range(columns.column(0)) != told:
             raise _corrupt("base and max timestamp are not those of the timestamp column")
     elif told[0] != told[1]:
-        raise _corrupt("base and max timestamp differ and there is no timestamp column")
+        raise _timestamps_differ()
 
 
 def _check_tags(tags: Any) -> None:
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
         raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag of {longest} bytes; a tag has at most {TAG_BYTES_MAX}")
+
+
+def _timestamps_differ() -> ProtocolError:
+    return _corrupt("base and max timestamp differ and there is no timestamp column")
 
 
 def _corrupt(message: str) -> ProtocolError:

@@ -16,11 +16,11 @@ def _ask_anew() -> None:
 
 
 def test_memory_is_writable_of_the_size_asked_for_and_aligned() -> None:
-    for size_bytes in (1, 100, 3_000_001):
+    for size_bytes, alignment in ((1, 8), (100, 8), (memory.SMALL_BYTES, 64), (3_000_001, 64)):
         buffer = memory.allocate(size_bytes)
         buffer[:] = b"x" * size_bytes
         assert (len(buffer), buffer.format) == (size_bytes, "B")
-        assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % 64 == 0
+        assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % alignment == 0
 
 
 def test_nothing_is_writable_too() -> None:

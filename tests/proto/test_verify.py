@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import struct
 import tracemalloc
 import zlib
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from tests.proto.batches import (
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, columns_of
+from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, columns_of, schema_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec, Flags, unpack_header
 from tidelog_proto.limits import (
@@ -39,6 +40,7 @@ from tidelog_proto.limits import (
 from tidelog_proto.verify import verify_batch
 
 VALUES = pa.array([b"a", b"bb"], pa.binary())
+KEYED: Final = int(Flags.KEY | Flags.VALUE)
 
 
 def refusal(batch: bytes) -> ProtocolError:
@@ -333,3 +335,36 @@ def test_a_header_that_claims_less_than_the_wrapped_body() -> None:
         length = unpack_header(good).uncompressed_length
         for claim in (0, 1, length - 1, length + 1, BATCH_UNCOMPRESSED_BYTES_MAX):
             assert refusal(restamped(good, uncompressed_length=claim)).code == pb.CORRUPT_BATCH
+
+
+@pytest.mark.parametrize("key", [None, b"", b"key"], ids=["no key", "empty key", "key"])
+@pytest.mark.parametrize("value", [None, b"", b"value"], ids=["tombstone", "empty", "value"])
+def test_single_records_are_judged_as_pyarrow_judges_them(key: bytes | None, value: bytes | None) -> None:
+    """One record of bytes is checked by hand: every four bytes of its body are changed and both must agree."""
+    body = arrow_body(key=pa.array([key], pa.binary()), value=pa.array([value], pa.binary()))
+    assert verify_batch(batch_of(body, KEYED, 1)).record_count == 1
+    for at in range(8, len(body) - 3):
+        for number in (-1, 1, 3, 6, 1 << 30):
+            changed = bytearray(body)
+            struct.pack_into("<i", changed, at, number)
+            batch = batch_of(bytes(changed), KEYED, 1)
+            try:
+                read = pa.ipc.read_record_batch(pa.py_buffer(bytes(changed)), schema_of(KEYED))
+                read.validate(full=True)
+            except (pa.ArrowException, OSError, EOFError):
+                refusal(batch)
+                continue
+            with contextlib.suppress(ProtocolError):  # a node is stricter than pyarrow, never laxer
+                verify_batch(batch)
+
+
+def test_single_records_with_offsets_that_point_astray() -> None:
+    body = bytearray(arrow_body(value=pa.array([b"abc"], pa.binary())))
+    at = len(body) - 16
+    assert struct.unpack_from("<ii3s", body, at) == (0, 3, b"abc")
+    for start, end, good in ((0, 3, True), (1, 2, True), (3, 3, True), (2, 1, False), (-1, 2, False), (0, 99, False)):
+        struct.pack_into("<ii", body, at, start, end)
+        if good:
+            assert verify_batch(batch_of(bytes(body), VALUE, 1)).record_count == 1
+        else:
+            assert "offsets" in refusal(batch_of(bytes(body), VALUE, 1)).message

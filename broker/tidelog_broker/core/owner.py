@@ -106,28 +106,12 @@ class Owner:
             owner_incarnation=self.incarnation,
             previous_digest=self.digest,
         )
-        header = candidate.header._replace(
-            base_offset=base_offset,
-            append_timestamp_us=timestamp_us,
-            epoch=self.epoch,
-            owner_incarnation=self.incarnation,
-            digest=self.digest,
-        )
-        self.producers.apply(header)
-        self.next_offset = header.end_offset
+        header = candidate.header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, self.digest)
+        placed = self.producers.apply(header)
+        self.next_offset = placed.end_offset
         group.batches.append(candidate.data)
         group.headers.append(header)
-        return (
-            StoredBatch(
-                base_sequence=header.base_sequence,
-                end_sequence=header.base_sequence + header.record_count,
-                base_offset=base_offset,
-                end_offset=header.end_offset,
-                epoch=self.epoch,
-                append_timestamp_us=timestamp_us,
-            ),
-            False,
-        )
+        return placed, False
 
     def held_by(self, node_id: str) -> int:
         """Return the end of what a replica holds durably, the epoch's start for one outside the placement."""

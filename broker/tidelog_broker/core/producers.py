@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -26,8 +26,7 @@ from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 PRODUCERS_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(NamedTuple):
     """Where a batch of a producer went."""
 
     base_sequence: int
@@ -98,26 +97,28 @@ class ProducerTable:
             )
         return _find(state, header)
 
-    def apply(self, header: BatchHeader) -> None:
-        """Note a batch that now has its offset. Call it for every batch, in log order."""
-        if header.producer_id == 0:
-            return
-        state = self._states.get(header.producer_id)
-        if state is None or state.producer_epoch != header.producer_epoch:
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch)
-        state.window.append(
-            StoredBatch(
-                base_sequence=header.base_sequence,
-                end_sequence=header.base_sequence + header.record_count,
-                base_offset=header.base_offset,
-                end_offset=header.end_offset,
-                epoch=header.epoch,
-                append_timestamp_us=header.append_timestamp_us,
-            )
+    def apply(self, header: BatchHeader) -> StoredBatch:
+        """Note a batch that now has its offset and return where it is. Call it for every batch, in log order."""
+        producer_id = header.producer_id
+        sequence, base_offset = header.base_sequence, header.base_offset
+        stored = StoredBatch(
+            sequence,
+            sequence + header.record_count,
+            base_offset,
+            base_offset + header.last_offset_delta + 1,
+            header.epoch,
+            header.append_timestamp_us,
         )
-        self._states.move_to_end(header.producer_id)
+        if producer_id == 0:
+            return stored
+        state = self._states.get(producer_id)
+        if state is None or state.producer_epoch != header.producer_epoch:
+            state = self._states[producer_id] = ProducerState(header.producer_epoch)
+        state.window.append(stored)
+        self._states.move_to_end(producer_id)
         if len(self._states) > self._producers_max:
             self._states.popitem(last=False)
+        return stored
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""

@@ -32,21 +32,28 @@ VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 class PublishInProgress:
     """A PUBLISH whose batches are on their way."""
 
-    __slots__ = ("_left", "_metrics", "_reply", "_request", "_timer")
+    __slots__ = ("_answer_envelope", "_left", "_metrics", "_request", "_results", "_timer")
 
     def __init__(self, node: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
         self._metrics = node.metrics
-        self._reply = pb.PublishReply(results=[pb.PublishResult() for _ in range(entries)])
+        self._answer_envelope = pb.Envelope()
+        self._results = self._answer_envelope.publish_reply.results
+        for _ in range(entries):
+            self._results.add()
         self._left = entries
-        timeout_ms = request.envelope.publish.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT
-        self._timer = node.loop.call_later(timeout_ms / 1000, self._time_out)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
+        """Answer in `timeout_ms` at the latest. Called when all is queued: most small batches are settled by then."""
+        if self._request is not None:
+            self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
 
     def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
         """Note what became of one batch; answer after the last."""
         if self._request is None:
             return
-        result = self._reply.results[index]
+        result = self._results[index]
         if isinstance(outcome, ProtocolError):
             self._metrics.batches_refused.inc()
             result.error.CopyFrom(outcome.to_message())
@@ -59,19 +66,20 @@ class PublishInProgress:
                 result.duplicate = True
         self._left -= 1
         if self._left == 0:
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._answer()
 
     def _answer(self) -> None:
         request, self._request = self._request, None
         assert request is not None
-        request.reply(pb.Envelope(publish_reply=self._reply))
+        request.reply(self._answer_envelope)
 
     def _time_out(self) -> None:
         error = ProtocolError(
             pb.TIMED_OUT, "not settled in the request's time; the batch may be stored: retry it unchanged"
         )
-        for result in self._reply.results:
+        for result in self._results:
             if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
                 result.error.CopyFrom(error.to_message())
         self._answer()
@@ -83,7 +91,8 @@ def publish(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: the request as a whole is malformed; nothing of it was queued.
     """
-    entries = request.envelope.publish.entries
+    asked = request.envelope.publish
+    entries = asked.entries
     if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{len(entries)} batches; a PUBLISH carries 1 to {BATCHES_PER_PUBLISH_MAX}"
@@ -96,6 +105,7 @@ def publish(node: Broker, request: Request) -> None:
             _submit(node, _writable(node, entry), data, settle)
         except ProtocolError as error:
             settle(error, False)
+    progress.start_clock(node.loop, asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT)
 
 
 def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
