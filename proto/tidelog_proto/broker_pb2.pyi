@@ -127,7 +127,7 @@ INGESTION: NodeRole
 PERSISTENCE: NodeRole
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,8 @@ class Envelope(_message.Message):
     TOPIC_REPLY_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_CHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
     PEER_HELLO_FIELD_NUMBER: _ClassVar[int]
     PEER_HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
     PEER_PROOF_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +178,8 @@ class Envelope(_message.Message):
     BACKFILL_FIELD_NUMBER: _ClassVar[int]
     BACKFILL_REPLY_FIELD_NUMBER: _ClassVar[int]
     CHAIN_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    NODE_ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
+    NODE_ANNOUNCE_REPLY_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
     hello: Hello
@@ -207,6 +211,8 @@ class Envelope(_message.Message):
     topic_reply: TopicReply
     cluster_status: ClusterStatus
     cluster_status_reply: ClusterStatusReply
+    cluster_change: ClusterChange
+    cluster_change_reply: ClusterChangeReply
     peer_hello: PeerHello
     peer_hello_reply: PeerHelloReply
     peer_proof: PeerProof
@@ -224,7 +230,9 @@ class Envelope(_message.Message):
     backfill: Backfills
     backfill_reply: BackfillReply
     chain_digests: ChainDigests
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ...) -> None: ...
+    node_announce: NodeAnnounce
+    node_announce_reply: NodeAnnounceReply
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch")
@@ -327,7 +335,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +344,7 @@ class PartitionInfo(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -344,7 +353,22 @@ class PartitionInfo(_message.Message):
     high_watermark: int
     size_bytes: int
     state: str
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaInfo]
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ...) -> None: ...
+
+class ReplicaInfo(_message.Message):
+    __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    STREAMING_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    held_offset: int
+    lag: int
+    streaming: bool
+    latency_us: int
+    def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
     __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine")
@@ -715,7 +739,7 @@ class ClusterStatusReply(_message.Message):
     def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state")
+    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -724,6 +748,9 @@ class NodeStatus(_message.Message):
     DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     node: NodeInfo
     software: str
     uptime_ms: int
@@ -732,7 +759,28 @@ class NodeStatus(_message.Message):
     data_bytes: int
     disk_free_bytes: int
     state: str
-    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    roles: _containers.RepeatedScalarFieldContainer[NodeRole]
+    membership: str
+    draining: bool
+    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class ClusterChange(_message.Message):
+    __slots__ = ("drain", "undrain", "remove", "rebalance")
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    UNDRAIN_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
+    drain: str
+    undrain: str
+    remove: str
+    rebalance: bool
+    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ...) -> None: ...
+
+class ClusterChangeReply(_message.Message):
+    __slots__ = ("moves",)
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    moves: int
+    def __init__(self, moves: _Optional[int] = ...) -> None: ...
 
 class PeerHello(_message.Message):
     __slots__ = ("version", "cluster_id", "node_id", "incarnation", "bootstrap_hash", "nonce", "software")
@@ -1091,6 +1139,22 @@ class ChainDigests(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ChainDigest]
     def __init__(self, entries: _Optional[_Iterable[_Union[ChainDigest, _Mapping]]] = ...) -> None: ...
+
+class NodeAnnounce(_message.Message):
+    __slots__ = ("node", "is_new", "ask")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    node: NodeRecord
+    is_new: bool
+    ask: bool
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ...) -> None: ...
+
+class NodeAnnounceReply(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeRecord]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
     __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs")
