@@ -7,6 +7,10 @@
   to it, and a client that reads nothing at all for `write_stall_ms` is cut off.
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
 
+Another node proves who it is instead (`handlers/peers.py`), and is then treated otherwise: what it sends one-way goes
+to its inbox, and a request that finds no room is declined. Its connection is read whatever is in flight: behind what
+is full here there may come the acknowledgements that would empty it.
+
 A frame that breaks the shape of the stream gets an error with correlation id 0, then the connection closes:
 nothing after it can be trusted. A request that is merely wrong gets its error and the connection goes on.
 """
@@ -20,11 +24,14 @@ from typing import Final, Protocol, cast
 
 from tidelog_broker.budget import Budget
 from tidelog_broker.config import NodeSettings
+from tidelog_broker.core.peer_auth import Challenge
+from tidelog_broker.inbox import Inbox
 from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
-from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.receiver import FrameReceiver
 
 log = logging.getLogger(__name__)
@@ -100,6 +107,10 @@ class Connection(asyncio.BufferedProtocol):
         self.server = server
         self.greeted = False
         self.client_id = ""
+        self.challenge: Challenge | None = None
+        """Set while another node is to prove who it says it is."""
+        self.inbox: Inbox | None = None
+        """Set when it has."""
         self.pumps: dict[int, Pushing] = {}
         self.closed_listeners: set[Callable[[], None]] = set()
         """Called when the client is gone, for work that would otherwise wait for it."""
@@ -138,6 +149,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._arriving_bytes is not None:
             self._give_back(self._arriving_bytes)
             self._arriving_bytes = None
+        if self.inbox is not None:
+            self.inbox.close()
         for pump in self.pumps.values():
             pump.stop()
         self.pumps.clear()
@@ -155,6 +168,9 @@ class Connection(asyncio.BufferedProtocol):
         """Take received bytes and dispatch the requests that are whole."""
         try:
             for frame in self._receiver.received(nbytes):
+                if self.inbox is not None and frame.envelope.correlation_id == 0:
+                    self.inbox.take(frame)
+                    continue
                 self._arriving_bytes = None
                 self.server.dispatch(Request(self, frame))
                 if self._transport is None:
@@ -183,6 +199,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the server and the handlers ---------------------------------------------------------------
 
     @property
+    def peer_id(self) -> str | None:
+        """The id of the node at the other end, proven; None for a client."""
+        return None if self.inbox is None else self.inbox.node_id
+
+    @property
     def is_open(self) -> bool:
         """Whether anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
@@ -204,6 +225,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
             self._hello_timer = None
+
+    def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
+        """Another node has proven itself: what it sends one-way goes to `inbox`."""
+        assert self.inbox is None
+        self.inbox = inbox
+        self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
+        if self._transport is not None:
+            tune(self._transport.get_extra_info("socket"))
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: list[memoryview]) -> None:
         """Answer a request and give its share of the budgets back."""
@@ -258,7 +287,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request in before memory is taken for its attachment, or answer it and decline."""
-        if attachment_bytes and not self.server.budget.has_room(attachment_bytes):
+        if self.inbox is not None:
+            if envelope.correlation_id == 0:
+                return self.inbox.admit(attachment_bytes)
+            full = not self._budget.has_room(attachment_bytes) or self._requests >= FORWARDED_IN_FLIGHT_MAX
+        else:
+            full = False
+        if full or (attachment_bytes and not self.server.budget.has_room(attachment_bytes)):
             self.server.metrics.declined.inc()
             error = ProtocolError(
                 pb.OVERLOADED,
@@ -286,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         settings = self.server.settings
-        has_room = (
+        has_room = self.inbox is not None or (
             self._requests < settings.requests_in_flight
             and self._budget.in_flight_bytes < settings.connection_in_flight_bytes
         )

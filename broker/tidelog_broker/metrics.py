@@ -24,6 +24,15 @@ class NodeMetrics:
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read")
+        self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
+        self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
+        self.peer_dropped_in = self._peer_counter(
+            "tidelog_peer_dropped_in", "Messages of a node dropped: no memory for their batches, or batches damaged"
+        )
+        self.peer_dropped_out = self._peer_counter(
+            "tidelog_peer_dropped_out", "Messages for a node dropped: no connection, or its queue was full"
+        )
+        self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections to a node that came about")
         self.append_seconds = Durations(
             "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
         )
@@ -43,6 +52,9 @@ class NodeMetrics:
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
+
+    def _peer_counter(self, name: str, text: str) -> TallyCounter:
+        return TallyCounter(name, text, self.registry, label="peer")
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)

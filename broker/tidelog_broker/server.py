@@ -14,11 +14,12 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.connection import Connection, Request
-from tidelog_broker.handlers import commit, fetch, publish, subscribe, topics
+from tidelog_broker.core.outbox import ONE_WAY_KINDS
+from tidelog_broker.handlers import commit, fetch, peers, publish, subscribe, topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
@@ -41,7 +42,14 @@ def hello(node: Broker, request: Request) -> None:
         )
     if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
-    request.connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = request.connection
+    if not connection.greeted:
+        if node.open_clients >= node.settings.connections_max:
+            request.fail(_too_many(node))
+            connection.close()
+            return
+        node.open_clients += 1
+        connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
     request.reply(
         pb.Envelope(
             hello_reply=pb.HelloReply(
@@ -54,6 +62,12 @@ def hello(node: Broker, request: Request) -> None:
                 batch_bytes_max=BATCH_BYTES_MAX,
             )
         )
+    )
+
+
+def _too_many(node: Broker) -> ProtocolError:
+    return ProtocolError(
+        pb.OVERLOADED, f"the node has its {node.settings.connections_max} connections", retry_after_ms=1000
     )
 
 
@@ -74,8 +88,21 @@ HANDLERS: dict[str, Handler] = {
     "topic_alter": topics.alter,
     "topic_delete": topics.delete,
     "cluster_status": topics.cluster_status,
+    "peer_hello": peers.hello,
+    "peer_proof": peers.proof,
 }
-"""Envelope kind -> handler. Kinds that only a node sends are not here and get UNKNOWN_KIND."""
+"""Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
+
+_GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
+
+RESERVED_CONNECTIONS: Final = 64
+"""Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
+
+
+def _not_a_request(kind: str, request: Request) -> ProtocolError:
+    if request.connection.peer_id is None:
+        return ProtocolError(pb.FORBIDDEN, f"{kind} is taken from nodes of the cluster only")
+    return ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
 
 
 class Server:
@@ -133,16 +160,14 @@ class Server:
         """A connection was accepted; one too many is told so and closed."""
         self.connections.add(connection)
         self._count()
-        if len(self.connections) > self.settings.connections_max:
-            connection.abort(
-                ProtocolError(
-                    pb.OVERLOADED, f"the node has its {self.settings.connections_max} connections", retry_after_ms=1000
-                )
-            )
+        if len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
+            connection.abort(_too_many(self.node))
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        if connection.greeted and connection.peer_id is None:
+            self.node.open_clients -= 1
         self._count()
         if not self.connections:
             self._deserted.set()
@@ -173,8 +198,10 @@ class Server:
     def _handler(self, kind: str, request: Request) -> Handler:
         handler = HANDLERS.get(kind)
         if handler is None:
+            if kind in ONE_WAY_KINDS:
+                raise _not_a_request(kind, request)
             raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
-        if not request.connection.greeted and handler is not hello:
+        if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
         if self.node.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")

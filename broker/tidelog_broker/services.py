@@ -21,6 +21,7 @@ from tidelog_broker.epochs import Epochs
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
+from tidelog_broker.peers import Peers
 from tidelog_broker.rings import RingBudget
 from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
@@ -66,6 +67,10 @@ class Services:
         """Attachments of the requests being worked on, all connections together."""
         self.inline_writes = InlineWrites()
         self.open_connections = 0
+        self.open_clients = 0
+        """Of these, those that have said HELLO."""
+        self.peers: Peers | None = None
+        """The other nodes, as callers; None on a node that stands alone."""
         self.stopping = False
         self.exit_code = 0
         self.port = 0

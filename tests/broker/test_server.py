@@ -3,9 +3,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from tests.broker.linked import Ear, identity, join, linked
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker import server as server_module
+from tidelog_broker.core.outbox import ONE_WAY_KINDS
 from tidelog_broker.node import Node
 from tidelog_broker.server import HANDLERS
 from tidelog_proto import broker_pb2 as pb
@@ -91,7 +94,7 @@ async def test_what_only_a_node_says_is_refused(peer: Peer, kind: str) -> None:
     field = pb.Envelope.DESCRIPTOR.fields_by_name[kind]
     assert field.message_type is not None
     error = await peer.refused(**{kind: getattr(pb, field.message_type.name)()})
-    assert error.code == pb.UNKNOWN_KIND
+    assert error.code == (pb.FORBIDDEN if kind in ONE_WAY_KINDS else pb.UNKNOWN_KIND)
     assert not error.retriable
     assert (await peer.ask(topic_list=pb.TopicList())).envelope.WhichOneof("kind") == "topic_reply"
 
@@ -153,7 +156,7 @@ async def test_one_connection_too_many_is_told_so(stand: Stand) -> None:
     node = await stand.start(connections_max=2)
     first, second = await stand.peer(), await stand.peer()
     third = await stand.peer(greet=False)
-    error = (await third.event()).envelope.error
+    error = await third.refused(hello=pb.Hello(version=PROTOCOL_VERSION))
     await third.closed()
     assert error.code == pb.OVERLOADED
     assert error.retriable
@@ -163,6 +166,30 @@ async def test_one_connection_too_many_is_told_so(stand: Stand) -> None:
     await second.close()
     await settled(lambda: len(node.server.connections) == 1, "a closed connection still counts")
     assert (await (await stand.peer()).create("u")).name == "u"
+
+
+async def test_connections_that_do_not_say_who_they_are_are_bounded_too(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "RESERVED_CONNECTIONS", 1)
+    node = await stand.start(connections_max=2)
+    for _ in range(3):
+        await stand.peer(greet=False)
+    await settled(lambda: len(node.server.connections) == 3, "a connection was not taken")
+    fourth = await stand.peer(greet=False)
+    assert (await fourth.event()).envelope.error.code == pb.OVERLOADED
+    await fourth.closed()
+
+
+async def test_another_node_gets_through_when_clients_have_every_connection(stand: Stand) -> None:
+    node = await stand.start(connections_max=1)
+    join(node, Ear(), identity("b"))
+    await stand.peer()
+    link = await linked(node.port)
+    assert node.open_clients == 1
+    link.close("done")
+    await settled(lambda: len(node.server.connections) == 1, "the link's end was not noticed")
+    assert node.open_clients == 1
 
 
 async def test_a_bug_in_a_handler_costs_one_request(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

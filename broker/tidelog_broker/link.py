@@ -1,0 +1,274 @@
+"""One outgoing connection to another node, proven both ways: one-way messages out, requests out, their answers in.
+
+Messages gather in an outbox for one turn of the event loop and leave together, as memoryviews of the batches where
+they lie. What waits to be sent (outbox and the transport's buffer together) is bounded, give or take a message. Past
+the bound a message is dropped and counted, because its sender asks again anyway, and a request is refused. A little is
+kept back for messages without batches, so that a stream of batches does not crowd out the acknowledgements.
+
+The other node never sends here but to answer: see `links` for why a link has one direction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from tidelog_broker.core.outbox import LinkMessage, Outbox
+from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
+from tidelog_broker.metrics import NodeMetrics
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.limits import (
+    FORWARDED_IN_FLIGHT_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX_BEFORE_HELLO,
+    KIB,
+    MIB,
+    PEER_NONCE_BYTES,
+)
+from tidelog_proto.receiver import FrameReceiver
+
+log = logging.getLogger(__name__)
+
+KEPT_BACK_BYTES: Final = 4 * MIB
+"""Room beyond the bound for messages without batches."""
+RETRY_MS: Final = 50
+_JOIN_BYTES: Final = 16 * KIB
+"""Up to here parts are copied together: one buffer costs the transport less than many."""
+
+
+class _Pending(NamedTuple):
+    future: asyncio.Future[Frame]
+    timer: asyncio.TimerHandle
+
+
+class Link(asyncio.BufferedProtocol):
+    """A connection that this node has made. Greeted by `greet`, then usable until `lost` is done.
+
+    Args:
+        peer_id: the node at the other end, as far as its address goes; proven by `greet`.
+        queue_bytes: the bound on what waits to be sent.
+        metrics: the node's.
+    """
+
+    def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:
+        self.peer_id = peer_id
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        """Done when the connection is gone; says why."""
+        self._queue_bytes = queue_bytes
+        self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
+        self._dropped = metrics.peer_dropped_out.tally(peer_id)
+        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
+        self._transport: asyncio.Transport | None = None
+        self._outbox = Outbox()
+        self._correlation_id = 0
+        self._pending: dict[int, _Pending] = {}
+        self._why = ""
+
+    async def greet(self, own: Identity, *, timeout_s: float) -> int:
+        """Prove who both sides are; return the other node's incarnation.
+
+        Raises:
+            ProtocolError: one side does not want the other, or nothing that answers properly is there.
+        """
+        hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
+        answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
+        _expect(answer, "peer_hello_reply")
+        proof = check_reply(own, self.peer_id, hello, answer.peer_hello_reply)
+        welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
+        _expect(welcome, "peer_welcome")
+        self._receiver.frame_bytes_max = FRAME_BYTES_MAX
+        return answer.peer_hello_reply.incarnation
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits to be sent."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._outbox.size_bytes + unsent
+
+    def send(self, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+        """Send a one-way message within this turn of the event loop, or drop it when too much waits already."""
+        bound = self._queue_bytes + (0 if batches else KEPT_BACK_BYTES)
+        if not self._is_open or self.waiting_bytes + sum(map(len, batches)) > bound:
+            self._dropped.inc()
+            return
+        if not self._outbox:
+            self._loop.call_soon(self.flush)
+        try:
+            self._outbox.put(message, batches)
+        except ProtocolError:
+            log.exception("a message for %r is not sent", self.peer_id)
+            self._dropped.inc()
+
+    def flush(self) -> None:
+        """Hand everything in the outbox to the transport."""
+        transport = self._transport if self._is_open else None
+        parts: list[bytes | memoryview] = []
+        size_bytes = 0
+        for outgoing in self._outbox.drain():
+            if transport is None:
+                self._dropped.inc(outgoing.entries)
+                continue
+            head = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
+            parts.append(head)
+            parts += outgoing.attachment
+            size_bytes += len(head) + outgoing.attachment_bytes
+            self._bytes_out.inc(outgoing.attachment_bytes)
+        if transport is not None and parts:
+            _write(transport, parts, size_bytes)
+
+    def request(
+        self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
+    ) -> asyncio.Future[Frame]:
+        """Write a request now; the future gets the answer.
+
+        Args:
+            envelope: with a kind; its correlation id is set here.
+            attachment: parts that are sent behind it, not copied.
+            timeout_s: after this the future fails.
+
+        The future fails with ProtocolError: what the other node answered, or TIMED_OUT (retriable, the outcome is
+        unknown) when no answer came.
+
+        Raises:
+            ProtocolError: definite, nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED when too much
+                waits, FRAME_TOO_LARGE.
+        """
+        if not self._is_open:
+            raise unreachable(self.peer_id)
+        assert self._transport is not None
+        size_bytes = sum(map(len, attachment))
+        if len(self._pending) >= FORWARDED_IN_FLIGHT_MAX or self.waiting_bytes + size_bytes > self._queue_bytes:
+            raise ProtocolError(
+                pb.OVERLOADED, f"too much waits for the node {self.peer_id!r}; send again", retry_after_ms=RETRY_MS
+            )
+        self._correlation_id += 1
+        correlation_id = envelope.correlation_id = self._correlation_id
+        head = encode_frame(envelope, size_bytes)
+        _write(self._transport, [head, *attachment], len(head) + size_bytes)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
+        self._pending[correlation_id] = _Pending(future, timer)
+        return future
+
+    def close(self, why: str) -> None:
+        """Close, and drop what waits to be sent; requests that wait for an answer fail."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Close once what waits has left, or when the time is over."""
+        self.flush()
+        if self._transport is not None:
+            self._why = self._why or "this node stops"
+            self._transport.close()
+            await asyncio.wait([self.lost], timeout=timeout_s)
+            self.close("this node stops")
+
+    # --------------------------------------------------------------------------------------- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this when the connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
+        """Give the transport the memory for the next bytes."""
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes; what is no answer ends the link."""
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._answered(frame)
+        except ProtocolError as error:
+            self.close(f"{self.peer_id!r} answers out of shape: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what waits: it may have been done or not."""
+        self._transport = None
+        why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            one.timer.cancel()
+            _fail(one.future, f"the connection to the node {self.peer_id!r} broke: {why}; the outcome is unknown")
+        self.flush()
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
+        """Take what somebody waits for; an answer that nobody waits for any more is read past."""
+        if envelope.correlation_id == 0 and attachment_bytes:
+            raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that nobody has asked for")
+        return envelope.correlation_id in self._pending or not attachment_bytes
+
+    def _answered(self, frame: Frame) -> None:
+        envelope = frame.envelope
+        if envelope.correlation_id == 0:
+            if envelope.WhichOneof("kind") != "error":
+                raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers nothing")
+            self.close(str(_error_of(envelope.error)))
+            return
+        pending = self._pending.pop(envelope.correlation_id, None)
+        if pending is None:
+            return
+        pending.timer.cancel()
+        if pending.future.done():
+            return
+        if envelope.WhichOneof("kind") == "error":
+            pending.future.set_exception(_error_of(envelope.error))
+        else:
+            pending.future.set_result(frame)
+
+    def _expire(self, correlation_id: int, timeout_s: float) -> None:
+        pending = self._pending.pop(correlation_id)
+        _fail(pending.future, f"no answer from the node {self.peer_id!r} within {timeout_s:g} s")
+
+
+def unreachable(peer_id: str) -> ProtocolError:
+    """Return the error for a request to a node without a link to it: nothing was sent."""
+    return ProtocolError(
+        pb.EPOCH_CHANGING, f"the node {peer_id!r} cannot be reached from here; send again", retry_after_ms=RETRY_MS
+    )
+
+
+def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+    if size_bytes <= _JOIN_BYTES:
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(parts)
+
+
+def _fail(future: asyncio.Future[Frame], message: str) -> None:
+    if not future.done():
+        future.set_exception(ProtocolError(pb.TIMED_OUT, message))
+        future.exception()  # whoever has stopped waiting need not fetch it
+
+
+def _expect(answer: pb.Envelope, kind: str) -> None:
+    if answer.WhichOneof("kind") != kind:
+        raise ProtocolError(pb.MALFORMED_FRAME, f"a {answer.WhichOneof('kind')} instead of a {kind}")
+
+
+def _error_of(said: pb.Error) -> ProtocolError:
+    return ProtocolError(
+        said.code if said.code in NATURE else pb.INTERNAL,
+        said.message,
+        retry_after_ms=said.retry_after_ms,
+        log_start_offset=said.log_start_offset,
+        high_watermark=said.high_watermark,
+        epoch=said.epoch,
+    )

@@ -1,0 +1,36 @@
+"""Options of the TCP connections between nodes: no delay, and no waiting for minutes for a node that is gone.
+
+TCP gives a silent peer up after a quarter of an hour. Between nodes, bytes that are unacknowledged for
+`UNACKNOWLEDGED_MS` reset the connection, and so does a peer that reads nothing for so long (a stopped process still has
+a kernel that acknowledges, but its window stays shut). Idle connections are probed. Who is dead is for gossip to say:
+this only makes room for a new connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Final
+
+UNACKNOWLEDGED_MS: Final = 3_000
+IDLE_S: Final = 3
+PROBE_INTERVAL_S: Final = 1
+PROBES: Final = 3
+
+_OPTIONS: Final = (
+    ("TCP_NODELAY", 1),
+    ("TCP_KEEPIDLE", IDLE_S),
+    ("TCP_KEEPINTVL", PROBE_INTERVAL_S),
+    ("TCP_KEEPCNT", PROBES),
+    ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS),
+)
+
+
+def tune(link: socket.socket) -> None:
+    """Set the options that this platform has; a connection without one of them works all the same."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS:
+        option = getattr(socket, name, None)
+        if option is not None:
+            with contextlib.suppress(OSError):
+                link.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,114 @@
+"""What tests of the links between nodes share: identities, an ear for messages, an eye for links."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidelog_broker.budget import Budget
+from tidelog_broker.core.outbox import LinkMessage
+from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.ports import Batch
+from tidelog_broker.link import Link
+from tidelog_broker.links import Links
+from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.node import Node
+from tidelog_broker.peers import Peers
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import MIB
+
+IDENTITY = Identity(cluster_id=b"c" * 16, node_id="a", incarnation=100, secret=b"secret")
+TOPIC = b"t" * 16
+
+
+def identity(node_id: str, **changes: Any) -> Identity:
+    return dataclasses.replace(IDENTITY, node_id=node_id, **changes)
+
+
+def ack(end: int, partition: int = 0) -> pb.ReplicationAck:
+    return pb.ReplicationAck(topic_id=TOPIC, partition=partition, end_offset=end)
+
+
+def append(number: int, partition: int = 0) -> pb.AppendBatch:
+    return pb.AppendBatch(topic_id=TOPIC, partition=partition, epoch=number)
+
+
+class Ear:
+    """Gets what a node receives one-way."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Any, Sequence[Batch]]] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        self.got.append((peer_id, message, batches))
+        self._changed.set()
+
+    async def heard(self, count: int) -> list[tuple[str, Any, Sequence[Batch]]]:
+        """Wait until this many messages have come."""
+        async with asyncio.timeout(20):
+            while len(self.got) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.got
+
+
+class Eye:
+    """Sees links come and go."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.incarnations: list[int] = []
+        self._changed = asyncio.Event()
+
+    def established(self, node_id: str, incarnation: int) -> None:
+        self.incarnations.append(incarnation)
+        self._note(f"established {node_id}")
+
+    def lost(self, node_id: str) -> None:
+        self._note(f"lost {node_id}")
+
+    def refused(self, node_id: str) -> None:
+        self._note(f"refused {node_id}")
+
+    def _note(self, what: str) -> None:
+        self.seen[what] += 1
+        self._changed.set()
+
+    async def saw(self, what: str, times: int = 1) -> None:
+        async with asyncio.timeout(20):
+            while self.seen[what] < times:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], None], own: Identity) -> Peers:
+    """Let a running node belong to a cluster, as `own`."""
+    node.peers = Peers(
+        own,
+        received=received,
+        budget=Budget(node.settings.peers_in_flight_bytes),
+        verifiers=node.verifiers,
+        metrics=node.metrics,
+    )
+    return node.peers
+
+
+def make_links(own: Identity = IDENTITY, *, events: Eye | None = None, queue_bytes: int = 64 * MIB) -> Links:
+    return Links(own, events=events or Eye(), queue_bytes=queue_bytes, metrics=NodeMetrics())
+
+
+async def linked(port: int, own: Identity = IDENTITY, *, to: str = "b", queue_bytes: int = 64 * MIB) -> Link:
+    """Return one greeted link to a node."""
+    link = Link(to, queue_bytes=queue_bytes, metrics=NodeMetrics())
+    await asyncio.get_running_loop().create_connection(lambda: link, "127.0.0.1", port)
+    try:
+        await link.greet(own, timeout_s=20)
+    except BaseException:
+        link.close("the test's greeting failed")
+        await link.lost
+        raise
+    return link
