@@ -70,8 +70,10 @@ class Link(asyncio.BufferedProtocol):
         self._pending: dict[int, _Pending] = {}
         self._why = ""
 
-    async def greet(self, own: Identity, *, timeout_s: float) -> int:
+    async def greet(self, own: Identity, *, called: str | None, timeout_s: float) -> int:
         """Prove who both sides are; return the other node's incarnation.
+
+        `called` is the node that must be at the other end; None: any node of the cluster.
 
         Raises:
             ProtocolError: one side does not want the other, or nothing that answers properly is there.
@@ -79,7 +81,7 @@ class Link(asyncio.BufferedProtocol):
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
         _expect(answer, "peer_hello_reply")
-        proof = check_reply(own, self.peer_id, hello, answer.peer_hello_reply)
+        proof = check_reply(own, called, hello, answer.peer_hello_reply)
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX

@@ -135,6 +135,21 @@ class Links:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
+    async def ask(self, address: Address, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
+        """Ask whichever node of the cluster is at an address, over a connection that ends with the answer.
+
+        For a node that knows nobody yet.
+
+        Raises:
+            OSError, TimeoutError, UnicodeError: it cannot be reached.
+            ProtocolError: it is not of this cluster; or as `request`.
+        """
+        link, _ = await self._connect(None, address)
+        try:
+            return await link.request(envelope, timeout_s=timeout_s)
+        finally:
+            link.close("asked")
+
     async def close(self) -> None:
         """End all links; what was handed over before has a second to leave."""
         self._closed = True
@@ -196,7 +211,7 @@ class Links:
             peer.problem = problem
             log.warning("no link to node %r: %s", node_id, problem)
 
-    async def _connect(self, node_id: str, address: Address) -> tuple[Link, int]:
+    async def _connect(self, node_id: str | None, address: Address) -> tuple[Link, int]:
         """Connect and greet.
 
         Raises:
@@ -204,12 +219,12 @@ class Links:
             OSError, TimeoutError, UnicodeError, ProtocolError: anything else.
         """
         loop = asyncio.get_running_loop()
-        link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
+        link = Link(node_id or _name(address), queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 connected = await _connected(loop, address)
                 await _handed_over(loop, lambda: link, connected)
-                return link, await link.greet(self._identity, timeout_s=ATTEMPT_TIMEOUT_S)
+                return link, await link.greet(self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S)
         except BaseException as error:
             link.close(str(error))
             raise

@@ -93,16 +93,13 @@ HANDLERS: dict[str, Handler] = {
 }
 """Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
 
+NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
+"""Kinds that are refused from clients."""
+
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 
 RESERVED_CONNECTIONS: Final = 64
 """Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
-
-
-def _not_a_request(kind: str, request: Request) -> ProtocolError:
-    if request.connection.peer_id is None:
-        return ProtocolError(pb.FORBIDDEN, f"{kind} is taken from nodes of the cluster only")
-    return ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
 
 
 class Server:
@@ -196,10 +193,12 @@ class Server:
             request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
 
     def _handler(self, kind: str, request: Request) -> Handler:
+        if kind in NODES_ONLY and request.connection.peer_id is None:
+            raise ProtocolError(pb.FORBIDDEN, f"{kind} is taken from nodes of the cluster only")
         handler = HANDLERS.get(kind)
         if handler is None:
             if kind in ONE_WAY_KINDS:
-                raise _not_a_request(kind, request)
+                raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
             raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")

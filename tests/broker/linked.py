@@ -106,7 +106,7 @@ async def linked(port: int, own: Identity = IDENTITY, *, to: str = "b", queue_by
     link = Link(to, queue_bytes=queue_bytes, metrics=NodeMetrics())
     await asyncio.get_running_loop().create_connection(lambda: link, "127.0.0.1", port)
     try:
-        await link.greet(own, timeout_s=20)
+        await link.greet(own, called=to, timeout_s=20)
     except BaseException:
         link.close("the test's greeting failed")
         await link.lost

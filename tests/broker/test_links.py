@@ -214,6 +214,30 @@ async def test_a_request_gets_its_answer(stand: Stand, links: Links, eye: Eye) -
     assert caught.value.code == pb.UNKNOWN_TOPIC
 
 
+async def test_who_knows_nobody_asks_an_address(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+    node = await started(stand, Ear())
+    envelope = pb.Envelope(metadata=pb.Metadata())
+    reply = await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
+    assert [one.node_id for one in reply.envelope.metadata_reply.nodes] == [node.node_id]
+    with pytest.raises(ConnectionRefusedError):
+        await links.ask(("127.0.0.1", closed_port), envelope, timeout_s=20)
+    join(node, Ear(), identity("b", cluster_id=b"d" * 16))
+    with pytest.raises(ProtocolError, match="two clusters"):
+        await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
+    assert not eye.seen
+    await settled(lambda: not node.server.connections, "a connection was left open")
+
+
+async def test_a_one_way_message_with_a_correlation_id_is_refused(stand: Stand, links: Links, eye: Eye) -> None:
+    node = await started(stand, ear := Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    with pytest.raises(ProtocolError, match="has no answer"):
+        await links.request("b", pb.Envelope(replication_ack=pb.ReplicationAcks()), timeout_s=20)
+    links.send("b", ack(1))
+    await ear.heard(1)
+
+
 async def test_a_request_without_a_link_was_not_sent(links: Links, closed_port: int) -> None:
     links.update_peers({"b": ("127.0.0.1", closed_port)})
     for node_id in ("b", "unknown"):

@@ -8,9 +8,8 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker import server as server_module
-from tidelog_broker.core.outbox import ONE_WAY_KINDS
 from tidelog_broker.node import Node
-from tidelog_broker.server import HANDLERS
+from tidelog_broker.server import HANDLERS, NODES_ONLY
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import (
@@ -94,7 +93,7 @@ async def test_what_only_a_node_says_is_refused(peer: Peer, kind: str) -> None:
     field = pb.Envelope.DESCRIPTOR.fields_by_name[kind]
     assert field.message_type is not None
     error = await peer.refused(**{kind: getattr(pb, field.message_type.name)()})
-    assert error.code == (pb.FORBIDDEN if kind in ONE_WAY_KINDS else pb.UNKNOWN_KIND)
+    assert error.code == (pb.FORBIDDEN if kind in NODES_ONLY else pb.UNKNOWN_KIND)
     assert not error.retriable
     assert (await peer.ask(topic_list=pb.TopicList())).envelope.WhichOneof("kind") == "topic_reply"
 

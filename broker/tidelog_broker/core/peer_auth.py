@@ -113,14 +113,14 @@ def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.P
     return reply, Challenge(hello.node_id, hello.incarnation, _proof(own.secret, _CALLER, hello, reply))
 
 
-def check_reply(own: Identity, called: str, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
-    """Judge the answer to `hello` at the address of the node `called`; return the caller's proof.
+def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
+    """Judge the answer to `hello` at the address of the node `called` (None: of any); return the caller's proof.
 
     Raises:
         ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, FORBIDDEN with the cause, or UNAUTHENTICATED.
     """
     _check(own, reply)
-    if reply.node_id != called:
+    if called is not None and reply.node_id != called:
         raise ProtocolError(
             pb.FORBIDDEN, f"the address of the node {called!r} is answered by {reply.node_id!r}: one address is wrong"
         )
