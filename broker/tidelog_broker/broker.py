@@ -11,7 +11,6 @@ from typing import Final
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.groups import GroupOffsets
-from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry, complete_config
 from tidelog_broker.partition import Partition
@@ -43,7 +42,7 @@ class Broker(Services):
         self.partitions = Partitions(self, self.topics, self.groups)
         self.changing_topics = asyncio.Lock()
         self._started_s = time.monotonic()
-        self.cluster = Cluster(self.node_id, self.incarnation, flush_of=self._flush_of, info=self.info)
+        self.cluster = Cluster(self.node_id, self.incarnation, topics=self.topics, nodes=self.nodes, info=self.info)
 
     async def recover(self) -> None:
         """Replay `__meta`, open (and so recover) the logs of its topics, replay `__offsets`.
@@ -87,10 +86,6 @@ class Broker(Services):
         record = pb.TopicRecord(name=name, topic_id=topic_id, config=config)
         self.topics.apply(record)
         return (await self.partitions.follow(record))[0]
-
-    def _flush_of(self, key: PartitionKey) -> pb.Flush:
-        """Return what "durable" shall mean in a partition's next epoch."""
-        return self.topics.with_id(key[0]).config.flush
 
     def info(self) -> pb.NodeInfo:
         """Return how clients reach this node."""

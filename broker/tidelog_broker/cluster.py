@@ -1,18 +1,45 @@
 """The other nodes as the rest of this one sees them: who is alive, where they are, where copies should live.
 
+Two sources are put together here. The registry (`__meta`, and the bootstrap file before it) says which nodes there
+are; gossip says which of them are alive, as which incarnation, and where. Both are hints: no promise and no decision
+depends on their being right, see `core.ports.Surroundings`.
+
 A node that stands alone is its own only neighbour: every plan is this node, and there is nobody to send to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from tidelog_broker.core.effects import PeerMessage
+from tidelog_broker.core.members import Member, MemberState
+from tidelog_broker.core.placement import NodeEntry
+from tidelog_broker.core.planning import (
+    Wishes,
+    first_epoch,
+    move_plan,
+    rank_of,
+    takeover_plan,
+    wishes_as_they_are,
+    wishes_of,
+)
 from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.registry import NodeRegistry
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.link import unreachable
+from tidelog_broker.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
 
-Address = tuple[str, int]
+_MEMBERSHIP: Final = {
+    MemberState.ALIVE: "alive",
+    MemberState.SUSPECT: "suspect",
+    MemberState.DEAD: "dead",
+    MemberState.LEFT: "left",
+}
 
 
 class Cluster:
@@ -20,7 +47,8 @@ class Cluster:
 
     Args:
         node_id, incarnation: this node.
-        flush_of: what "durable" shall mean in a partition's next epoch.
+        topics: what is wanted of each topic.
+        nodes: the registered nodes; empty for a node that stands alone.
         info: how clients reach this node.
     """
 
@@ -29,45 +57,154 @@ class Cluster:
         node_id: str,
         incarnation: int,
         *,
-        flush_of: Callable[[PartitionKey], pb.Flush],
+        topics: TopicRegistry,
+        nodes: NodeRegistry,
         info: Callable[[], pb.NodeInfo],
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
-        self._flush_of = flush_of
+        self._topics = topics
+        self._registry = nodes
         self._info = info
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
+        self._links: Links | None = None
+        self._members: Mapping[str, Member] = {}
+
+    def use_links(self, links: Links) -> None:
+        """Send over these from now on."""
+        self._links = links
+
+    def use_members(self, members: Mapping[str, Member]) -> None:
+        """Believe gossip's table, which changes as things happen."""
+        self._members = members
+
+    # --- hints for the replicas ------------------------------------------------------------------------
 
     def alive(self, node_id: str) -> bool:
-        """Whether a node seems to be alive."""
-        return node_id == self._node_id
+        """Whether a node seems to be alive; a suspected one does."""
+        member = self._members.get(node_id)
+        return node_id == self._node_id or (member is not None and member.is_live)
 
     def incarnation(self, node_id: str) -> int:
         """Return the newest known boot incarnation of a node, 0 for an unknown one."""
-        return self._incarnation if node_id == self._node_id else 0
+        if node_id == self._node_id:
+            return self._incarnation
+        member, record = self._members.get(node_id), self._registry.get(node_id)
+        return max(member.incarnation if member else 0, record.incarnation if record else 0)
 
     def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
         """Return where the epoch after `active` should live if this node takes over."""
-        del active
-        return Plan(self._node_id, (self._node_id,), 1, self._flush_of(key))
+        return takeover_plan(
+            self._node_id, key, active, self._wishes(key, active), self._entries(), alive=self._available()
+        )
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         """Return how many living candidates stand before this node."""
-        del key, active
-        return 0
+        return rank_of(self._node_id, key, active, self._entries(), alive=self._available())
 
     def random_ms(self, below_ms: int) -> int:
         """Return a random number, 0 <= n < below_ms."""
         return self._random.randrange(below_ms)
 
+    # --- plans that nobody's death has caused ----------------------------------------------------------
+
+    def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+        """Return where placement wants a partition; None when it is there already, or cannot move now."""
+        return move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
+
+    def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int = 0) -> list[pb.EpochDescriptor]:
+        """Return epoch 0 of the partitions of a new topic, from partition `first` on."""
+        wishes, entries, alive = wishes_of(config), self._entries(), self._available()
+        return [
+            first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
+            for index in range(first, config.partitions)
+        ]
+
+    # --- messages --------------------------------------------------------------------------------------
+
     def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         """Send a one-way message with whole batches; it is dropped silently if the node is away."""
+        if self._links is not None:
+            self._links.send(to, message, batches)
+
+    def request(
+        self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
+    ) -> asyncio.Future[Frame]:
+        """Write a request to a node now and return the future of its answer; see `Links.request`.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING when the node cannot be reached: nothing was sent.
+        """
+        if self._links is None:
+            raise unreachable(node_id)
+        return self._links.request(node_id, envelope, attachment, timeout_s=timeout_s)
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """The nodes that requests can be sent to now."""
+        return self._links.connected if self._links is not None else frozenset()
+
+    # --- who there is ----------------------------------------------------------------------------------
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node belongs to no cluster."""
+        return self._links is None
 
     def address(self, node_id: str) -> Address | None:
         """Return where clients and nodes reach a node; None when that is not known."""
-        info = self._info()
-        return (info.host, info.port) if node_id == self._node_id else None
+        if node_id == self._node_id:
+            info = self._info()
+            return info.host, info.port
+        return self.addresses().get(node_id)
+
+    def addresses(self) -> dict[str, Address]:
+        """Return where the other nodes are: as they say themselves, or else as the registry has it."""
+        found = {record.node_id: (record.host, record.port) for record in self._registry.live()}
+        found |= {
+            member.node_id: (member.host, member.port)
+            for member in self._members.values()
+            if member.is_live and not self._is_removed(member.node_id)
+        }
+        found.pop(self._node_id, None)
+        return found
 
     def nodes(self) -> list[pb.NodeInfo]:
-        """Return all nodes of the cluster."""
-        return [self._info()]
+        """Return all nodes of the cluster, by id."""
+        found = {self._node_id: self._info()}
+        for node_id, (host, port) in self.addresses().items():
+            member, record = self._members.get(node_id), self._registry.get(node_id)
+            zone = member.zone if member else record.zone if record else ""
+            found[node_id] = pb.NodeInfo(
+                node_id=node_id,
+                host=host,
+                port=port,
+                zone=zone,
+                incarnation=self.incarnation(node_id),
+                alive=self.alive(node_id),
+            )
+        return [found[node_id] for node_id in sorted(found)]
+
+    def membership(self, node_id: str) -> str:
+        """Return what gossip says of a node: alive, suspect, dead, left or unknown."""
+        if node_id == self._node_id:
+            return "alive"
+        member = self._members.get(node_id)
+        return "unknown" if member is None else _MEMBERSHIP[member.state]
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _entries(self) -> list[NodeEntry]:
+        return self._registry.entries() or [NodeEntry(self._node_id, incarnation=self._incarnation)]
+
+    def _available(self) -> frozenset[str]:
+        living = {self._node_id, *(member.node_id for member in self._members.values() if member.is_live)}
+        return self._registry.available(living) or frozenset({self._node_id})
+
+    def _is_removed(self, node_id: str) -> bool:
+        record = self._registry.get(node_id)
+        return record is not None and record.removed
+
+    def _wishes(self, key: PartitionKey, active: pb.EpochDescriptor) -> Wishes:
+        config = self._topics.config_of(key[0])
+        return wishes_as_they_are(active) if config is None else wishes_of(config)

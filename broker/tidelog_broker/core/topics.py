@@ -62,6 +62,22 @@ class TopicRegistry:
             raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {topic_id.hex()} {was}; ask for metadata again")
         return record
 
+    def config_of(self, topic_id: bytes) -> pb.TopicConfig | None:
+        """Return what was asked for a topic; None for one that is unknown or deleted."""
+        record = self._by_id.get(topic_id)
+        return None if record is None or record.deleted else record.config
+
+    def first_epoch(self, topic_id: bytes, partition: int) -> pb.EpochDescriptor | None:
+        """Return epoch 0 of a partition as it was founded; None when its record does not say it."""
+        record = self._by_id.get(topic_id)
+        if record is None or partition >= len(record.first_epochs):
+            return None
+        return record.first_epochs[partition]
+
+    def get(self, topic_id: bytes) -> pb.TopicRecord | None:
+        """Return the record with this id, also of a deleted topic; None when there never was one."""
+        return self._by_id.get(topic_id)
+
     def exists(self, name: str) -> bool:
         """Whether a topic has this name."""
         return name in self._by_name
@@ -79,8 +95,13 @@ class TopicRegistry:
         yield from self._by_id.values()
 
 
-def complete_config(asked: pb.TopicConfig) -> pb.TopicConfig:
+def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:
     """Fill the unset fields of a new topic's configuration and check all of them.
+
+    Args:
+        asked: what the creator says.
+        copies_default: the replication factor of one who says nothing.
+        copies_max: the greatest that may be asked for; 1 on a node that stands alone.
 
     Raises:
         ProtocolError: INVALID_REQUEST, naming the field and its range.
@@ -91,14 +112,16 @@ def complete_config(asked: pb.TopicConfig) -> pb.TopicConfig:
     config.flush = config.flush or pb.ALWAYS
     config.flush_interval_ms = config.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT
     config.segment_bytes = config.segment_bytes or SEGMENT_BYTES_DEFAULT
-    config.replication_factor = config.replication_factor or 1
+    config.replication_factor = config.replication_factor or min(copies_default, copies_max)
     config.engine = config.engine or "segment"
-    check_config(config)
+    check_config(config, copies_max=copies_max)
     return config
 
 
-def check_config(config: pb.TopicConfig) -> None:
+def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     """Refuse a configuration that cannot be served.
+
+    More copies than there are nodes may be asked for: there are as many as nodes, and more as nodes join.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -108,14 +131,16 @@ def check_config(config: pb.TopicConfig) -> None:
     _within("segment_bytes", config.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     if config.flush not in {pb.ALWAYS, pb.INTERVAL, pb.NEVER}:
         raise ProtocolError(pb.INVALID_REQUEST, f"flush {config.flush} is unknown; it is always, interval or never")
-    if config.replication_factor != 1 or config.ack_quorum > 1:
+    if copies_max == 1 and (config.replication_factor != 1 or config.ack_quorum > 1):
         raise ProtocolError(pb.INVALID_REQUEST, "this node stands alone: replication_factor is 1 and ack_quorum 0 or 1")
+    _within("replication_factor", config.replication_factor, 1, copies_max)
+    _within("ack_quorum", config.ack_quorum, 0, config.replication_factor)
     if config.engine not in ENGINES:
         raise ProtocolError(pb.INVALID_REQUEST, f"engine {config.engine!r} is unknown; there is {', '.join(ENGINES)}")
 
 
-def altered(record: pb.TopicRecord, change: pb.TopicAlter) -> pb.TopicRecord:
-    """Return the next revision of a topic with `change` applied.
+def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 1) -> pb.TopicRecord:
+    """Return the next revision of a topic with `change` applied; the first epochs of new partitions are not in it yet.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a value out of range or fewer partitions than there are.
@@ -132,7 +157,7 @@ def altered(record: pb.TopicRecord, change: pb.TopicAlter) -> pb.TopicRecord:
     for field in ("flush", "flush_interval_ms", "retention_bytes", "segment_bytes"):
         if change.HasField(field):
             setattr(result.config, field, getattr(change, field))
-    check_config(result.config)
+    check_config(result.config, copies_max=copies_max)
     result.revision = record.revision + 1
     return result
 

@@ -1,0 +1,157 @@
+"""What the next epoch of a partition should look like: its topic's wishes met by the nodes that there are.
+
+Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. There are
+two questions. A *takeover* asks where an epoch should live if this node opens it: then this node owns it wherever it
+may, because another owner would first have to hear of it. A *planned* move (draining, rebalancing) asks where
+placement wants it, whoever asks.
+
+There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
+shrank with each failure would promise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from tidelog_broker.core.placement import (
+    NodeEntry,
+    NoPersistenceError,
+    PartitionState,
+    Role,
+    partition_key,
+    place,
+    rebalance_plan,
+    successor,
+    takeover_rank,
+)
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_proto import broker_pb2 as pb
+
+
+class Wishes(NamedTuple):
+    """What a topic asks for each of its partitions. `ack_quorum` 0: a majority of the copies."""
+
+    replication_factor: int
+    ack_quorum: int
+    flush: pb.Flush
+
+
+def wishes_of(config: pb.TopicConfig) -> Wishes:
+    """Return what a topic's configuration asks for."""
+    return Wishes(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
+
+
+def wishes_as_they_are(active: pb.EpochDescriptor) -> Wishes:
+    """Return wishes under which nothing changes: those of a topic that is not known (any more)."""
+    return Wishes(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
+
+
+def takeover_plan(
+    node_id: str,
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    wishes: Wishes,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+) -> Plan:
+    """Return where the epoch after `active` should live if `node_id` opens it.
+
+    Args:
+        node_id: this node.
+        key: the partition.
+        active: its newest epoch.
+        wishes: its topic's.
+        nodes: all registered ones.
+        alive: those of them that may get copies and ownership now: living, not draining.
+    """
+    hashed = partition_key(*key)
+    try:
+        wanted = place(
+            hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+        )
+    except NoPersistenceError:  # nothing is registered yet, or all was removed: what there is stays
+        placement = tuple(active.placement) or (node_id,)
+        owner = node_id if node_id in placement else placement[0]
+        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), wishes.flush)
+    roles = {node.node_id: node.roles for node in nodes}
+    if node_id in wanted.nodes and node_id in alive and Role.INGESTION in roles[node_id]:
+        owner = node_id
+    else:
+        owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
+    return Plan(owner, wanted.nodes, wanted.ack_quorum, wishes.flush)
+
+
+def rank_of(
+    node_id: str,
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+) -> int:
+    """Return how many living candidates stand before this node; one that is none goes last."""
+    rank = takeover_rank(node_id, partition_key(*key), nodes, alive=alive, placement=active.placement)
+    return len(active.placement) if rank is None else rank
+
+
+def move_plan(
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    wishes: Wishes,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+) -> Plan | None:
+    """Return where placement wants a partition; None when it is there, or its wanted nodes are all away.
+
+    Args: as `takeover_plan`.
+    """
+    state = PartitionState(
+        key[0],
+        key[1],
+        active.owner,
+        tuple(active.placement),
+        active.ack_quorum,
+        wishes.replication_factor,
+        wishes.ack_quorum,
+    )
+    try:
+        moves = rebalance_plan([state], nodes, alive=alive)
+    except NoPersistenceError:
+        return None
+    if moves:
+        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, wishes.flush)
+    if active.flush and active.flush != wishes.flush:
+        return Plan(active.owner, tuple(active.placement), active.ack_quorum, wishes.flush)
+    return None
+
+
+def first_epoch(
+    key: PartitionKey,
+    wishes: Wishes,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+    incarnation: Callable[[str], int],
+) -> pb.EpochDescriptor:
+    """Return epoch 0 of a new partition: spread over the nodes, owned by the first that is alive.
+
+    Raises:
+        NoPersistenceError: no registered node stores copies.
+    """
+    hashed = partition_key(*key)
+    wanted = place(
+        hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+    )
+    owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
+    return pb.EpochDescriptor(
+        epoch=0,
+        owner=owner,
+        owner_incarnation=incarnation(owner),
+        placement=wanted.nodes,
+        ack_quorum=wanted.ack_quorum,
+        start_offset=0,
+        flush=wishes.flush,
+    )

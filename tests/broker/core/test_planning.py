@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.placement import NodeEntry, NoPersistenceError, Role, partition_key, rank
+from tidelog_broker.core.planning import (
+    Wishes,
+    first_epoch,
+    move_plan,
+    rank_of,
+    takeover_plan,
+    wishes_as_they_are,
+    wishes_of,
+)
+from tidelog_broker.core.ports import Plan
+from tidelog_proto import broker_pb2 as pb
+
+KEY = (b"t" * 16, 0)
+NODES = [NodeEntry(name) for name in "abcde"]
+ORDER = rank(partition_key(*KEY), NODES)
+THREE = Wishes(3, 0, pb.NEVER)
+ALL = frozenset("abcde")
+
+
+def epoch(*placement: str, owner: str = "", quorum: int = 2) -> pb.EpochDescriptor:
+    return pb.EpochDescriptor(owner=owner or placement[0], placement=placement, ack_quorum=quorum, flush=pb.NEVER)
+
+
+def test_who_takes_over_owns_what_it_stores() -> None:
+    last = ORDER[2]
+    plan = takeover_plan(last, KEY, epoch(*ORDER[:3]), THREE, NODES, alive=ALL)
+    assert plan == Plan(last, tuple(ORDER[:3]), 2, pb.NEVER)
+
+
+def test_who_does_not_store_the_next_epoch_names_the_first_that_lives() -> None:
+    """The node is drained: placement passes it over."""
+    first = ORDER[0]
+    plan = takeover_plan(first, KEY, epoch(*ORDER[:3]), THREE, NODES, alive=ALL - {first, ORDER[1]})
+    assert plan.owner == ORDER[2]
+    assert plan.placement == tuple(ORDER[2:5])
+
+
+def test_a_spare_takes_the_place_of_the_dead_and_without_one_the_dead_fill_up() -> None:
+    dead = ORDER[0]
+    assert dead not in takeover_plan(ORDER[1], KEY, epoch(*ORDER[:3]), THREE, NODES, alive=ALL - {dead}).placement
+    three = [node for node in NODES if node.node_id in ORDER[:3]]
+    plan = takeover_plan(ORDER[1], KEY, epoch(*ORDER[:3]), THREE, three, alive=ALL - {dead})
+    assert plan == Plan(ORDER[1], (*ORDER[1:3], dead), 2, pb.NEVER)
+
+
+def test_copies_follow_the_registered_nodes_and_never_the_living_ones() -> None:
+    two = NODES[:2]
+    assert takeover_plan("a", KEY, epoch("a"), THREE, two, alive={"a"}) == Plan("a", ("a", "b"), 2, pb.NEVER)
+    assert takeover_plan("a", KEY, epoch("a"), Wishes(2, 1, pb.NEVER), two, alive={"a"}).ack_quorum == 1
+
+
+def test_without_nodes_that_store_copies_all_stays_as_it_is() -> None:
+    deaf = [NodeEntry("a", roles=Role.INGESTION)]
+    assert takeover_plan("a", KEY, epoch("a", "b"), THREE, deaf, alive={"a"}) == Plan("a", ("a", "b"), 2, pb.NEVER)
+    assert move_plan(KEY, epoch("a", "b"), THREE, deaf, alive={"a"}) is None
+    with pytest.raises(NoPersistenceError):
+        first_epoch(KEY, THREE, deaf, alive={"a"}, incarnation=lambda _: 1)
+
+
+def test_a_node_that_only_stores_copies_leaves_ownership_to_others() -> None:
+    nodes = [NodeEntry(name, roles=Role.PERSISTENCE if name == ORDER[0] else NODES[0].roles) for name in "abcde"]
+    plan = takeover_plan(ORDER[0], KEY, epoch(*ORDER[:3]), THREE, nodes, alive=ALL)
+    assert plan.owner == ORDER[1]
+
+
+def test_the_rank_counts_the_living_before_and_strangers_go_last() -> None:
+    active = epoch(*ORDER[:3])
+    assert [rank_of(name, KEY, active, NODES, alive=ALL) for name in ORDER[:3]] == [0, 1, 2]
+    assert rank_of(ORDER[2], KEY, active, NODES, alive=ALL - {ORDER[0]}) == 1
+    assert rank_of(ORDER[4], KEY, active, NODES, alive=ALL) == 3
+
+
+def test_a_move_is_planned_only_where_something_is_not_as_wanted() -> None:
+    there = epoch(*ORDER[:3])
+    assert move_plan(KEY, there, THREE, NODES, alive=ALL) is None
+    elsewhere = epoch(*ORDER[1:4])
+    assert move_plan(KEY, elsewhere, THREE, NODES, alive=ALL) == Plan(ORDER[0], tuple(ORDER[:3]), 2, pb.NEVER)
+    assert move_plan(KEY, there, Wishes(3, 0, pb.ALWAYS), NODES, alive=ALL) == Plan(
+        ORDER[0], tuple(ORDER[:3]), 2, pb.ALWAYS
+    )
+
+
+def test_first_epochs_are_spread_and_name_an_owner_that_lives() -> None:
+    made = [
+        first_epoch(
+            (KEY[0], index), THREE, NODES, alive=ALL - {"a"}, incarnation=dict.fromkeys("abcde", 7).__getitem__
+        )
+        for index in range(40)
+    ]
+    assert {one.owner for one in made} == ALL - {"a"}
+    assert all((one.owner_incarnation, one.ack_quorum, len(one.placement)) == (7, 2, 3) for one in made)
+    assert all(one.owner in one.placement and one.epoch == one.start_offset == 0 for one in made)
+
+
+def test_wishes_come_from_the_topic_or_from_what_stands() -> None:
+    config = pb.TopicConfig(replication_factor=3, ack_quorum=2, flush=pb.INTERVAL)
+    assert wishes_of(config) == Wishes(3, 2, pb.INTERVAL)
+    assert wishes_of(pb.TopicConfig()) == Wishes(1, 0, pb.ALWAYS)
+    assert wishes_as_they_are(epoch("a", "b")) == Wishes(2, 2, pb.NEVER)
