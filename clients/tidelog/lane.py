@@ -48,10 +48,11 @@ from tidelog.errors import (
 )
 from tidelog.loads import ColumnsLoad, Load, LooseLoad, join_columns
 from tidelog.outgoing import OutgoingBatch, State
-from tidelog_proto.batch import encode_batch
+from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec
 from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
+from tidelog_proto.single_record import encode_single
 
 BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536
@@ -187,15 +188,7 @@ class Lane:
         while self._queue:
             loads = self._take()
             try:
-                columns = join_columns([load.columns() for load in loads])
-                encoded = encode_batch(
-                    columns,
-                    now_us=now_us,
-                    codec=self._options.codec,
-                    producer_id=self._options.producer_id,
-                    producer_epoch=self.producer_epoch,
-                    base_sequence=self._next_sequence,
-                )
+                encoded = self._encoded(loads, now_us)
             except ProtocolError as error:
                 # No number was used up, so the lane just goes on with what is behind.
                 self._fail(loads, error_of_local(error))
@@ -207,6 +200,25 @@ class Lane:
             self._line.append(batch)
             return batch
         return None
+
+    def _encoded(self, loads: Sequence[Load], now_us: int) -> EncodedBatch:
+        options, first = self._options, loads[0]
+        if isinstance(first, LooseLoad) and options.codec is Codec.NONE and (single := first.single()) is not None:
+            return encode_single(
+                *single,
+                now_us=now_us,
+                producer_id=options.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self._next_sequence,
+            )
+        return encode_batch(
+            join_columns([load.columns() for load in loads]),
+            now_us=now_us,
+            codec=options.codec,
+            producer_id=options.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self._next_sequence,
+        )
 
     def _take(self) -> list[Load]:
         """Take loads for one batch: at least one, past the first only what fits and has the same columns."""

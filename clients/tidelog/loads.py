@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidelog.errors import TidelogError
 from tidelog_proto.columns import Headers, columns_of
 from tidelog_proto.memory import batch_pool
+from tidelog_proto.single_record import SINGLE_BYTES_MAX
 
 RECORD_OVERHEAD_BYTES: Final = 96
 """What a loose record takes in memory besides its bytes: list slots, object headers."""
@@ -150,6 +151,14 @@ class LooseLoad:
         self.count = index + 1
         self.size_bytes += size_bytes
         return index
+
+    def single(self) -> tuple[bytes, bytes | None] | None:
+        """Return value and key if this is one plain record that `encode_single` takes, else None."""
+        value = self._values[0]
+        plain = self._headers is None and self._tags is None and self._timestamps_us is None
+        if self.count != 1 or value is None or not plain or self.size_bytes > SINGLE_BYTES_MAX:
+            return None
+        return value, None if self._keys is None else self._keys[0]
 
     def columns(self) -> pa.RecordBatch:
         """Return the records as canonical columns."""

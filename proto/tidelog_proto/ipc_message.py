@@ -118,6 +118,22 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
         raise _corrupt(f"the Arrow metadata points outside itself: {error}") from error
 
 
+class NumberPlaces(NamedTuple):
+    """Where in a message's metadata the numbers stand that depend on the lengths of its buffers."""
+
+    body_length_at: int
+    buffers_at: int
+
+
+def number_places(metadata: bytes) -> NumberPlaces:
+    """Find the places of the body length and of the first buffer's description in metadata of our own making."""
+    root = _Table(metadata, _reference(metadata, 0))
+    buffers_at = _reference(metadata, root.table(2).field(2)) + _U32.size
+    places = NumberPlaces(root.field(3), buffers_at)
+    assert places.body_length_at, "a message with a body says how long it is"
+    return places
+
+
 def uncompressed_bytes(description: Message, lengths: Iterable[int]) -> int:
     """Return the length of a message with its buffers decompressed: metadata, then each of `lengths` rounded up."""
     return description.body_at + sum(padded(length) for length in lengths)
