@@ -68,6 +68,11 @@ class Ownership:
         active = self._state.active
         self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
 
+    def begin_first(self, now_ms: int) -> None:
+        """The partition is new and its founding names this incarnation: nobody has sent anything yet."""
+        assert self._state.active.start_offset == 0
+        self._open(ProducerTable(), 0, now_ms)
+
     def rebuilt(
         self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
     ) -> None:

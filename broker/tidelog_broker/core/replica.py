@@ -134,6 +134,17 @@ class Replica(ReplicaState):
                     entries.append(Fence(self.key, pb.EpochDescriptor(epoch=active.epoch - 1)).dropped())
                 self.write(WriteFences(entries))
         self.history.fill(now_ms)
+        if stored is None and newest is None and self._is_founding_owner():
+            self.ownership.begin_first(now_ms)
+
+    def _is_founding_owner(self) -> bool:
+        """Whether this very start of the node was made the first owner of a new partition.
+
+        With no fence ever stored for it here, nothing can have been promised or appended: no takeover is needed.
+        """
+        active = self.active
+        named = (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
+        return named and active.epoch == self.chain.genesis.epoch and active.start_offset == 0 and self.halted is None
 
     def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
         decision, start = self.decision(epoch), self.start_of(epoch)

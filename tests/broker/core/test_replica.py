@@ -14,6 +14,7 @@ from tidelog_broker.core.effects import (
     Effect,
     EpochDecided,
     FinishFill,
+    OwnerReady,
     ReadLog,
     RebuildProducers,
     Send,
@@ -275,3 +276,29 @@ def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
     stage.later(2000)
     assert len(stage.logs[away].content()) == 6
     assert stage.replicas[away].high_watermark == 6
+
+
+def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None:
+    genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
+    stage = Stage()
+
+    def founded(node: str, *, incarnation: int = 1, fence: pb.FenceEntry | None = None) -> Replica:
+        return Replica(
+            KEY,
+            node_id=node,
+            incarnation=incarnation,
+            chain=EpochChain(genesis),
+            fence=fence,
+            log=Log(),
+            surroundings=stage,
+            now_ms=0,
+        )
+
+    owner = founded("a")
+    assert (owner.role, owner.can_append) == ("owner", True)
+    effects = owner.take_effects()
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(WriteFences) < kinds.index(OwnerReady), "the fence is durable before anything is appended"
+    assert founded("b").role == "follower"
+    assert founded("a", incarnation=2).owner is None, "a later start takes over"
+    assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).owner is None, "it may have appended before"
