@@ -141,7 +141,7 @@ def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) ->
         return None
     try:
         log.truncate(min(log.end_offset, target.end.offset))
-    except DivergedError as error:
+    except (DamagedError, DivergedError) as error:
         reason = error.message
     else:
         if log.end_offset != target.end.offset or log.end_digest == target.end.digest:

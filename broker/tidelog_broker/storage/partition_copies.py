@@ -85,10 +85,11 @@ class PartitionCopies(PartitionReader):
     def begin_fill(
         self, epoch: int, start_offset: int, end_offset: int, end_digest: int, *, start_digest: int = 0
     ) -> LogPosition:
-        """Begin, or go on, to fill an epoch that is not in the log and whose end is decided; return where it stands.
+        """Begin, or go on, to fill an epoch that is decided and not whole in the log; return how far it is.
 
         Args:
-            epoch: any but those of the log. Newest first is best: a copy is in use when the ones behind it are.
+            epoch: any but the whole ones of the log; the newest leaves the log if it ends too soon, and is gone on
+                with. Newest first is best: a copy is in use when the ones behind it are.
             start_offset: where the epoch begins, or a batch boundary behind that if the front is gone for good.
             end_offset: of the decision.
             end_digest: of the decision.
@@ -98,6 +99,9 @@ class PartitionCopies(PartitionReader):
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
+        newest = self.active
+        if newest is not None and newest.epoch == epoch and newest.end_offset < end_offset:
+            self._demote_newest()
         assert self._log_of(epoch) is None, f"epoch {epoch} is in the log"
         assert self._lost is None or self._lost.is_aside or epoch > self._lost.epoch, "set the unreadable epoch aside"
         target = FillTarget(epoch, LogPosition(start_offset, start_digest), LogPosition(end_offset, end_digest))
@@ -149,6 +153,10 @@ class PartitionCopies(PartitionReader):
         fill.seal()
         while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
             self._take_in(ready)
+        if epoch in self._fills and fill.target.start == fill.target.end:
+            # An epoch without records need not lie anywhere: those around it continue each other.
+            self.abandon_fill(epoch)
+            return True
         return self._log_of(epoch) is not None
 
     def abandon_fill(self, epoch: int) -> None:
@@ -263,13 +271,22 @@ class PartitionCopies(PartitionReader):
     def _demote(self, count: int) -> None:
         """Let the oldest epochs leave the log, oldest first, so that what a crash leaves of it has no hole."""
         for log in self._epochs[:count]:
-            log.close()
             self._epochs = self._epochs[1:]
-            try:
-                demote(self._disk.fs, log.directory)
-            except OSError as error:
-                raise StorageFailedError(f"{log.directory} cannot be renamed: {error}") from error
-            self._fills[log.epoch] = None
+            self._rename_to_fill(log)
+
+    def _demote_newest(self) -> None:
+        """Let the newest epoch leave the log: its copy goes on where it ends."""
+        log = self._epochs[-1]
+        self._epochs = self._epochs[:-1]
+        self._rename_to_fill(log)
+
+    def _rename_to_fill(self, log: EpochLog) -> None:
+        log.close()
+        try:
+            demote(self._disk.fs, log.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{log.directory} cannot be renamed: {error}") from error
+        self._fills[log.epoch] = None
 
     def _fits(self, fill: EpochFill) -> bool:
         """Whether a copy is complete and continues the log at one of its ends."""
@@ -279,11 +296,15 @@ class PartitionCopies(PartitionReader):
             return self._lost is None or self._lost.is_aside
         oldest, newest = self._epochs[0], self._epochs[-1]
         if fill.target.epoch > newest.epoch:
-            return newest.end_offset == fill.target.start.offset and newest.state == "sealed"
+            return newest.end_offset == fill.target.start.offset and newest.state in {"sealed", "active"}
         return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
 
     def _take_in(self, fill: EpochFill) -> None:
         epoch, end_offset = fill.target.epoch, fill.target.end.offset
+        newest = self.active
+        if newest is not None and newest.epoch < epoch and newest.state != "sealed":
+            # Opened as the newest one after a restart; it ends where it was decided to.
+            newest.seal()
         del self._fills[epoch]
         fill.log.close()
         path = self.directory / epoch_dir_name(epoch)

@@ -80,6 +80,11 @@ class PartitionReader:
         return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}" if damage else None
 
     @property
+    def unreadable_epoch(self) -> int | None:
+        """The epoch that could not be opened at all, behind which older ones stayed closed; None without one."""
+        return self._lost.epoch if self._lost is not None and not self._lost.is_aside else None
+
+    @property
     def start_offset(self) -> int:
         """The first offset that can be read here, 0 before the first epoch: the log has no holes behind it."""
         return self._epochs[0].start_offset if self._epochs else 0

@@ -58,6 +58,22 @@ def test_an_adopted_segment_is_open_until_it_is_released_and_evicted() -> None:
     segments.drop(Path("/a"))
 
 
+def test_a_replaced_segment_stays_open_while_it_is_leased() -> None:
+    opener, segments = Opener(), OpenSegments(4)
+    path = Path("/a")
+    with segments.lease(path, partial(opener.open, path)) as old:
+        new = opener.open(path)
+        segments.replace(path, new)
+        assert old.file.size() == 0
+        with segments.lease(path, partial(opener.open, path)) as found:
+            assert found is new
+        assert opener.sim.open_files == 2
+    assert opener.sim.open_files == 1
+    segments.release(new)
+    segments.replace(path, opener.open(path))
+    assert opener.sim.open_files == 1
+
+
 def test_two_threads_that_open_at_once_share_one() -> None:
     opener, segments = Opener(), OpenSegments(4)
     path = Path("/a")

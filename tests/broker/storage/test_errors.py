@@ -8,7 +8,9 @@ import pytest
 from tidelog_broker.storage.errors import (
     DamagedError,
     DiskFullError,
+    DivergedError,
     LimboError,
+    NotHeldError,
     StorageError,
     StorageFailedError,
     is_disk_full,
@@ -24,6 +26,8 @@ from tidelog_proto import broker_pb2 as pb
         (StorageFailedError("x"), pb.STORAGE_FAILED),
         (DamagedError("x"), pb.LIMBO),
         (LimboError("x"), pb.LIMBO),
+        (DivergedError("x"), pb.LIMBO),
+        (NotHeldError("x"), pb.NOT_OWNER),
     ],
 )
 def test_every_storage_error_travels_as_its_code(error: StorageError, code: pb.ErrorCode) -> None:

@@ -48,6 +48,18 @@ def test_lookups_in_arrays_and_in_a_mapped_file_agree() -> None:
     check(again)
 
 
+def test_the_first_entries_are_a_copy_that_may_grow() -> None:
+    loaded, _ = load_index(file_with(pack_index(filled(), nonce=7, end=END)), nonce=7)
+    for whole in (filled(), loaded):
+        first = whole.first(2)
+        first.append(20, 4096, 129, 4)
+        assert list(first.offsets) == [0, 10, 20]
+        assert first.place(1) == whole.place(1)
+        assert list(first.times_us) == [5, 5, 5]
+        check(whole)
+        assert len(whole.first(0)) == 0
+
+
 def test_positions_near_the_largest_segment_fit() -> None:
     index = Index()
     index.append(0, 2**32 - 64, 2**24, 0)

@@ -12,7 +12,7 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
-from tidelog_broker.storage.snapshots import ProducerSnapshot, load_snapshot, save_snapshot
+from tidelog_broker.storage.snapshots import ProducerSnapshot, drop_snapshots_behind, load_snapshot, save_snapshot
 
 
 def snapshot(offset: int) -> ProducerSnapshot:
@@ -30,6 +30,17 @@ def test_the_newest_is_loaded_and_two_are_kept() -> None:
         save_snapshot(sim, HOME, snapshot(offset))
     assert load_snapshot(sim, HOME) == snapshot(800)
     assert len(sim.list_dir(HOME)) == 2
+
+
+def test_those_behind_a_cut_are_dropped_and_the_older_one_counts_again() -> None:
+    sim = new_disk()
+    for offset in (5, 70):
+        save_snapshot(sim, HOME, snapshot(offset))
+    drop_snapshots_behind(sim, HOME, 70)
+    assert load_snapshot(sim, HOME) == snapshot(70)
+    drop_snapshots_behind(sim, HOME, 69)
+    assert load_snapshot(sim, HOME) == snapshot(5)
+    drop_snapshots_behind(sim, HOME / "nowhere", 0)
 
 
 def test_a_spoiled_one_gives_way_to_the_one_before() -> None:

@@ -1,0 +1,64 @@
+"""Epochs as they were decided, whatever a node has of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.broker.storage.build import batch, needed, stamp
+
+from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_proto.header import unpack_header
+
+
+@dataclass(frozen=True)
+class DecidedEpoch:
+    epoch: int
+    start_offset: int
+    batches: list[bytes]
+
+    @property
+    def end_offset(self) -> int:
+        return unpack_header(self.batches[-1]).end_offset if self.batches else self.start_offset
+
+    @property
+    def end_digest(self) -> int:
+        return unpack_header(self.batches[-1]).digest if self.batches else 0
+
+    def behind(self, offset: int) -> list[bytes]:
+        """The batches from the one that begins at `offset` on."""
+        return [one for one in self.batches if unpack_header(one).base_offset >= offset]
+
+
+def decided(
+    random: Random, *, epochs: int, batches_max: int = 12, batches_min: int = 0, bytes_max: int = 900
+) -> list[DecidedEpoch]:
+    """Contiguous epochs 0, 1, …; some of them may be empty."""
+    found: list[DecidedEpoch] = []
+    offset = 0
+    for epoch in range(epochs):
+        group = [
+            batch(random.randbytes(random.randint(1, bytes_max)), records=random.randint(1, 3))
+            for _ in range(random.randint(batches_min, batches_max))
+        ]
+        found.append(DecidedEpoch(epoch, offset, [bytes(one) for one in stamped(group, epoch, offset)]))
+        offset = found[-1].end_offset
+    return found
+
+
+def stamped(group: list[bytearray], epoch: int, offset: int, digest: int = 0) -> list[bytearray]:
+    return stamp(group, offset=offset, digest=digest, epoch=epoch)
+
+
+def fill(log: PartitionLog, epoch: DecidedEpoch) -> bool:
+    position = log.begin_fill(epoch.epoch, epoch.start_offset, epoch.end_offset, epoch.end_digest)
+    for one in epoch.behind(position.offset):
+        log.append_fill(epoch.epoch, [one])
+    return log.finish_fill(epoch.epoch)
+
+
+def copy(log: PartitionLog, batches: list[bytes]) -> None:
+    """Append as a replica does."""
+    for one in batches:
+        log.reserve(needed([bytearray(one)]))
+        log.append([one])
