@@ -63,12 +63,17 @@ class Pull:
         )
 
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
-        """Whether a reply is the one that is waited for."""
+        """Whether a reply is the one that is waited for.
+
+        No producers at all are no bytes; an answer about batches tells where its source ends instead, and is behind
+        offset 0 whenever a producer can have sent anything.
+        """
+        about_producers = reply.producers or not reply.source_end_offset
         return (
             self._outstanding
             and sender == self.source
             and reply.epoch == self.epoch
-            and bool(reply.producers or reply.status != pb.HELD or not self._producers)
+            and bool(about_producers or reply.status != pb.HELD or not self._producers)
             and (reply.status != pb.HELD or reply.base_offset == position.offset)
         )
 

@@ -138,6 +138,7 @@ class History:
     def fill(self, now_ms: int) -> None:
         """Begin to fill the newest epoch that is not whole here, if this node is to hold the partition."""
         state = self._state
+        self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
         wanted = [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
         if self._fill_pull is not None or not wanted or not state.is_member:
             return
@@ -156,6 +157,11 @@ class History:
             self._filled(self._fill_pull)
         else:
             self._ask(self._fill_pull, now_ms)
+
+    def _is_whole(self, epoch: int) -> bool:
+        """Whether the log has an epoch to its end: a copy that waited for one between comes in with that one."""
+        decision = self._state.decision(epoch)
+        return self._state.log.epoch_end(epoch) == (decision.end_offset, decision.end_digest)
 
     def _take_fill(self, pull: Pull, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
