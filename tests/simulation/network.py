@@ -14,6 +14,7 @@ from crc32c import crc32c
 from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import Batch
 from tidelog_proto.header import unpack_header
+from tests.simulation.payload import is_sound
 from tests.simulation.clock import Clock
 
 RARE_DELAY = 100
@@ -107,4 +108,6 @@ class Network:
             return
         message = kind.FromString(raw)
         self._clock.note("deliver", link[0], link[1], message, checksum=crc32c(raw))
-        receiver.deliver(link[0], message, [Batch(unpack_header(data), memoryview(data)) for data in batches])
+        taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
+        if all(is_sound(data, batch.header) for data, batch in zip(batches, taken, strict=True)):
+            receiver.deliver(link[0], message, taken)

@@ -47,3 +47,8 @@ def payload_of(data: bytes | bytearray | memoryview, records: int) -> int:
     """Return the payload of a batch that `make_batch` made."""
     _, _, at = _template(records)
     return int(_VALUE.unpack_from(data, HEADER_BYTES + at)[0])
+
+
+def is_sound(data: bytes, header: BatchHeader) -> bool:
+    """Whether a batch's body is what its header says."""
+    return crc32c(memoryview(data)[HEADER_BYTES:]) == header.body_crc

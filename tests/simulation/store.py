@@ -58,6 +58,8 @@ class Store:
     def _heal(self) -> None:
         """Set damaged sealed epochs aside; cut the open one in front of its damage."""
         active = self._chain.active.epoch
+        while (epoch := self.log.unreadable_epoch) is not None:
+            self.log.set_aside(epoch, "it cannot be opened")
         for log in reversed(self.log.epochs):
             if log.damage is not None and log.epoch < active:
                 self.log.set_aside(log.epoch, log.damage.reason)
@@ -65,10 +67,13 @@ class Store:
             self.log.cut_to_good(active)
 
     def _go_on_filling(self) -> None:
+        """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in."""
         for epoch in self.log.fill_epochs:
-            if epoch < self._chain.active.epoch:
-                decision = pb.EpochDecision.FromString(self._chain.decisions[epoch])
-                self.log.begin_fill(epoch, self._descriptor(epoch).start_offset, decision.end_offset, decision.end_digest)
+            if self.log.fill_position(epoch) is None and epoch < self._chain.active.epoch:
+                decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
+                end = (decision.end_offset, decision.end_digest)
+                if self.log.begin_fill(epoch, self._descriptor(epoch).start_offset, *end) == end:
+                    self.log.finish_fill(epoch)
 
     def _descriptor(self, epoch: int) -> pb.EpochDescriptor:
         if epoch == self._chain.genesis.epoch:
@@ -232,6 +237,7 @@ class Store:
             self._fill(effect)
         elif isinstance(effect, fx.FinishFill):
             self.log.finish_fill(effect.epoch)
+            self._go_on_filling()
         else:
             assert isinstance(effect, fx.SetAside)
             self.log.set_aside(effect.epoch, effect.reason)

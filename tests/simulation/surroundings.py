@@ -71,7 +71,7 @@ class Neighbours:
     # --------------------------------------------------------------------------------- Surroundings
 
     def alive(self, node_id: str) -> bool:
-        return node_id not in self._suspects
+        return node_id not in self._suspects and node_id in self._registered()
 
     def incarnation(self, node_id: str) -> int:
         return self._incarnations.get(node_id, 0)
