@@ -1151,10 +1151,12 @@ class NodeAnnounce(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ...) -> None: ...
 
 class NodeAnnounceReply(_message.Message):
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "meta")
     NODES_FIELD_NUMBER: _ClassVar[int]
+    META_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeRecord]
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ...) -> None: ...
+    meta: TopicRecord
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
     __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs")
@@ -1335,3 +1337,13 @@ class MetaRecord(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
     def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ...) -> None: ...
+
+class MetaSnapshot(_message.Message):
+    __slots__ = ("applied", "meta", "records")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    META_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    applied: int
+    meta: TopicRecord
+    records: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, applied: _Optional[int] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
