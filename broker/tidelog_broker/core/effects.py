@@ -168,11 +168,18 @@ class CommitMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerConfirmed:
+    """A quorum has said, after `Replica.confirm` gave out this number, that this node still owns the epoch."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Halted:
     """This partition stops here until an operator or a refill helps: diverged, or the chain forks."""
 
     reason: str
 
 
-News = OwnerReady | EpochFenced | EpochDecided | CommitMoved | Halted
+News = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | Halted
 Effect = Send | Write | ReadLog | RebuildProducers | News

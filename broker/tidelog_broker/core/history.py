@@ -163,6 +163,14 @@ class History:
         decision = self._state.decision(epoch)
         return self._state.log.epoch_end(epoch) == (decision.end_offset, decision.end_digest)
 
+    def prune(self, now_ms: int) -> None:
+        """Retention has gone on: what lies below the log's start need not be held any more."""
+        state = self._state
+        self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
+        if self._fill_pull is not None and self._fill_pull.epoch not in self.incomplete:
+            self._fill_pull = None
+            self.fill(now_ms)
+
     def _take_fill(self, pull: Pull, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
         end = pull.end

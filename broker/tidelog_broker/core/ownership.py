@@ -8,15 +8,21 @@ otherwise another replica is asked. From then on `owner` gives out offsets and `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidelog_broker.core.catch_up import Pull
-from tidelog_broker.core.effects import OwnerReady, RebuildProducers
+from tidelog_broker.core.effects import OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.owner import Candidate, Group, Owner
 from tidelog_broker.core.ports import Position
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.push import Follower, Pushes
 from tidelog_broker.core.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
+
+CONFIRMATION: Final = 1 << 63
+"""Set in the attempt number of a PRE_VOTE by which an owner asks whether its epoch is still open."""
+
+CONFIRMATIONS_MAX: Final = 16
 
 
 class Ownership:
@@ -28,6 +34,8 @@ class Ownership:
         self._contested = contested
         self._pushes: Pushes | None = None
         self._producers_pull: Pull | None = None
+        self._confirmations = 0
+        self._confirming: dict[int, set[str]] = {}
         self.opening = False
 
     @property
@@ -60,6 +68,7 @@ class Ownership:
     def leave(self) -> None:
         """The epoch is decided."""
         self._state.owner = self._pushes = self._producers_pull = None
+        self._confirming.clear()
         self.opening = False
 
     def begin(self) -> None:
@@ -125,6 +134,54 @@ class Ownership:
             self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
         state.emit(OwnerReady())
         self._heartbeats(now_ms)
+
+    # --- being the owner still -------------------------------------------------------------------------
+
+    def confirm(self) -> int:
+        """Ask the replicas whether anything is promised in this epoch; `OwnerConfirmed` tells when a quorum says no.
+
+        Every seal quorum meets every ack quorum, so no successor had begun when the question left. An acknowledgement
+        would not do: one that waited in a socket while this process was stopped looks like a new one.
+        """
+        state = self._state
+        assert state.may_acknowledge
+        self._confirmations += 1
+        self._confirming[self._confirmations] = {state.node_id}
+        if len(self._confirming) > CONFIRMATIONS_MAX:
+            del self._confirming[min(self._confirming)]  # the answer to a later question answers that, too
+        for node in state.active.placement:
+            if node != state.node_id:
+                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations)
+                state.send(node, state.about(ask, state.active.epoch))
+        self._count_confirmations(self._confirmations)
+        return self._confirmations
+
+    def unless_confirmed(
+        self, handle: Callable[[str, pb.PreVoteReply, int], None]
+    ) -> Callable[[str, pb.PreVoteReply, int], None]:
+        """Return a handler that takes the answers to `confirm` and leaves the others to `handle`."""
+
+        def on_reply(sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+            if reply.attempt & CONFIRMATION:
+                self._on_confirmation(sender, reply)
+            else:
+                handle(sender, reply, now_ms)
+
+        return on_reply
+
+    def _on_confirmation(self, sender: str, reply: pb.PreVoteReply) -> None:
+        state, number = self._state, reply.attempt & ~CONFIRMATION
+        if number not in self._confirming or reply.epoch != state.active.epoch or not state.may_acknowledge:
+            return
+        if reply.status == pb.HELD and not reply.HasField("promised") and sender in state.active.placement:
+            self._confirming[number].add(sender)
+            self._count_confirmations(number)
+
+    def _count_confirmations(self, number: int) -> None:
+        if len(self._confirming[number]) >= self._state.active.ack_quorum:
+            # Whoever asked before is answered by it, too.
+            self._confirming = {later: nodes for later, nodes in self._confirming.items() if later > number}
+            self._state.emit(OwnerConfirmed(number))
 
     # --- replicating -----------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Replica(ReplicaState):
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._acceptor.on_pre_vote,
-            pb.PreVoteReply: self._for_candidate(self.candidate.on_pre_vote_reply),
+            pb.PreVoteReply: self._for_candidate(self.ownership.unless_confirmed(self.candidate.on_pre_vote_reply)),
             pb.Seal: self._acceptor.on_seal,
             pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
             pb.OpenEpoch: self._acceptor.on_open,
@@ -311,7 +311,7 @@ class Replica(ReplicaState):
             self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
             return
         self._heard_ms = now_ms
-        self.log_start = max(self.log_start, append.log_start_offset)
+        self.raise_log_start(append.log_start_offset, now_ms)
         self.note_commit(append.commit_offset)
         held = self.tail.queued
         if append.base_offset > held.offset or (self.doubt and self.doubt_ends is None):
@@ -327,6 +327,12 @@ class Replica(ReplicaState):
         else:
             self.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
             self._send_ack(pb.DIVERGED)
+
+    def raise_log_start(self, offset: int, now_ms: int) -> None:
+        """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
+        if offset > self.log_start:
+            self.log_start = offset
+            self.history.prune(now_ms)
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""

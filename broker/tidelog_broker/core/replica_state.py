@@ -130,11 +130,12 @@ class ReplicaState:
         tail = self.tail
         base = tail.queued
         tail.extend(positions)
-        end = tail.queued
+        end, rewinds = tail.queued, tail.rewinds
 
         def wrote(ok: bool, now_ms: int) -> None:
             if not ok:
-                self.no_space(tail)
+                if rewinds == tail.rewinds:  # else it was given up with one before it, and others may be queued since
+                    self.no_space(tail)
                 return
             tail.wrote(end)
             if tail is self.tail:

@@ -31,6 +31,8 @@ class Tail:
         self.start_offset = start_offset
         self.queued = end
         self.durable = end
+        self.rewinds = 0
+        """How often something queued was given up for want of space."""
         self._recent: deque[Position] = deque([end], maxlen=RECENT_BATCHES)
 
     def extend(self, positions: Iterable[Position]) -> None:
@@ -48,6 +50,7 @@ class Tail:
     def rewind(self) -> None:
         """Forget what is queued and not durable: there was no space for it."""
         self.queued = self.durable
+        self.rewinds += 1
         while self._recent and self._recent[-1].offset > self.durable.offset:
             self._recent.pop()
         if not self._recent:

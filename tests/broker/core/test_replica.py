@@ -14,6 +14,7 @@ from tidelog_broker.core.effects import (
     Effect,
     EpochDecided,
     FinishFill,
+    OwnerConfirmed,
     OwnerReady,
     ReadLog,
     RebuildProducers,
@@ -39,6 +40,20 @@ def batch(text: str) -> Candidate:
     columns = pa.record_batch({"value": pa.array([text.encode()], pa.binary())})
     data = memoryview(bytearray(encode_batch(columns, now_us=5).to_bytes()))
     return Candidate(unpack_header(data), data)
+
+
+def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
+    header = one.header
+    return pb.AppendBatch(
+        topic_id=KEY[0],
+        epoch=header.epoch,
+        owner=owner.node_id,
+        owner_incarnation=header.owner_incarnation,
+        base_offset=header.base_offset,
+        end_offset=header.end_offset,
+        previous_digest=owner.position_of(header.epoch, header.base_offset) or 0,
+        end_digest=header.digest,
+    )
 
 
 @dataclass
@@ -86,6 +101,9 @@ class Log:
                 self.fills.pop(effect.epoch, None)
             case _:
                 pass
+
+    def content_views(self) -> list[memoryview]:
+        return [data for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
 
     def content(self) -> list[bytes]:
         return [bytes(data) for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
@@ -302,3 +320,48 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
     assert founded("b").role == "follower"
     assert founded("a", incarnation=2).owner is None, "a later start takes over"
     assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).owner is None, "it may have appended before"
+
+
+def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    number = first.ownership.confirm()
+    stage.run()
+    assert OwnerConfirmed(number) in stage.news[first.node_id]
+
+
+def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {first.node_id}
+    stage.later(1000)
+    assert stage.owner() is not first
+    stage.down = set()
+    stage.news[first.node_id].clear()
+    first.ownership.confirm()
+    stage.run()
+    assert not [news for news in stage.news[first.node_id] if isinstance(news, OwnerConfirmed)]
+    assert first.role == "follower"
+
+
+def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_it() -> None:
+    """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
+    stage = Stage()
+    owner = stage.owner()
+    stage.down = set(NODES) - {owner.node_id}
+    stage.publish("one")
+    stage.publish("two")
+    stage.down = set()
+    follower = next(replica for node, replica in stage.replicas.items() if node != owner.node_id)
+    batches = [Batch(unpack_header(data), data) for data in stage.logs[owner.node_id].content_views()]
+    first, second = (append_of(owner, one) for one in batches)
+    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
+    follower.receive(owner.node_id, second, batches[1:], stage.now_ms)
+    assert len([effect for effect in follower.take_effects() if isinstance(effect, Append)]) == 2
+    follower.wrote(stage.now_ms, ok=False)
+    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
+    follower.wrote(stage.now_ms, ok=False)
+    follower.wrote(stage.now_ms)
+    assert follower.tail.durable.offset == 1
