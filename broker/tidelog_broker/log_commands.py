@@ -34,6 +34,7 @@ PathArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, an object a segment.")]
 
 _COLUMNS: Final = ("topic", "partition", "epoch", "offsets", "batches", "records", "bytes", "synced to", "state")
+_ROLES: Final = {"log": "ok", "fill": "filling", "aside": "set aside"}
 _PIPE_COLUMNS: Final = 1000
 
 
@@ -105,7 +106,7 @@ def _show(reports: list[SegmentReport], *, as_json: bool) -> None:
 
 def _row(report: SegmentReport) -> tuple[str, ...]:
     states = {finding.severity for finding in report.findings}
-    state = "DAMAGED" if "damage" in states else "torn" if "torn" in states else "ok"
+    state = "DAMAGED" if "damage" in states else "torn" if "torn" in states else _ROLES[report.role]
     return (
         report.topic or report.path.name,
         _text(report.partition),

@@ -76,6 +76,18 @@ def test_a_flipped_bit_in_what_was_synced_is_damage(data: Path) -> None:
     assert runner.invoke(log_app, ["inspect", str(data)]).exit_code == 0
 
 
+def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
+    (partition,) = (data / "partitions").iterdir()
+    (partition / "epoch-00000000").rename(partition / "epoch-00000000.fill")
+    result = runner.invoke(log_app, ["verify", str(data)])
+    assert result.exit_code == 0
+    assert "filling" in result.stdout
+    (partition / "epoch-00000000.fill").rename(partition / "epoch-00000000.fill.bad-1")
+    result = runner.invoke(log_app, ["inspect", str(data)])
+    assert result.exit_code == 0
+    assert "set aside" in result.stdout
+
+
 def test_a_path_that_is_not_tidelogs_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     assert runner.invoke(log_app, ["verify", str(tmp_path)]).exit_code == 2

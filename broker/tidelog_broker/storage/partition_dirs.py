@@ -79,9 +79,14 @@ def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
     return _matching(fs, directory, _FILL_DIR)
 
 
+def is_aside(name: str) -> bool:
+    """Whether a directory's name says that the copy in it was set aside."""
+    return _BAD_DIR.fullmatch(name) is not None
+
+
 def aside_dirs(fs: FileSystem, directory: Path) -> list[Path]:
     """Return the directories of copies that were set aside, in the order of their names."""
-    return [directory / name for name in fs.list_dir(directory) if _BAD_DIR.fullmatch(name)]
+    return [directory / name for name in fs.list_dir(directory) if is_aside(name)]
 
 
 def missing_epoch(fs: FileSystem, directory: Path) -> int | None:

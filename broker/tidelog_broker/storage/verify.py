@@ -1,5 +1,8 @@
 """An offline walk through data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
 
+Only what is in the log must be sound. A copy that is being filled is checked when it is complete, and one that was
+set aside has been given up already: what is wrong with them is a note.
+
 It needs no lock. On files that a node is writing to, the end of the newest segment may look torn because it is: run it
 again, or on a stopped node, before worrying.
 """
@@ -8,19 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
+from tidelog_broker.storage.partition_dirs import (
+    FILL_SUFFIX,
+    aside_dirs,
+    epoch_dirs,
+    fill_dirs,
+    is_aside,
+    missing_epoch,
+    parse_partition_dir_name,
+)
+from tidelog_broker.storage.repair import has_note
 from tidelog_broker.storage.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.sealed_segment import try_load_index
 from tidelog_broker.storage.segment import SEGMENT_SUFFIX, LayoutError, index_path, segment_path
 
 Severity = Literal["damage", "torn", "note"]
-"""Damage was synced once; what is torn was not, and the next start cuts it; a note repairs itself."""
+"""Damage was synced once; what is torn was not, and the next start cuts it; a note asks for nothing."""
+
+Role = Literal["log", "fill", "aside"]
+"""Whether an epoch's directory is in the log, is being filled, or was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class SegmentReport:
 
     path: Path
     size_bytes: int
+    role: Role = "log"
     topic: str | None = None
     partition: int | None = None
     epoch: int | None = None
@@ -86,12 +102,12 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
         yield from verify(fs, path / "partitions")
     elif any(name.endswith(SEGMENT_SUFFIX) for name in names):
         yield from _verify_epoch(fs, path, None)
-    elif epochs := epoch_dirs(fs, path):
-        yield from _verify_partition(fs, path, list(epochs.values()))
+    elif parse_partition_dir_name(path.name) or epoch_dirs(fs, path):
+        yield from _verify_partition(fs, path)
     elif path.name == "partitions" or any(parse_partition_dir_name(name) for name in names):
         for name in names:
             if parse_partition_dir_name(name):
-                yield from _verify_partition(fs, path / name, list(epoch_dirs(fs, path / name).values()))
+                yield from _verify_partition(fs, path / name)
     else:
         raise NodeDirError(f"{path} holds no Tidelog data; give a data directory or something inside one")
 
@@ -103,7 +119,7 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         OSError: the disk does not read.
     """
     with closing(fs.open_readonly(path)) as file:
-        report = SegmentReport(path, file.size())
+        report = SegmentReport(path, file.size(), role_of(path.parent))
         try:
             header = read_segment_header(file)
         except LayoutError as error:
@@ -154,27 +170,45 @@ def _check_index(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> No
         report.findings.append(Finding("damage", report.path, scan.end_position, scan.end_offset, message))
 
 
-def _verify_partition(fs: FileSystem, path: Path, epochs: list[Path]) -> Iterator[SegmentReport]:
+def role_of(directory: Path) -> Role:
+    """Return the role of an epoch's directory, which its name tells."""
+    if is_aside(directory.name):
+        return "aside"
+    return "fill" if directory.name.endswith(FILL_SUFFIX) else "log"
+
+
+def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
-    for directory in epochs:
+    for directory in epoch_dirs(fs, path).values():
         for report in _verify_epoch(fs, directory, before):
             if name is not None and report.partition not in {None, name.partition}:
                 message = f"it lies in the directory of partition {name.partition}"
                 report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
             before = report
             yield report
+    missing = missing_epoch(fs, path)
+    for directory in (*fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
+        for report in _verify_epoch(fs, directory, None):
+            if missing is not None and report.epoch == missing and report.role == "aside":
+                message = f"epoch {missing}, the newest, was set aside and nothing has replaced it yet"
+                report.findings.append(Finding("damage", directory, 0, report.base_offset, message))
+            yield report
 
 
 def _verify_epoch(fs: FileSystem, directory: Path, before: SegmentReport | None) -> Iterator[SegmentReport]:
     """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
-    for name in fs.list_dir(directory):
-        if not name.endswith(SEGMENT_SUFFIX):
-            continue
+    names = [name for name in fs.list_dir(directory) if name.endswith(SEGMENT_SUFFIX)]
+    for name in names:
         report = inspect_segment(fs, directory / name)
         fault = _seam(before, report)
         if fault:
             report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))
+        if name == names[-1] and has_note(fs, directory):
+            message = "the log was cut here in front of damage, and what is missing has not been fetched yet"
+            report.findings.append(Finding("damage", report.path, report.used_bytes, report.end_offset, message))
+        if report.role != "log":
+            report.findings = [replace(finding, severity="note") for finding in report.findings]
         before = report
         yield report
 

@@ -106,3 +106,59 @@ def test_a_bad_header_a_hole_and_a_stranger_are_damage() -> None:
     sim.rename(DIRECTORY, other)
     assert all("directory of partition 4" in message for _, message in messages(walk(sim)))
     assert messages(walk(sim))
+
+
+def partition_with_copies() -> SimDisk:
+    """Epoch 3 in the log, epochs 0 and 1 beside it, epoch 2 set aside."""
+    sim = filled()
+    log = open_partition(sim)
+    log.start_epoch(2, 48)
+    append(log, [batch(b"two")], epoch=2)
+    log.start_epoch(3, 49)
+    append(log, [batch(b"three")], epoch=3)
+    log.sync()
+    log.set_aside(2, "rot")
+    log.close()
+    return sim
+
+
+def test_copies_beside_the_log_are_listed_and_their_faults_are_notes() -> None:
+    sim = partition_with_copies()
+    reports = walk(sim)
+    assert [(report.role, report.epoch) for report in reports if report.role != "fill"] == [("log", 3), ("aside", 2)]
+    assert {report.epoch for report in reports if report.role == "fill"} == {0, 1}
+    assert messages(reports) == []
+    for name in ("epoch-00000000.fill", "epoch-00000002.bad-1"):
+        path = sim.files(DIRECTORY / name, ".seg")[0]
+        sim.node(path).current[200] ^= 1
+        (report, *_) = walk(sim, DIRECTORY / name)
+        assert {finding.severity for finding in report.findings} == {"note"}
+    assert all(report.is_sound for report in walk(sim))
+    assert {severity for severity, _ in messages(walk(sim))} == {"note"}
+
+
+def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    log.start_epoch(4, 0)
+    append(log, [batch()], epoch=4)
+    log.close()
+    log = open_partition(sim)
+    log.set_aside(4, "rot")
+    log.close()
+    for path in (HOME, DIRECTORY):
+        (report,) = walk(sim, path)
+        assert report.role == "aside"
+        assert ["nothing has replaced it" in message for _, message in messages([report])] == [True]
+        assert not report.is_sound
+
+
+def test_a_repair_that_is_not_finished_is_damage() -> None:
+    sim = filled()
+    newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
+    sim.node(newest).current[300] ^= 1
+    log = open_partition(sim)
+    log.cut_to_good(1)
+    log.close()
+    (message,) = [message for severity, message in messages(walk(sim)) if severity == "damage"]
+    assert "not been fetched" in message
