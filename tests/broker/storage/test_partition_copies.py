@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,6 +13,8 @@ from tests.broker.storage.decided import copy, decided, fill, stamped
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
+from tidelog_broker.storage.background import Background
+from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.errors import DivergedError, LimboError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition_dirs import partition_dir_name
 from tidelog_broker.storage.partition_log import PartitionLog
@@ -203,6 +206,41 @@ def test_truncating_takes_snapshots_of_the_tail_along() -> None:
     assert log.end_offset == middle.end_offset
     with pytest.raises(AssertionError, match="sealed"):
         log.truncate_epoch(-1, 0)
+
+
+def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
+    preallocator = Background("preallocate")
+    disk = Disk(preallocator=preallocator)
+
+    def reopened() -> PartitionLog:
+        return PartitionLog.open(
+            disk, tmp_path, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=1 << 20
+        )
+
+    try:
+        log = reopened()
+        log.start_epoch(0, 0)
+        for one in decided(Random(8), epochs=1, batches_min=200, batches_max=200, bytes_max=20_000)[0].batches:
+            copy(log, [one])
+        half = next(log.scan_headers(log.end_offset // 2))
+        log.truncate_epoch(0, half.end_offset)
+        kept = read_all(log)
+        kept += [bytes(one) for one in append(log, [batch(b"on" * 5000)])]
+        log.close()
+        log = reopened()
+        assert read_all(log) == kept
+        end, digest = log.end_offset, log.end_digest
+        log.start_epoch(1, end + 100)
+        assert log.fill_epochs == (0,)
+        log.close()
+        log = reopened()
+        assert log.begin_fill(0, 0, end, digest) == (end, digest)
+        assert not log.finish_fill(0)
+        log.set_aside(1, "for a test")
+        assert log.limbo is not None
+        log.close()
+    finally:
+        preallocator.close()
 
 
 # ------------------------------------------------------------------------------------------ damage
