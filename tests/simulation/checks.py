@@ -107,7 +107,7 @@ class Checks:
         watermark = replica.high_watermark
         if truth.watermark_moved(replica, watermark):
             truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {driver.name}")
-        if replica.halted is not None and driver.store.limbo() is None:
+        if replica.halted is not None and not self._bad(driver.process.node_id):
             self.fail("halted", f"{driver.name}: {replica.halted}")
         if replica.owner is not None:
             truth.owned(replica.active.epoch, driver.process.node_id, driver.process.incarnation)

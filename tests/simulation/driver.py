@@ -86,7 +86,8 @@ class PartitionDriver:
 
     def read_committed(self, offset: int) -> Sequence[memoryview]:
         """Read for a consumer, up to the watermark that is known here."""
-        return self.store.read_committed(offset, self.replica.high_watermark)
+        watermark = self.replica.high_watermark
+        return self.process.on_disk(lambda: self.store.read_committed(offset, watermark)) or []
 
     @property
     def is_idle(self) -> bool:
@@ -109,7 +110,7 @@ class PartitionDriver:
             else:
                 self._news(effect)
         self.waiting.settle(self.replica)
-        if self.store.repairing and not self.replica.doubt:
+        if self.store.in_doubt and not self.replica.doubt:
             process.on_disk(self.store.doubt_is_over)
         process.world.checks.after_step(self)
         self._schedule_tick()
@@ -135,9 +136,12 @@ class PartitionDriver:
             self.pump()
 
     def _read(self, effect: fx.ReadLog) -> None:
-        found = self.store.read_epoch(effect.epoch, effect.from_offset, effect.end_offset, effect.bytes_max)
-        self.replica.read(effect, *found, self.process.now_ms)
-        self.pump()
+        found = self.process.on_disk(
+            lambda: self.store.read_epoch(effect.epoch, effect.from_offset, effect.end_offset, effect.bytes_max)
+        )
+        if found is not None:
+            self.replica.read(effect, *found, self.process.now_ms)
+            self.pump()
 
     # ----------------------------------------------------------------------------------------- writes
 
@@ -198,7 +202,10 @@ class PartitionDriver:
         self.pump()
 
     def _rebuild(self, effect: fx.RebuildProducers) -> None:
-        table, timestamp_us = self.store.rebuild_producers(effect.epoch, effect.offset)
+        found = self.process.on_disk(lambda: self.store.rebuild_producers(effect.offset))
+        if found is None:
+            return
+        table, timestamp_us = found
         assert self._queue.popleft() is effect
         self._writing = False
         self.replica.producers_rebuilt(effect, table, timestamp_us, self.process.now_ms)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog_proto import broker_pb2 as pb
-from tests.broker.storage.sim_disk import Directory, Node
 from tests.simulation.machine import Machine
+from tests.simulation.rot import rot
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -242,21 +242,13 @@ class Faults:
         self._world.clock.after(400_000, join)
 
     def _rot(self) -> None:
-        """Flip a bit somewhere in a log or a journal of a machine that is down."""
+        """Flip a bit in a log or a journal of a machine that is down."""
         machine = self._machine()
         if not self.may_lose(machine):
             return
         machine.stop("for rot")
-        files = sorted(_files(machine.disk.root, ""), key=lambda found: found[0])
-        if files:
-            name, node = self._random.choice(files)
-            content = bytes(node.current).rstrip(b"\0")
-            if content:
-                at = self._random.randrange(len(content))
-                node.current[at] ^= 1 << self._random.randrange(8)
-                node.durable = bytes(node.current)
-                node.versions.clear()
-                self._note("rot", machine.node_id, name, str(at))
+        if where := rot(machine.disk, self._random):
+            self._note("rot", machine.node_id, where)
         self._restart_later(machine)
 
     # ------------------------------------------------------------------------------------------ planned
@@ -284,13 +276,3 @@ class Faults:
                     self._note("roll over", driver.name, owner, str(nodes))
                     driver.roll_over(neighbours.plan_of(owner, nodes))
                     return
-
-
-def _files(directory: Directory, path: str) -> list[tuple[str, Node]]:
-    found: list[tuple[str, Node]] = []
-    for name, node in directory.names.items():
-        if isinstance(node, Directory):
-            found += _files(node, f"{path}/{name}")
-        else:
-            found.append((f"{path}/{name}", node))
-    return found

@@ -108,6 +108,6 @@ class Network:
             return
         message = kind.FromString(raw)
         self._clock.note("deliver", link[0], link[1], message, checksum=crc32c(raw))
-        taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
-        if all(is_sound(data, batch.header) for data, batch in zip(batches, taken, strict=True)):
+        if all(map(is_sound, batches)):
+            taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
             receiver.deliver(link[0], message, taken)

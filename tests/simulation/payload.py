@@ -13,6 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 
@@ -49,6 +50,9 @@ def payload_of(data: bytes | bytearray | memoryview, records: int) -> int:
     return int(_VALUE.unpack_from(data, HEADER_BYTES + at)[0])
 
 
-def is_sound(data: bytes, header: BatchHeader) -> bool:
-    """Whether a batch's body is what its header says."""
-    return crc32c(memoryview(data)[HEADER_BYTES:]) == header.body_crc
+def is_sound(data: bytes) -> bool:
+    """Whether a batch is what its header says."""
+    try:
+        return crc32c(memoryview(data)[HEADER_BYTES:]) == unpack_header(data).body_crc
+    except ProtocolError:
+        return False

@@ -16,7 +16,7 @@ from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.errors import DiskFullError, DivergedError
+from tidelog_broker.storage.errors import DamagedError, DiskFullError, DivergedError
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_broker.storage.segment import padded
 from tidelog_proto import broker_pb2 as pb
@@ -32,8 +32,11 @@ READ_BYTES = 1500
 class Store:
     """See the module; made by `open`."""
 
-    def __init__(self, log: PartitionLog, chain: EpochChain) -> None:
+    def __init__(self, fs: SimDisk, log: PartitionLog, chain: EpochChain) -> None:
         self.log = log
+        self.is_short = False
+        """Whether the machine went down and took a part of the open epoch's copy with it."""
+        self._fs = fs
         self._chain = chain
         self._flush: dict[int, pb.Flush] = {}
 
@@ -50,7 +53,7 @@ class Store:
         log = PartitionLog.open(
             Disk(fs=disk), HOME, topic="simulated", topic_id=key[0], partition=key[1], segment_bytes=SEGMENT_BYTES
         )
-        store = cls(log, chain)
+        store = cls(disk, log, chain)
         store._heal()
         store._go_on_filling()
         return store
@@ -109,16 +112,39 @@ class Store:
         return newest is not None and newest.is_repairing
 
     def doubt(self, *, rebooted: bool) -> Doubt:
-        """Return why the open epoch's copy is not to be trusted after a start."""
+        """Return why the open epoch's copy is not to be trusted after a start.
+
+        That the machine went down is noted durably: the process may be killed before it has caught up, and be started
+        again on a machine that has not gone down since.
+        """
         if self.repairing:
             return "damaged"
-        return "short" if rebooted and not self._synced(self._chain.active.epoch) else ""
+        note = self._short_note
+        if rebooted and not self._synced(self._chain.active.epoch) and not self._fs.exists(note):
+            self._fs.open(note, create=True).close()
+            self._fs.sync_dir(HOME)
+        self.is_short = self._fs.exists(note)
+        return "short" if self.is_short else ""
+
+    @property
+    def _short_note(self) -> Path:
+        return HOME / f"short-{self.log.name.partition}-{self._chain.active.epoch}"
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the core was told that the copy is not to be trusted."""
+        return self.repairing or self.is_short
 
     def doubt_is_over(self) -> None:
-        """The open epoch's copy has caught up."""
+        """The open epoch's copy has caught up, or its end is decided."""
         newest = self.log.active
         if newest is not None and newest.is_repairing:
             self.log.finish_repair(newest.epoch)
+        if self.is_short:
+            self.is_short = False
+            if self._fs.exists(self._short_note):
+                self._fs.unlink(self._short_note)
+                self._fs.sync_dir(HOME)
 
     def limbo(self) -> str | None:
         return None if self.repairing else self.log.limbo
@@ -134,7 +160,10 @@ class Store:
         return (log.end_offset, log.end_digest) if log is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        return self.log.digest_at(epoch, offset)
+        try:
+            return self.log.digest_at(epoch, offset)
+        except DamagedError:
+            return None
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
         return self.log.fill_position(epoch)
@@ -152,11 +181,15 @@ class Store:
         log = self._log_of(epoch)
         if log is None or not log.start_offset <= from_offset < log.end_offset:
             return [], nothing, nothing
-        base, found = log.digest_at(from_offset), None
-        if base is not None:
+        base = self.digest_at(epoch, from_offset)
+        if base is None:
+            return [], nothing, nothing
+        try:
             found = log.read(from_offset, bytes_max, limit_offset=end_offset)
-        end = log.digest_at(found.next_offset) if found is not None else None
-        if base is None or found is None or end is None:
+        except DamagedError:
+            return [], nothing, nothing
+        end = self.digest_at(epoch, found.next_offset)
+        if end is None:
             return [], nothing, nothing
         return found.batches, Position(from_offset, base), Position(found.next_offset, end)
 
@@ -179,16 +212,19 @@ class Store:
             offset = result.next_offset
         return found
 
-    def rebuild_producers(self, epoch: int, offset: int) -> tuple[ProducerTable | None, int]:
+    def rebuild_producers(self, offset: int) -> tuple[ProducerTable | None, int]:
         """Return the producers' state at an offset and the last append timestamp before it; None if it is not here."""
         table, timestamp_us = ProducerTable(), 0
         if offset > 0 and (self.log.start_offset > 0 or self.log.end_offset < offset):
             return None, 0
-        for header in self.log.scan_headers(0) if offset > 0 else ():
-            if header.end_offset > offset:
-                break
-            table.apply(header)
-            timestamp_us = header.append_timestamp_us
+        try:
+            for header in self.log.scan_headers(0) if offset > 0 else ():
+                if header.end_offset > offset:
+                    break
+                table.apply(header)
+                timestamp_us = header.append_timestamp_us
+        except ProtocolError:
+            return None, 0  # it has rotted; another node can tell
         return table, timestamp_us
 
     # ------------------------------------------------------------------------------------------ writing

@@ -66,7 +66,7 @@ class World:
         return pb.EpochDescriptor(
             epoch=0,
             owner=chosen[0].node_id,
-            owner_incarnation=0,
+            owner_incarnation=self.clock.random.choice([0, chosen[0].next_incarnation]),
             placement=[machine.node_id for machine in chosen],
             ack_quorum=quorum,
             start_offset=0,

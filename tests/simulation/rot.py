@@ -1,0 +1,61 @@
+"""Bits that flip on a disk, where the storage says that it can tell: in what a later sync mark covers.
+
+Rot in the last group of a journal or an open log looks like a write that was torn by a crash, since its mark comes
+with the next group. It is cut like one; that is written down as a limit, and not simulated.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from tidelog_broker.storage import journal
+from tidelog_broker.storage.scan import read_segment_header, scan_segment
+from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, LayoutError
+from tests.broker.storage.sim_disk import Directory, Node, SimDisk
+
+
+def rot(disk: SimDisk, random: Random) -> str:
+    """Flip a bit somewhere; return where, empty if nothing can rot."""
+    candidates = [(path, node, covered) for path, node in _files(disk.root, Path("/")) if (covered := _covered(disk, path))]
+    if not candidates:
+        return ""
+    path, node, covered = random.choice(candidates)
+    at = random.randrange(covered)
+    node.current[at] ^= 1 << random.randrange(8)
+    node.durable = bytes(node.current)
+    node.versions.clear()
+    return f"{path} at {at}"
+
+
+def _covered(disk: SimDisk, path: Path) -> int:
+    """Return how many bytes of a file a mark covers."""
+    if path.parent.name == "meta":
+        data = bytes(disk.node(path).current)
+        if len(data) < journal.JOURNAL_HEADER_BYTES:
+            return 0
+        nonce = int.from_bytes(data[8:16], "little")
+        return journal._newest_synced_position(data, journal.JOURNAL_HEADER_BYTES, nonce)
+    if path.suffix != ".seg" or path.parent.suffix:
+        return 0
+    file = disk.open_readonly(path)
+    try:
+        scan = scan_segment(file, read_segment_header(file))
+    except LayoutError:
+        return 0  # it has rotted already
+    finally:
+        file.close()
+    slot = next((slot for slot, offset in enumerate(scan.index.offsets) if offset >= scan.synced_offset), None)
+    if slot is None:
+        return SEGMENT_HEADER_BYTES if len(scan.index.offsets) == 0 else scan.index.place(0).position
+    return scan.index.place(slot).position
+
+
+def _files(directory: Directory, path: Path) -> list[tuple[Path, Node]]:
+    found: list[tuple[Path, Node]] = []
+    for name, node in sorted(directory.names.items()):
+        if isinstance(node, Directory):
+            found += _files(node, path / name)
+        else:
+            found.append((path / name, node))
+    return found
