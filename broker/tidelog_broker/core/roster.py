@@ -15,6 +15,7 @@ from math import log10
 from typing import Final
 
 from tidelog_broker.core.dissemination import Dissemination
+from tidelog_broker.core.incarnation import is_foreign
 from tidelog_broker.core.members import Member, Members, MemberState
 from tidelog_broker.core.probing import Slowness
 from tidelog_broker.core.swim_settings import SwimSettings
@@ -119,9 +120,10 @@ class Roster:
         """Judge a datagram, or a record, that came from a process with this node's id.
 
         An older process is what every restart leaves behind. A newer one has taken the place of this one, be it from
-        the same data directory, a copy of it, or an empty one whose node was given this name.
+        the same data directory, a copy of it, or an empty one whose node was given this name. One with this boot
+        counter and another nonce is a copy of this data directory that was started beside it.
         """
-        if incarnation > self.me.incarnation:
+        if is_foreign(self.me.incarnation, incarnation):
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int) -> bool:

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.gossip_messages import (
@@ -46,7 +45,6 @@ from tidelog_broker.core.swim_settings import SwimSettings
 
 _SEQUENCE_MASK: Final = 2**32 - 1
 _LEAVE_FANOUT: Final = 16
-_REFRESH_MAX: Final = 64
 _STALE_NOTICE_MS: Final = 1_000
 
 
@@ -435,8 +433,7 @@ def _fill(writer: DatagramWriter, members: Sequence[Member], start: int) -> int:
     if not members:
         return 0
     begin = start % len(members)
-    turns = islice(enumerate([*members[begin:], *members[:begin]]), _REFRESH_MAX)
-    for index, member in turns:
+    for index, member in enumerate([*members[begin:], *members[:begin]]):
         if member.node_id not in writer and not writer.add(member):
             return begin + index
-    return begin + min(len(members), _REFRESH_MAX)
+    return begin

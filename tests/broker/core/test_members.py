@@ -85,3 +85,7 @@ def test_the_gone_make_room_and_the_living_do_not() -> None:
     assert not table.merge(member(5))
     assert table.refused_full == 1
     assert sorted(table) == ["n2", "n3", "n4"]
+    table.merge(member(3, state=MemberState.DEAD))
+    table.merge(member(2, state=MemberState.DEAD))
+    assert table.merge(member(5))
+    assert forgotten[2:] == ["n3"], "it has been dead for longer"

@@ -109,9 +109,16 @@ def test_a_node_that_left_contradicts_nothing() -> None:
 
 def test_an_older_life_of_this_node_is_no_conflict() -> None:
     one = roster()
-    one.hear(replace(member(0), incarnation=incarnation(1) - 1, state=DEAD), 0)
+    one.hear(replace(member(0), incarnation=incarnation(0, 99), state=DEAD), 0)
     assert not one.halted
     assert one.me == member(0)
+
+
+def test_a_copy_of_the_data_directory_is_a_conflict_whichever_nonce_is_higher() -> None:
+    for nonce in (6, 8):
+        one = roster()
+        one.hear_of_own_id(incarnation(1, nonce))
+        assert one.events == [IdentityConflict("n0", incarnation(1, 7), incarnation(1, nonce))]
 
 
 def test_another_process_with_the_own_id_is_reported_once() -> None:
