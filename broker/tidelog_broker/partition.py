@@ -51,6 +51,7 @@ class Partition:
         self._activation_error: ProtocolError | None = None
         self._batches_since_snapshot = 0
         self._sync_timer: asyncio.TimerHandle | None = None
+        self._has_rolled = False
         self._labels = (record.name, str(index))
         node.metrics.high_watermark.labels(*self._labels).set_function(lambda: self.high_watermark)
         self._log_start_gauge = node.metrics.log_start.labels(*self._labels)
@@ -176,7 +177,12 @@ class Partition:
         active = self.log.active
         if active is None or active.epoch != owner.epoch:
             self.log.start_epoch(owner.epoch, owner.next_offset)
+        before = self.log.active
+        segments = before.segment_count if before is not None else 0
         self.log.reserve(needed_bytes)
+        after = self.log.active
+        # Looked at on the loop once the group is there.
+        self._has_rolled |= after is not None and after.segment_count > segments
 
     # --- after an append -------------------------------------------------------------------------------
 
@@ -202,6 +208,9 @@ class Partition:
         if self.topic.config.flush == pb.INTERVAL and self._sync_timer is None:
             delay_s = self.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.node.loop.call_later(delay_s, self._sync_now)
+        if self._has_rolled:
+            self._has_rolled = False
+            self._retain_soon()
         if self.listeners:
             self.wake()
 
@@ -310,8 +319,21 @@ class Partition:
     async def retain(self) -> None:
         """Delete the oldest segments past the topic's bound."""
         bytes_max = self.topic.config.retention_bytes
-        if bytes_max and self.log.size_bytes > bytes_max and self.refusal is None:
+        if self._is_past(bytes_max):
             await self.offload.call(self.io_key, self.log.retain, bytes_max)
+
+    def _retain_soon(self) -> None:
+        """As `retain`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
+        bytes_max = self.topic.config.retention_bytes
+        if self._is_past(bytes_max):
+            self.offload.start(self.io_key, lambda: self.log.retain(bytes_max), lambda _, error: self._retained(error))
+
+    def _retained(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.failed(error)
+
+    def _is_past(self, bytes_max: int) -> bool:
+        return bool(bytes_max) and self.log.size_bytes > bytes_max and self.refusal is None
 
     def reconfigure(self, record: pb.TopicRecord) -> None:
         """Take a new revision of the topic's configuration."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from tidelog_loadtest.measure import Budget, Run
-from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, RESET, aligned
+from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.memory import batch_pool
@@ -173,23 +173,6 @@ class _Reader(asyncio.BufferedProtocol):
             self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
 
 
-class _Resetter(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).write(REQUEST.pack(RESET, 0, 0, 0, 0))
-
-    def data_received(self, data: bytes) -> None:
-        if not self.done.done():
-            assert len(data) == REPLY.size, "a 16-byte reply arrives whole on loopback"
-            self.done.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
-
-
 async def append_run(port: int, payloads: Sequence[Payload | ArrowPayload], budget: Budget, *, window: int) -> Run:
     """Push `payloads` in turn, `window` in flight, until the budget is spent and all is acknowledged.
 
@@ -217,19 +200,5 @@ async def read_run(port: int, *, read_bytes: int) -> Run:
     transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port)
     try:
         return await reader.done
-    finally:
-        transport.close()
-
-
-async def reset(port: int) -> None:
-    """Have the server drop its file and begin a fresh one.
-
-    Raises:
-        ProbeFailedError: the server closed the connection.
-    """
-    loop = asyncio.get_running_loop()
-    transport, resetter = await loop.create_connection(_Resetter, "127.0.0.1", port)
-    try:
-        await resetter.done
     finally:
         transport.close()

@@ -1,10 +1,11 @@
 """The limit probe's server: what one node does for a publish or a fetch, by the barest code.
 
 One process, one uvloop, one file. A payload is received straight into a buffer of a fixed pool, its CRC32C is
-checked, it is written with `pwritev` behind a `posix_fallocate` that runs ahead, and 24 bytes in are answered
-by 16 bytes out. With flush=always a group (all that arrived while the last sync ran) is written and
-`fdatasync`ed on one worker thread, because no server may block its loop for a disk; with flush=never the write
-goes to the page cache on the loop itself. Reads send slices of a mapping of the file.
+checked, it is written with `pwrite` into space that `posix_fallocate` took ahead, and 24 bytes in are answered
+by 16 bytes out. With `--keep-bytes` the file begins again at its front when it has that length: what a log under
+retention does that uses its oldest files again. With flush=always a group (all that arrived while the last sync ran)
+is written and `fdatasync`ed on one worker thread, because no server may block its loop for a disk; with flush=never
+the write goes to the page cache on the loop itself. Reads send slices of a mapping of the file.
 
 What it leaves out is the point: no envelopes, offsets, topics, validation of columns, sequences, indexes,
 limits per client or recovery. Rejected: writing with flush=always from the loop and syncing on the thread,
@@ -27,7 +28,7 @@ from typing import Final, cast
 import uvloop
 from crc32c import crc32c
 
-from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, RESET, aligned
+from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
 
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
 """How far the file is allocated ahead of the writes, in one step."""
@@ -37,10 +38,11 @@ _FIRST_READ_BYTES: Final = 4096
 
 
 class ProbeFile:
-    """A preallocated file that only grows. Positions and lengths are bytes."""
+    """A preallocated file that grows, or goes in a circle of `keep_bytes`. Positions and lengths are bytes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self.path = path
+        self._keep_bytes = keep_bytes
         self.end = 0
         self._allocated = 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -50,6 +52,8 @@ class ProbeFile:
         """Write the payloads back to back (each aligned), sync if asked, and return their positions."""
         positions: list[int] = []
         for payload in payloads:
+            if self._keep_bytes is not None and self.end + aligned(len(payload)) > self._keep_bytes:
+                self.end = 0
             if self.end + aligned(len(payload)) > self._allocated:
                 os.posix_fallocate(self._fd, self._allocated, PREALLOCATE_BYTES)
                 self._allocated += PREALLOCATE_BYTES
@@ -77,25 +81,16 @@ class ProbeFile:
 
 
 class ProbeServer:
-    """What the connections of one probe share: the current file and the worker that syncs it."""
+    """What the connections of one probe share: the file and the worker that syncs it."""
 
-    def __init__(self, directory: Path, *, sync: bool, frame_bytes_max: int, window: int) -> None:
+    def __init__(
+        self, directory: Path, *, sync: bool, frame_bytes_max: int, window: int, keep_bytes: int | None = None
+    ) -> None:
         self.sync = sync
         self.frame_bytes_max = frame_bytes_max
         self.window = window
         self.worker = ThreadPoolExecutor(1, "probe-io")
-        self._directory = directory
-        self._files = 0
-        self.file = self._fresh()
-
-    def _fresh(self) -> ProbeFile:
-        self._files += 1
-        return ProbeFile(self._directory / f"probe-{os.getpid()}-{self._files}.seg")
-
-    def reset(self) -> None:
-        """Delete the file and begin another one."""
-        self.file.close()
-        self.file = self._fresh()
+        self.file = ProbeFile(directory / f"probe-{os.getpid()}.seg", keep_bytes=keep_bytes)
 
     def close(self) -> None:
         """Stop the worker and delete the file."""
@@ -166,9 +161,6 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         if kind == READ:
             payload = self._server.file.read(position, length)
             self._transport.writelines([REPLY.pack(READ, len(payload), position), payload])
-        elif kind == RESET:
-            self._server.reset()
-            self._transport.write(REPLY.pack(RESET, 0, 0))
         else:
             self._abort(f"request kind {kind} is unknown")
 
@@ -229,6 +221,7 @@ def main() -> None:
     parser.add_argument("--sync", action="store_true", help="fdatasync every group before it is acknowledged")
     parser.add_argument("--frame-bytes", type=int, required=True, help="the largest payload")
     parser.add_argument("--window", type=int, required=True, help="the most payloads a sender has in flight")
+    parser.add_argument("--keep-bytes", type=int, help="how long the file gets before it begins again at its front")
     arguments = parser.parse_args()
     uvloop.run(
         serve(
@@ -237,6 +230,7 @@ def main() -> None:
                 sync=arguments.sync,
                 frame_bytes_max=arguments.frame_bytes,
                 window=arguments.window,
+                keep_bytes=arguments.keep_bytes,
             )
         )
     )

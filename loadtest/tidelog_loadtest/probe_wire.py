@@ -21,9 +21,6 @@ APPEND: Final = 1
 READ: Final = 2
 """Send back stored bytes from a position on."""
 
-RESET: Final = 3
-"""Drop the file and begin a fresh one."""
-
 ALIGNMENT_BYTES: Final = 64
 """Payloads begin at multiples of this in the file, as batches do in a segment."""
 

@@ -42,7 +42,13 @@ class Stand:
 
 @contextlib.asynccontextmanager
 async def stand(
-    *, data: Path | None, bootstrap: str | None, sync: bool, payload_bytes: int, window: int
+    *,
+    data: Path | None,
+    bootstrap: str | None,
+    sync: bool,
+    payload_bytes: int,
+    window: int,
+    keep_bytes: int | None = None,
 ) -> AsyncIterator[Stand]:
     """Start the children, enter when they are ready, stop them and delete their files on the way out.
 
@@ -52,6 +58,7 @@ async def stand(
         sync: whether the probe syncs (flush=always).
         payload_bytes: the longest payload that the probe will get.
         window: the most payloads in flight.
+        keep_bytes: how long the probe's file gets before it begins again at its front; without it there is no bound.
 
     Raises:
         CommandFailed: a child did not start; the message names its log.
@@ -64,7 +71,10 @@ async def stand(
                 node = await _start_node(stack, directory)
                 bootstrap = f"127.0.0.1:{node.ready['port']}"
                 product_pids["node"] = node.process.pid
-            probe = await _start_probe(stack, directory, sync=sync, payload_bytes=payload_bytes, window=window)
+            sizes = ["--frame-bytes", str(payload_bytes), "--window", str(window)]
+            if keep_bytes is not None:
+                sizes += ["--keep-bytes", str(keep_bytes)]
+            probe = await _start_probe(stack, directory, *sizes, *(["--sync"] if sync else []))
             yield Stand(
                 bootstrap=bootstrap,
                 probe_port=probe.ready["port"],
@@ -88,10 +98,7 @@ async def _start_node(stack: contextlib.AsyncExitStack, directory: Path) -> Chil
         raise CommandFailed(f"{failure}:\n{tail}", failure.exit_code) from failure
 
 
-async def _start_probe(
-    stack: contextlib.AsyncExitStack, directory: Path, *, sync: bool, payload_bytes: int, window: int
-) -> Child:
+async def _start_probe(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
     (directory / "probe").mkdir()
-    sizes = ("--frame-bytes", str(payload_bytes), "--window", str(window))
-    arguments = ("--data", str(directory / "probe"), *sizes, *(("--sync",) if sync else ()))
+    arguments = ("--data", str(directory / "probe"), *options)
     return await stack.enter_async_context(running("limit probe", arguments, module="tidelog_loadtest.probe_server"))

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog_loadtest.measure import Budget, latency_of
 from tidelog_loadtest.payloads import encoded, value_batches
-from tidelog_loadtest.probe_client import Payload, ProbeFailedError, append_run, payload_of, read_run, reset
+from tidelog_loadtest.probe_client import Payload, ProbeFailedError, append_run, payload_of, read_run
 from tidelog_loadtest.probe_server import ProbeProtocol, ProbeServer
 from tidelog_loadtest.probe_wire import aligned
 
@@ -45,13 +45,6 @@ async def test_what_is_appended_is_read_back_whole(port: int, payloads: list[Pay
 async def test_a_window_of_one_is_a_round_trip_each(port: int, payloads: list[Payload]) -> None:
     pushed = await append_run(port, payloads, Budget(batches=4), window=1)
     assert sum(pushed.latencies_ns) <= pushed.elapsed_ns
-
-
-async def test_a_reset_drops_what_was_stored(port: int, payloads: list[Payload]) -> None:
-    await append_run(port, payloads, Budget(batches=2), window=WINDOW)
-    await reset(port)
-    read = await read_run(port, read_bytes=aligned(payloads[0].length_bytes))
-    assert read.records == 0
 
 
 async def test_a_batch_that_was_damaged_is_found(port: int, payloads: list[Payload]) -> None:

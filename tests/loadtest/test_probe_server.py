@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from tidelog_loadtest.probe_server import ProbeFile, ProbeProtocol, ProbeServer
-from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, RESET
+from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -65,14 +65,10 @@ async def test_a_frame_may_arrive_in_any_pieces(probe: Streams) -> None:
     assert await _reply(reader) == (APPEND, 0, 0)
 
 
-async def test_a_read_behind_the_end_is_empty_and_a_reset_starts_again(probe: Streams) -> None:
+async def test_a_read_behind_the_end_is_empty(probe: Streams) -> None:
     reader, writer = probe
     writer.write(_append(b"x" * 64) + REQUEST.pack(READ, 10, 0, 0, 1_000))
     assert sorted([await _reply(reader), await _reply(reader)]) == [(APPEND, 0, 0), (READ, 0, 1_000)]
-    writer.write(REQUEST.pack(RESET, 0, 0, 0, 0))
-    assert await _reply(reader) == (RESET, 0, 0)
-    writer.write(_append(b"y" * 64))
-    assert await _reply(reader) == (APPEND, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +88,17 @@ async def test_what_is_wrong_is_cut_off(
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await _reply(reader)
     assert "connection closed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_bounded_file_begins_again_at_its_front(tmp_path: Path, sync: bool) -> None:
+    file = ProbeFile(tmp_path / "x.seg", keep_bytes=192)
+    payloads = [memoryview(bytes([number]) * 40) for number in range(5)]
+    assert file.append(payloads[:2], sync=sync) + file.append(payloads[2:], sync=sync) == [0, 64, 128, 0, 64]
+    file.end = 192
+    assert bytes(file.read(0, 40)) == payloads[3]
+    assert bytes(file.read(128, 40)) == payloads[2]
+    file.close()
 
 
 def test_views_of_a_closed_file_stay_valid(tmp_path: Path) -> None:

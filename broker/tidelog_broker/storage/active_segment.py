@@ -71,8 +71,10 @@ class ActiveSegment:
         self._sealed = False
 
     @classmethod
-    def create(cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int) -> ActiveSegment:
-        """Make a new segment file, durable with its header before it has its name.
+    def create(
+        cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, spare: Path | None = None
+    ) -> ActiveSegment:
+        """Make a new segment file, or take a `spare` one, durable with its header before it has its name.
 
         Raises:
             OSError: it has no name, nothing has changed.
@@ -91,9 +93,12 @@ class ActiveSegment:
         unnamed = path.with_name(path.name + NEW_SUFFIX)
         if disk.fs.exists(unnamed):
             disk.fs.unlink(unnamed)
-        file = disk.fs.open(unnamed, create=True)
+        if spare is not None:
+            disk.fs.rename(spare, unnamed)
+        file = disk.fs.open(unnamed, create=spare is None)
         try:
-            file.allocate(0, next_chunk_bytes(0))
+            if spare is None:
+                file.allocate(0, next_chunk_bytes(0))
             file.pwritev([header.pack()], 0)
             file.datasync()
             disk.fs.rename(unnamed, path)
@@ -192,6 +197,14 @@ class ActiveSegment:
         self.opened.file.pwritev([mark], position)
         self.marked_offset = synced_offset
         self.end = SegmentEnd(self.end.offset, position + MARK_BYTES, self.end.digest)
+
+    def give_back_space(self) -> None:
+        """Cut what lies behind the end, at a clean stop: space taken ahead, and what a file used again once held."""
+        with self._space_lock:
+            self._sealed = True
+            if self._allocated_bytes > self.end.position:
+                self.opened.file.truncate(self.end.position)
+                self._allocated_bytes = self.end.position
 
     def datasync(self) -> None:
         """Make everything written durable."""

@@ -8,7 +8,7 @@ that closes itself when garbage collected, which hides how many descriptors are 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from typing import Final
 from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.index import Index
+from tidelog_broker.storage.spare import SpareBudget
 
 OPEN_SEGMENTS_MAX: Final = 512
 """How many segments stay open without a lease: two descriptors' worth each, as an index is mapped and closed."""
@@ -26,13 +27,15 @@ OPEN_SEGMENTS_MAX: Final = 512
 class OpenSegment:
     """A segment's file and index, open. `leases` is guarded by the set that holds it."""
 
-    __slots__ = ("dropped", "file", "index", "leases")
+    __slots__ = ("dropped", "file", "index", "leases", "name")
 
     def __init__(self, file: File, index: Index) -> None:
         self.file = file
         self.index = index
         self.leases = 0
         self.dropped = False
+        self.name: Path | None = None
+        """Under which it is in the set, or was."""
 
 
 class OpenSegments:
@@ -42,6 +45,8 @@ class OpenSegments:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
+        self._held: Counter[Path] = Counter()
+        """Paths that are being opened, or are open though they were dropped."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -51,7 +56,7 @@ class OpenSegments:
         with self._lock:
             assert path not in self._open, f"{path} is open already"
             segment.leases = 1
-            self._open[path] = segment
+            self._add(path, segment)
         self._evict()
 
     def replace(self, path: Path, segment: OpenSegment) -> None:
@@ -59,10 +64,8 @@ class OpenSegments:
         with self._lock:
             old = self._open.pop(path, None)
             segment.leases = 1
-            self._open[path] = segment
-            if old is not None:
-                old.dropped = True
-            close = old is not None and old.leases == 0
+            self._add(path, segment)
+            close = old is not None and self._dropped(path, old)
         if old is not None and close:
             old.file.close()
         self._evict()
@@ -72,7 +75,11 @@ class OpenSegments:
         """Hold a segment open, opening it if need be; whatever `opener` raises is raised."""
         segment = self._take(path)
         if segment is None:
-            segment = self._put(path, opener())
+            try:
+                segment = self._put(path, opener())
+            finally:
+                with self._lock:
+                    self._let_go(path)
         try:
             yield segment
         finally:
@@ -84,33 +91,55 @@ class OpenSegments:
             segment.leases -= 1
             assert segment.leases >= 0
             close = segment.dropped and segment.leases == 0
+            if close and segment.name is not None:
+                self._let_go(segment.name)
         if close:
             segment.file.close()
         self._evict()
 
-    def drop(self, path: Path) -> None:
-        """Take a segment out of the set; it closes when its last lease ends."""
+    def drop(self, path: Path) -> bool:
+        """Take a segment out of the set; it closes when its last lease ends. Whether nobody has it open any more."""
         with self._lock:
             segment = self._open.pop(path, None)
-            if segment is None:
-                return
-            segment.dropped = True
-            close = segment.leases == 0
-        if close:
+            close = segment is not None and self._dropped(path, segment)
+            is_free = path not in self._held
+        if segment is not None and close:
             segment.file.close()
+        return is_free
+
+    def _add(self, path: Path, segment: OpenSegment) -> None:
+        segment.name = path
+        self._open[path] = segment
+
+    def _dropped(self, path: Path, segment: OpenSegment) -> bool:
+        """Mark a segment that left the set; True when it is to be closed now."""
+        segment.dropped = True
+        if segment.leases:
+            self._held[path] += 1
+        return segment.leases == 0
+
+    def _let_go(self, path: Path) -> None:
+        self._held[path] -= 1
+        if not self._held[path]:
+            del self._held[path]
 
     def _take(self, path: Path) -> OpenSegment | None:
+        """Lease a segment of the set; without one, note that it is being opened."""
         with self._lock:
             segment = self._open.get(path)
             if segment is not None:
                 segment.leases += 1
                 self._open.move_to_end(path)
+            else:
+                self._held[path] += 1
             return segment
 
     def _put(self, path: Path, mine: OpenSegment) -> OpenSegment:
         """Add a segment that was opened outside the lock; another thread may have been faster."""
         with self._lock:
-            segment = self._open.setdefault(path, mine)
+            if path not in self._open:
+                self._add(path, mine)
+            segment = self._open[path]
             segment.leases += 1
         if segment is not mine:
             mine.file.close()
@@ -136,3 +165,4 @@ class Disk:
     open_segments: OpenSegments = field(default_factory=OpenSegments)
     preallocator: Background | None = None
     syncer: Background | None = None
+    spares: SpareBudget = field(default_factory=SpareBudget)

@@ -10,6 +10,7 @@ sync a success.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_epoch_
 from tidelog_broker.storage.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
+from tidelog_broker.storage.spare import Spare
 from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
 from tidelog_broker.storage.unsynced import UnsyncedSegment
 from tidelog_proto.header import Buffer, digest_after
@@ -68,6 +70,7 @@ class EpochLog(EpochReader):
         self.segment_bytes = segment_bytes
         self._active = active
         self._unsynced: list[UnsyncedSegment] = []
+        self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
         """Whether it lacks what it once held, see `repair`: in LIMBO, but it takes what is missing."""
@@ -171,6 +174,9 @@ class EpochLog(EpochReader):
             active.ensure_space(needed)
         except OSError as error:
             if is_disk_full(error):
+                self._disk.spares.end()
+                if self._give_up_spare():
+                    return self.reserve(needed_bytes)
                 raise DiskFullError(f"no space for {needed} bytes in {self.directory}: {error}") from error
             raise self._fail("taking space", error) from error
         except StorageFailedError as error:
@@ -226,6 +232,7 @@ class EpochLog(EpochReader):
             raise self._fail("sealing", error) from error
         self._active = None
         self._disk.open_segments.release(active.opened)
+        self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
         """Sync, leave a mark that says so, and close the files. A log that takes no appends is only closed.
@@ -238,6 +245,7 @@ class EpochLog(EpochReader):
                 self.sync()
                 self._leave_mark()
         finally:
+            self._give_up_spare()
             for owed in self._unsynced:
                 self._disk.open_segments.release(owed.give_up())
             self._unsynced.clear()
@@ -315,12 +323,18 @@ class EpochLog(EpochReader):
         oldest = self._segments[0]
         self._segments = self._segments[1:]
         try:
-            remove_segment(self._disk.fs, oldest.path)
+            is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
+            if not is_kept:
+                remove_segment(self._disk.fs, oldest.path)
             # Durable one by one: a crash must never leave a hole behind an older segment that came back.
             self._disk.fs.sync_dir(self.directory)
+            while len(self._unsynced) >= len(self._segments) and (opened := self._unsynced[0].try_give_up()):
+                self._unsynced.pop(0)
+                self._disk.open_segments.release(opened)
+            if not self._disk.open_segments.drop(oldest.path) and is_kept:
+                self._spare.discard()
         except OSError as error:
             raise self._fail(f"deleting {oldest.path.name}", error) from error
-        self._disk.open_segments.drop(oldest.path)
         return oldest.size_bytes
 
     def delete_before(self, offset: int) -> int:
@@ -438,7 +452,9 @@ class EpochLog(EpochReader):
         )
         while len(self._unsynced) >= _UNSYNCED_SEGMENTS_MAX:
             self._sync_oldest()
-        new = ActiveSegment.create(self._disk, self.directory, start, segment_bytes=self.segment_bytes)
+        new = ActiveSegment.create(
+            self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
+        )
         self._active = new
         try:
             self._segments = (*self._segments[:-1], self._retire(old), new)
@@ -453,6 +469,12 @@ class EpochLog(EpochReader):
         else:
             self._disk.open_segments.release(old.opened)
         return new
+
+    def _give_up_spare(self) -> bool:
+        """Delete the spare file, if there is one; where that fails the next open does it."""
+        with contextlib.suppress(OSError):
+            return self._spare.discard()
+        return False
 
     def _retire(self, active: ActiveSegment) -> SealedSegment:
         active.seal()
@@ -472,5 +494,6 @@ class EpochLog(EpochReader):
         try:
             active.write_mark(self.synced_offset)
             active.datasync()
+            active.give_back_space()
         except OSError as error:
             raise self._fail("the closing mark", error) from error

@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from tidelog_broker.storage.active_segment import ActiveSegment, write_index
 from tidelog_broker.storage.disk import Disk, OpenSegment
@@ -35,6 +36,10 @@ from tidelog_broker.storage.segment import (
     index_path,
     segment_path,
 )
+from tidelog_proto.limits import MIB
+
+ZEROED_BYTES_MAX: Final = 8 * MIB
+"""More than this behind the end of a file is what it held before it was used again: cut, not zeroed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +249,12 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
     if fs.exists(index_path(segment.path)):
         fs.unlink(index_path(segment.path))
     with closing(fs.open(segment.path)) as file:
-        for position, length_bytes in examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty:
-            file.pwritev([bytes(length_bytes)], position)
+        dirty = examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty
+        if sum(length_bytes for _, length_bytes in dirty) > ZEROED_BYTES_MAX:
+            file.truncate(scan.end_position)
+        else:
+            for position, length_bytes in dirty:
+                file.pwritev([bytes(length_bytes)], position)
         file.datasync()
 
 

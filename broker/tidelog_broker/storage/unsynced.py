@@ -37,6 +37,18 @@ class UnsyncedSegment:
                     raise
                 self._done = True
 
+    def try_give_up(self) -> OpenSegment | None:
+        """As `give_up`, without waiting; None while it is being synced, or when that has failed."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self.error is not None:
+                return None
+            self._done = True
+            return self.opened
+        finally:
+            self._lock.release()
+
     def give_up(self) -> OpenSegment:
         """Owe nothing any more and return the segment: no background sync touches its file from here on."""
         with self._lock:
