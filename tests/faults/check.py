@@ -1,0 +1,225 @@
+"""Judges a run: what clients know (`History`) against what every replica has in its files (`Copies`).
+
+The manner is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique values, offsets as the order, and in the end
+a drain of everything. It goes further in one thing: each replica's files are compared byte for byte, not only what one
+of them serves.
+
+A partition's *truth* is the copy of a node that must hold all of it, up to the committed end. It is checked against
+everybody else, so it does not matter which one it is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from tests.faults.history import History, Key, Run
+from tests.faults.values import CONTROL, CORRUPT, producer_of, show
+
+EXAMPLES_MAX: Final = 5
+
+
+class Fault(Enum):
+    """What may be wrong; the value is how the table calls it."""
+
+    LOST = "lost: acknowledged, and not there"
+    MOVED = "moved: acknowledged at another offset"
+    DUPLICATED = "duplicated: stored more than once"
+    REORDERED = "reordered: a producer's records out of order"
+    REFUSED = "stored although refused for certain"
+    INVENTED = "stored although nobody sent it"
+    DIVERGED = "diverged: replicas differ below the committed end"
+    INCOMPLETE = "incomplete: a replica lacks committed records"
+    UNCOMMITTED = "uncommitted reads: delivered, later gone or different"
+    FORKED = "offsets delivered with two contents"
+    SKIPPED = "skipped: a reader missed records"
+    REPEATED = "repeated: a reader got records again"
+    UNREAD = "unread: a reader never came to the end"
+    STALE = "stale answers: ends and positions that were known to be higher"
+    STUCK = "stuck: no progress, or no end in time"
+    FAILED = "nodes that failed by themselves, or logged a failure"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch in a replica's file. `digest` is over all its bytes; `numbers` has one entry a record."""
+
+    epoch: int
+    base_offset: int
+    digest: bytes
+    numbers: array[int]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.base_offset + len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """All copies of one partition.
+
+    Attributes:
+        committed_end: what is below it must be the same everywhere, for ever.
+        holders: the nodes that must have all of it.
+        by_node: node -> its batches in the order of its files.
+    """
+
+    committed_end: int
+    holders: frozenset[str]
+    by_node: Mapping[str, Sequence[StoredBatch]]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How often what was found, with the first examples of each."""
+
+    counts: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
+    examples: dict[Fault, list[str]] = field(default_factory=dict)
+
+    def add(self, fault: Fault, message: str, count: int = 1) -> None:
+        """Note a fault that was found `count` times."""
+        self.counts[fault] += count
+        examples = self.examples.setdefault(fault, [])
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(message)
+
+    @property
+    def total(self) -> int:
+        """How many faults there are."""
+        return sum(self.counts.values())
+
+
+def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[str] = ()) -> Verdict:
+    """Return what is wrong with a run.
+
+    Args:
+        history: of the clients.
+        copies: of every partition that was written to, drained when all was quiet.
+        must_end: readers that were given the time to read everything.
+    """
+    verdict = Verdict()
+    for key in sorted({*history.sent, *(key for _, key in history.runs)} - set(copies)):
+        verdict.add(Fault.LOST, f"{key}: no node has the partition", len(history.sent[key].acked) or 1)
+    for key, held in sorted(copies.items()):
+        _check_copies(verdict, key, held)
+        truth = _truth(held)
+        _check_sent(verdict, history, key, truth)
+        _check_order(verdict, key, truth)
+        readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
+        _check_reads(verdict, key, truth, readers)
+        for reader in must_end:
+            end = readers[reader][-1].end if reader in readers else 0
+            if any(number != CONTROL for number in truth[end:]):
+                verdict.add(Fault.UNREAD, f"{key}: {reader} has read to {end} of {len(truth)}")
+    for answer in history.stale:
+        verdict.add(Fault.STALE, f"{answer.key}: {answer.what}: {answer.answered} was answered, {answer.floor} known")
+    return verdict
+
+
+def _ending_below(batches: Sequence[StoredBatch], end: int) -> list[StoredBatch]:
+    return [batch for batch in batches if batch.base_offset < end]
+
+
+def _longest(held: Copies) -> Sequence[StoredBatch]:
+    """Return the batches of the holder that has most."""
+    choice = sorted(held.holders & set(held.by_node)) or sorted(held.by_node)
+    below = [_ending_below(held.by_node[node], held.committed_end) for node in choice]
+    return max(below, key=lambda batches: sum(len(batch.numbers) for batch in batches), default=[])
+
+
+def _truth(held: Copies) -> array[int]:
+    """Return the record at each offset, up to the committed end; what nobody has is CORRUPT."""
+    truth = array("q", [CORRUPT]) * held.committed_end
+    for batch in _longest(held):
+        stop = min(batch.end_offset, held.committed_end)
+        truth[batch.base_offset : stop] = batch.numbers[: stop - batch.base_offset]
+    return truth
+
+
+def _check_copies(verdict: Verdict, key: Key, held: Copies) -> None:
+    """Compare the copies with each other and with what they must hold."""
+    reference = {batch.base_offset: batch for batch in _longest(held)}
+    for node, batches in sorted(held.by_node.items()):
+        position = 0 if node in held.holders else None
+        for batch in _ending_below(batches, held.committed_end):
+            expected = reference.get(batch.base_offset)
+            if expected is None or (expected.epoch, expected.digest) != (batch.epoch, batch.digest):
+                what = f"epoch {expected.epoch}" if expected else "no batch"
+                verdict.add(
+                    Fault.DIVERGED,
+                    f"{key}: {node} has a batch of epoch {batch.epoch} at {batch.base_offset}, others {what}",
+                )
+            if position is not None:
+                if batch.base_offset != position:
+                    verdict.add(Fault.INCOMPLETE, f"{key}: {node} lacks {position} to {batch.base_offset}")
+                position = batch.end_offset
+        if position is not None and position < held.committed_end:
+            verdict.add(Fault.INCOMPLETE, f"{key}: {node} ends at {position}, {held.committed_end} is committed")
+    for node in sorted(held.holders - set(held.by_node)):
+        verdict.add(Fault.INCOMPLETE, f"{key}: {node} has no copy")
+
+
+def _check_sent(verdict: Verdict, history: History, key: Key, truth: Sequence[int]) -> None:
+    """Hold outcomes against what is stored."""
+    sent = history.sent[key]
+    places: dict[int, int] = {}
+    for offset, number in enumerate(truth):
+        if number == CONTROL:
+            continue
+        if number in places and number != CORRUPT:
+            verdict.add(Fault.DUPLICATED, f"{key}: {show(number)} is at {places[number]} and {offset}")
+        places.setdefault(number, offset)
+    for number, offset in zip(sent.acked, sent.offsets, strict=True):
+        if number not in places:
+            verdict.add(Fault.LOST, f"{key}: {show(number)}, acknowledged at {offset}")
+        elif offset >= len(truth) or truth[offset] != number:
+            verdict.add(Fault.MOVED, f"{key}: {show(number)}, acknowledged at {offset}, is at {places[number]}")
+    for number in sorted(sent.refused & places.keys()):
+        verdict.add(Fault.REFUSED, f"{key}: {show(number)} is at {places[number]}")
+    known = {*sent.acked, *sent.refused, *sent.unknown}
+    for number in sorted(places.keys() - known):
+        verdict.add(Fault.INVENTED, f"{key}: {show(number)} at {places[number]}")
+
+
+def _check_order(verdict: Verdict, key: Key, truth: Sequence[int]) -> None:
+    newest: dict[int, int] = {}
+    for offset, number in enumerate(truth):
+        if number < 0:
+            continue
+        producer = producer_of(number)
+        if number < newest.get(producer, -1):
+            verdict.add(Fault.REORDERED, f"{key}: {show(number)} at {offset}, behind {show(newest[producer])}")
+        newest[producer] = max(number, newest.get(producer, -1))
+
+
+def _check_reads(verdict: Verdict, key: Key, truth: array[int], readers: Mapping[str, Sequence[Run]]) -> None:
+    """Hold what was delivered against what is stored, and each reader's progress against the offsets."""
+    wrong: dict[int, set[int]] = {}
+    for reader, runs in readers.items():
+        position = 0
+        for run in runs:
+            if run.first < position:
+                verdict.add(Fault.REPEATED, f"{key}: {reader} had read to {position} and got {run.first}")
+            elif any(number != CONTROL for number in truth[position : run.first]):
+                verdict.add(Fault.SKIPPED, f"{key}: {reader} had read to {position} and got {run.first}")
+            position = run.end
+            if truth[run.first : run.end] == run.numbers:
+                continue
+            for offset, number in enumerate(run.numbers, run.first):
+                kept = truth[offset] if offset < len(truth) else None
+                if number != kept:
+                    now = "nothing" if kept is None else show(kept)
+                    verdict.add(Fault.UNCOMMITTED, f"{key}: {reader} got {show(number)} at {offset}, now {now}")
+                    wrong.setdefault(offset, set()).add(number)
+    for offset, numbers in sorted(wrong.items()):
+        delivered = {*numbers, *_delivered(offset, readers.values())}
+        if len(delivered) > 1:
+            verdict.add(Fault.FORKED, f"{key}: at {offset}: {', '.join(map(show, sorted(delivered)))}")
+
+
+def _delivered(offset: int, readers: Iterable[Sequence[Run]]) -> set[int]:
+    return {run.numbers[offset - run.first] for runs in readers for run in runs if run.first <= offset < run.end}

@@ -1,0 +1,53 @@
+"""Drains replicas: every batch in the files of a node's log, with its bytes' digest and the records in it.
+
+Reads offline, with the storage's own scanner, which checks each CRC and the running digest on the way. A log that is
+damaged in what was synced shows as a copy that ends early.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from tests.faults.check import StoredBatch
+from tests.faults.history import Key
+from tests.faults.values import CONTROL, number_in
+
+from tidelog_broker.storage.filesystem import RealFileSystem
+from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
+from tidelog_broker.storage.scan import read_segment_header, scan_segment
+from tidelog_broker.storage.segment import SEGMENT_SUFFIX
+from tidelog_proto.batch import RecordBatch
+
+
+def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
+    """Return what a node's data directory holds of these topics, by partition.
+
+    Raises:
+        OSError, LayoutError: a file cannot be read.
+    """
+    fs = RealFileSystem()
+    found: dict[Key, list[StoredBatch]] = {}
+    for directory in sorted((data / "partitions").iterdir()):
+        name = parse_partition_dir_name(directory.name)
+        if name is None or name.topic not in topics:
+            continue
+        batches = found[Key(name.topic, name.partition)] = []
+        for epoch in epoch_dirs(fs, directory).values():
+            for path in sorted(epoch.glob(f"*{SEGMENT_SUFFIX}")):
+                batches += _segment(fs, path)
+    return found
+
+
+def _segment(fs: RealFileSystem, path: Path) -> Iterator[StoredBatch]:
+    with closing(fs.open_readonly(path)) as file:
+        scan = scan_segment(file, read_segment_header(file))
+        for slot in range(len(scan.index)):
+            place = scan.index.place(slot)
+            raw = file.pread(place.length, place.position)
+            batch = RecordBatch.parse(memoryview(raw))
+            numbers = [CONTROL] * len(batch) if batch.control else map(number_in, batch.values())
+            yield StoredBatch(batch.header.epoch, batch.base_offset, hashlib.sha256(raw).digest(), array("q", numbers))

@@ -1,0 +1,216 @@
+"""The checker finds each fault that it is there for, and nothing in a run without one."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from tests.faults.check import Copies, Fault, StoredBatch, Verdict, judge
+from tests.faults.history import History, Key
+from tests.faults.values import CONTROL, CORRUPT, number_in, number_of, producer_of, value_of
+
+KEY = Key("t", 0)
+NODES = ("n1", "n2", "n3")
+
+
+def numbers(producer: int, *sequences: int) -> list[int]:
+    return [number_of(producer, sequence) for sequence in sequences]
+
+
+def stored(epoch: int, base_offset: int, records: Sequence[int], salt: bytes = b"") -> StoredBatch:
+    return StoredBatch(epoch, base_offset, repr((epoch, base_offset, records)).encode() + salt, array("q", records))
+
+
+@dataclass
+class Scene:
+    """A run of two producers and two readers that went well; tests spoil it."""
+
+    history: History = field(default_factory=History)
+    logs: dict[str, list[StoredBatch]] = field(default_factory=dict)
+    end: int = 9
+    holders: frozenset[str] = frozenset(NODES)
+
+    def __post_init__(self) -> None:
+        batches = [
+            (1, 0, numbers(1, 0, 1, 2)),
+            (1, 3, numbers(2, 0, 1)),
+            (2, 5, [CONTROL]),
+            (2, 6, numbers(1, 3, 4, 5)),
+        ]
+        self.logs = {node: [stored(*batch) for batch in batches] for node in NODES}
+        for _, base_offset, records in batches:
+            for offset, number in enumerate(records, base_offset):
+                if number != CONTROL:
+                    self.history.send(KEY, number)
+                    self.history.ack(KEY, number, offset)
+        for reader in ("r1", "r2"):
+            self.history.read(reader, KEY, 0, numbers(1, 0, 1, 2))
+            self.history.read(reader, KEY, 3, numbers(2, 0, 1))
+            self.history.read(reader, KEY, 6, numbers(1, 3, 4, 5))
+
+    def judge(self) -> Verdict:
+        return judge(self.history, {KEY: Copies(self.end, self.holders, self.logs)}, must_end=["r1", "r2"])
+
+    def replace_everywhere(self, index: int, batch: StoredBatch) -> None:
+        for log in self.logs.values():
+            log[index] = batch
+
+
+def test_a_run_without_faults_has_none() -> None:
+    assert Scene().judge().total == 0
+
+
+def test_indefinite_sends_may_be_stored_or_not_and_old_tails_do_not_count() -> None:
+    scene = Scene()
+    for number in numbers(3, 0, 1, 2):
+        scene.history.send(KEY, number)
+    scene.history.refuse(KEY, number_of(3, 2))
+    scene.end = 10
+    for log in scene.logs.values():
+        log.append(stored(2, 9, numbers(3, 0)))
+    for reader in ("r1", "r2"):
+        scene.history.read(reader, KEY, 9, numbers(3, 0))
+    scene.logs["n3"].append(stored(2, 10, numbers(3, 1)))
+    assert scene.judge().total == 0
+
+
+def lose(scene: Scene) -> None:
+    scene.history.send(KEY, number_of(3, 0))
+    scene.history.ack(KEY, number_of(3, 0), 9)
+
+
+def move(scene: Scene) -> None:
+    scene.history.sent[KEY].offsets[0] = 1
+
+
+def duplicate(scene: Scene) -> None:
+    scene.replace_everywhere(3, stored(2, 6, numbers(1, 3, 4, 4)))
+
+
+def reorder(scene: Scene) -> None:
+    scene.replace_everywhere(3, stored(2, 6, numbers(1, 4, 3, 5)))
+
+
+def store_refused(scene: Scene) -> None:
+    sent = scene.history.sent[KEY]
+    sent.refused.add(sent.acked.pop())
+    sent.offsets.pop()
+
+
+def invent(scene: Scene) -> None:
+    scene.replace_everywhere(3, stored(2, 6, [*numbers(1, 3, 4), CORRUPT]))
+
+
+def diverge_in_bytes(scene: Scene) -> None:
+    scene.logs["n2"][1] = stored(1, 3, numbers(2, 0, 1), salt=b"another append time")
+
+
+def diverge_in_epoch(scene: Scene) -> None:
+    scene.logs["n2"][3] = stored(1, 6, numbers(1, 3, 4, 5))
+
+
+def diverge_outside(scene: Scene) -> None:
+    scene.holders = frozenset({"n1", "n2"})
+    scene.logs["n3"] = [stored(1, 3, numbers(3, 0, 1))]
+
+
+def be_short(scene: Scene) -> None:
+    scene.logs["n3"].pop()
+
+
+def have_a_hole(scene: Scene) -> None:
+    del scene.logs["n3"][1]
+
+
+def have_none(scene: Scene) -> None:
+    del scene.logs["n3"]
+
+
+def deliver_uncommitted(scene: Scene) -> None:
+    scene.history.send(KEY, number_of(3, 0))
+    scene.history.read("r3", KEY, 9, numbers(3, 0))
+
+
+def deliver_twice(scene: Scene) -> None:
+    scene.history.send(KEY, number_of(3, 0))
+    scene.history.read("r3", KEY, 0, numbers(3, 0))
+
+
+def skip(scene: Scene) -> None:
+    scene.history.runs["r1", KEY][-1].first += 1
+    del scene.history.runs["r1", KEY][-1].numbers[0]
+
+
+def repeat(scene: Scene) -> None:
+    scene.history.read("r1", KEY, 8, numbers(1, 5))
+
+
+def stop_reading(scene: Scene) -> None:
+    scene.history.runs["r2", KEY].pop()
+
+
+def answer_late(scene: Scene) -> None:
+    scene.history.told_end(KEY, 9, 8)
+
+
+def lower_a_position(scene: Scene) -> None:
+    scene.history.told_position("g", KEY, 9, 6)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lose, Fault.LOST),
+        (move, Fault.MOVED),
+        (duplicate, Fault.DUPLICATED),
+        (reorder, Fault.REORDERED),
+        (store_refused, Fault.REFUSED),
+        (invent, Fault.INVENTED),
+        (diverge_in_bytes, Fault.DIVERGED),
+        (diverge_in_epoch, Fault.DIVERGED),
+        (diverge_outside, Fault.DIVERGED),
+        (be_short, Fault.INCOMPLETE),
+        (have_a_hole, Fault.INCOMPLETE),
+        (have_none, Fault.INCOMPLETE),
+        (deliver_uncommitted, Fault.UNCOMMITTED),
+        (deliver_twice, Fault.FORKED),
+        (skip, Fault.SKIPPED),
+        (repeat, Fault.REPEATED),
+        (stop_reading, Fault.UNREAD),
+        (answer_late, Fault.STALE),
+        (lower_a_position, Fault.STALE),
+    ],
+)
+def test_each_fault_is_found(spoil: Callable[[Scene], None], fault: Fault) -> None:
+    scene = Scene()
+    spoil(scene)
+    verdict = scene.judge()
+    assert verdict.counts[fault] == 1
+    assert verdict.examples[fault]
+
+
+def test_a_partition_that_no_node_has_is_lost() -> None:
+    scene = Scene()
+    verdict = judge(scene.history, {})
+    assert verdict.counts[Fault.LOST] == 8
+
+
+def test_a_reader_that_begins_late_has_skipped() -> None:
+    scene = Scene()
+    scene.history.read("r3", KEY, 3, numbers(2, 0, 1))
+    assert scene.judge().counts[Fault.SKIPPED] == 1
+
+
+def test_values_tell_their_record_and_nothing_else_does() -> None:
+    values = {number_of(producer, sequence): None for producer in (1, 77) for sequence in range(300)}
+    assert len({value_of(number) for number in values}) == len(values)
+    assert len({len(value_of(number)) for number in values}) > 10
+    for number in values:
+        value = value_of(number)
+        assert number_in(value) == number
+        assert number_in(value + value[:8]) == CORRUPT
+        assert number_in(value[:-1] + bytes([value[-1] ^ 1])) == CORRUPT
+    assert producer_of(number_of(77, 5)) == 77
+    assert number_in(None) == number_in(b"short") == number_in(b"\xff" * 8) == CORRUPT
