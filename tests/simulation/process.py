@@ -75,8 +75,12 @@ class Process:
             return
         if self.paused:
             self._backlog.append(action)
-        else:
+            return
+        try:
             action()
+        except PowerCutError:
+            # A look into the log, in the middle of a step, has rebuilt an index.
+            self.machine.power_was_cut()
 
     def write_us(self) -> int:
         """Draw how long a write takes."""

@@ -147,12 +147,13 @@ class Replica(ReplicaState):
         return named and active.epoch == self.chain.genesis.epoch and active.start_offset == 0 and self.halted is None
 
     def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
-        decision, start = self.decision(epoch), self.start_of(epoch)
-        if decision.end_offset <= max(start, self.log_start):
-            return
-        end = self.log.epoch_end(epoch)
+        decision, end = self.decision(epoch), self.log.epoch_end(epoch)
+        is_gone = decision.end_offset <= max(self.start_of(epoch), self.log_start)
         if end is None or end[0] < decision.end_offset:
-            self.history.incomplete.add(epoch)
+            if not is_gone:
+                self.history.incomplete.add(epoch)
+        elif end[0] == decision.end_offset and is_gone:
+            return
         elif self.log.digest_at(epoch, decision.end_offset) != decision.end_digest:
             self.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
             self.history.incomplete.add(epoch)
