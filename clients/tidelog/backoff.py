@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 FIRST_S: Final = 0.02
-LONGEST_S: Final = 2.0
+LONGEST_S: Final = 1.0
 _MS: Final = 1000
 
 

@@ -4,13 +4,18 @@ A thin shell around `FrameReceiver`: an `asyncio.BufferedProtocol`, which asynci
 of its own. `request` writes at once and returns a future, so that the producer can send many partitions' batches in
 one tick and keep their order; `call` is the comfortable form that waits for its turn. What breaks the connection
 (the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
+
+A peer can be gone without a word: stopped, or behind a cut cable. `silent_s` says for how long an answer has been due
+and nothing came; what to do about it is decided by who knows of other nodes (`moves.py`). Keep-alive probes and a
+bound on unacknowledged bytes let the kernel end such a connection in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from tidelog.errors import (
     BadReplyError,
@@ -36,7 +41,20 @@ WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
 WRITE_BUFFER_BYTES_LOW: Final = 1024 * 1024
 UNSUBSCRIBE_TIMEOUT_S: Final = 30.0
 
+KEEPALIVE_IDLE_S: Final = 10
+KEEPALIVE_EVERY_S: Final = 5
+UNACKNOWLEDGED_MS_MAX: Final = 30_000
+"""How long the kernel waits for the peer's kernel; also for a peer that takes no bytes, so not shorter than a stall."""
+
 Address = tuple[str, int]
+
+
+class Pending(NamedTuple):
+    """A request without its answer. `due_at`: the loop time from which on silence is no longer what was asked for."""
+
+    future: asyncio.Future[Frame]
+    timer: asyncio.TimerHandle
+    due_at: float
 
 
 class Subscriber(Protocol):
@@ -61,7 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
         self._correlation_id = 0
-        self._pending: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
+        self._pending: dict[int, Pending] = {}
+        self._heard_at = loop.time()
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_id = 0
         self._writable = True
@@ -85,8 +104,27 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request can be written right now."""
         return self._error is None and self._writable and len(self._pending) < REQUESTS_IN_FLIGHT_MAX
 
+    @property
+    def quiet_s(self) -> float:
+        """For how long nothing at all has come, in seconds."""
+        return self._loop.time() - self._heard_at
+
+    @property
+    def silent_s(self) -> float:
+        """For how long an answer has been due while nothing at all came, in seconds; 0 when nothing is due."""
+        if not self._pending:
+            return 0.0
+        due_at = min(pending.due_at for pending in self._pending.values())
+        return max(0.0, min(self.quiet_s, self._loop.time() - due_at))
+
     def request(
-        self, envelope: pb.Envelope, attachment: Sequence[Any] = (), *, attachment_bytes: int = 0, timeout_s: float
+        self,
+        envelope: pb.Envelope,
+        attachment: Sequence[Any] = (),
+        *,
+        attachment_bytes: int = 0,
+        timeout_s: float,
+        wait_s: float = 0.0,
     ) -> asyncio.Future[Frame]:
         """Write a request now and return the future of its answer.
 
@@ -95,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
             attachment: parts (anything with the buffer protocol) that are sent behind it.
             attachment_bytes: the sum of their lengths.
             timeout_s: after this the future fails with RequestTimeoutError.
+            wait_s: how long the node was asked to hold the answer back; part of `timeout_s`.
 
         Raises:
             TidelogError: the connection is gone, or the frame breaks a limit; nothing was sent.
@@ -106,10 +145,10 @@ class Connection(asyncio.BufferedProtocol):
         self._write(envelope, attachment, attachment_bytes)
         future: asyncio.Future[Frame] = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
-        self._pending[correlation_id] = (future, timer)
+        self._pending[correlation_id] = Pending(future, timer, self._loop.time() + wait_s)
         return future
 
-    async def call(self, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
+    async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
         """Send a request as soon as there is room and return its answer.
 
         Raises:
@@ -124,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise RequestTimeoutError(
                     f"{_name(self.address)} took nothing for {timeout_s:g} s; nothing was sent", definite=True
                 ) from None
-        return await self.request(envelope, timeout_s=timeout_s)
+        return await self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
 
     def send(self, envelope: pb.Envelope) -> None:
         """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""
@@ -171,6 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH, low=WRITE_BUFFER_BYTES_LOW)
+        _detect_dead_peers(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
         """Asyncio asks where to receive to."""
@@ -180,6 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         """Asyncio says that `nbytes` were received."""
         if self._error is not None:
             return
+        self._heard_at = self._loop.time()
         try:
             for frame in self._receiver.received(nbytes):
                 self._handle(frame)
@@ -221,12 +262,13 @@ class Connection(asyncio.BufferedProtocol):
         if correlation_id == 0:
             self._push(frame)
             return
-        future, timer = self._pending.pop(correlation_id, (None, None))
-        if future is None or timer is None:
+        pending = self._pending.pop(correlation_id, None)
+        if pending is None:
             if correlation_id > self._correlation_id:
                 raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
             return  # the answer to a request that timed out
-        timer.cancel()
+        pending.timer.cancel()
+        future = pending.future
         if not future.done():
             if frame.envelope.WhichOneof("kind") == "error":
                 future.set_exception(error_of(frame.envelope.error))
@@ -250,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             subscriber.pushed(frame)
 
     def _expire(self, correlation_id: int, timeout_s: float) -> None:
-        future, _ = self._pending.pop(correlation_id)
+        future = self._pending.pop(correlation_id).future
         if not future.done():
             future.set_exception(RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s"))
 
@@ -265,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self, error: TidelogError) -> None:
         pending, self._pending = self._pending, {}
-        for future, timer in pending.values():
+        for future, timer, _ in pending.values():
             timer.cancel()
             if not future.done():
                 future.set_exception(error)
@@ -314,6 +356,20 @@ async def connect(address: Address, *, client_id: str, software: str, timeout_s:
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface
     """Take every attachment: what a node sends is what this client asked for, bounded by its requests and credits."""
     return True
+
+
+def _detect_dead_peers(sock: socket.socket | None) -> None:
+    """Let the kernel notice a peer machine that is gone without a word."""
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_EVERY_S),
+        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
+    ):
+        if hasattr(socket, name):  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _name(address: Address) -> str:

@@ -1,46 +1,28 @@
 """The consumer: reads partitions in order and without end, through lost connections and moved partitions.
 
-One task keeps every partition subscribed at its exact position; batches arrive by push and wait in a queue that credits
-bound. Positions of what has *arrived* belong to the subscriptions, positions of what was *handed out* to the cursor,
-and only the latter are committed. After a disturbance a partition is subscribed again where its arrivals ended, so
-nothing is lost or repeated.
+`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in a queue that
+credits bound. Positions of what has *arrived* are its business, positions of what was *handed out* the cursor's, and
+only the latter are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from tidelog import reading
-from tidelog.backoff import Backoff
-from tidelog.connection import Connection
 from tidelog.cursor import Cursor
-from tidelog.errors import (
-    ClosedError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    TidelogError,
-    UnknownPartitionError,
-    UsageError,
-    error_of,
-)
+from tidelog.errors import InvalidRequestError, UnknownPartitionError, UsageError
 from tidelog.model import Committed, ConsumedBatch, Record
-from tidelog.routing import Router, results_of
+from tidelog.routing import Router
+from tidelog.serving import Serving
 from tidelog.start import ConsumerOptions, OnOutOfRange, Start, resolve_start
-from tidelog.subscription import Credit, Prefetched, Subscription
-from tidelog_proto import broker_pb2 as pb
+from tidelog.subscription import Prefetched
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
-
-NEW_PARTITIONS_S: Final = 30.0
-"""How often a consumer of all partitions looks for new ones."""
-
-_log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Consumer:
@@ -55,14 +37,10 @@ class Consumer:
         self._options = options
         self._check_usable = check
         self._cursor = Cursor()
-        self._arrived: dict[int, int] = {}
-        self._serving: dict[int, Subscription | None] = {}
-        self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
+        self._serving = Serving(router, topic, options, self)
         self._queue: deque[Prefetched] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._unserved = asyncio.Event()
-        self._backoff = Backoff()
-        self._keeper: asyncio.Task[None] | None = None
+        self._begun = False
         self._error: BaseException | None = None
         self._closed = False
 
@@ -155,8 +133,8 @@ class Consumer:
             UnknownPartitionError: this consumer does not read the partition.
         """
         await self.begin()
-        if partition not in self._serving:
-            raise UnknownPartitionError(f"this consumer reads partitions {sorted(self._serving)}, not {partition}")
+        if partition not in self._serving.partitions:
+            raise UnknownPartitionError(f"this consumer reads partitions {self._serving.partitions}, not {partition}")
         if offset < 0:
             raise InvalidRequestError("offsets are not negative")
         for item in self._queue:
@@ -164,12 +142,7 @@ class Consumer:
                 item.subscription.give_back(item.credit)
         self._queue = deque(item for item in self._queue if item.partition != partition)
         self._cursor.seek(partition, offset)
-        serving = self._serving[partition]
-        if serving is not None:
-            # The subscription is ended whole: the node has no message that takes one partition out of it.
-            self._drop(serving)
-        self._arrived[partition] = offset
-        self._unserved.set()
+        self._serving.seek(partition, offset)
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
@@ -185,161 +158,38 @@ class Consumer:
         positions = await resolve_start(self._router, self.topic, self._options)
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
-        self._add(positions)
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"consume {self.topic}")
-        self._keeper.add_done_callback(self._kept)
+        self._begun = True
+        self._serving.begin(positions)
 
     async def close(self) -> None:
         """Stop. Whoever iterates comes to the end. Nothing is committed by this. Doing it twice does nothing."""
         if self._closed:
             return
         self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        for subscription in list(self._subscriptions):
-            self._drop(subscription)
+        await self._serving.close()
         self._queue.clear()
         self._wake()
 
-    # ----------------------------------------------------------------------------- what subscriptions report
+    # -------------------------------------------------------------------------------- what serving reports
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived (a subscription calls this)."""
-        self._backoff.reset()
+        """Batches arrived."""
         self._queue.extend(items)
         self._wake()
 
-    def detached(self, subscription: Subscription, partitions: list[int], error: TidelogError) -> None:
-        """Partitions are no longer served (a subscription calls this)."""
-        for partition in partitions:
-            self._arrived[partition] = subscription.positions.pop(partition)
-            self._serving[partition] = None
-        if not subscription.positions:
-            self._drop(subscription)
-        self._router.learn_from(self.topic, error)
-        policy = self._options.on_out_of_range
-        if isinstance(error, OffsetOutOfRangeError) and policy != "error":
-            offset = error.log_start_offset if policy == "earliest" else error.high_watermark
-            for partition in partitions:
-                _log.warning(
-                    "%s/%d: offset %d is gone, going on at %d", self.topic, partition, self._arrived[partition], offset
-                )
-                self._arrived[partition] = offset
-        elif not error.retriable and not isinstance(error, ClosedError):
-            self.broken(error)
-        self._unserved.set()
+    def added(self, positions: dict[int, int]) -> None:
+        """Partitions are read from now on."""
+        self._cursor.begin(positions)
 
-    def broken(self, error: TidelogError) -> None:
-        """Reading cannot go on; the user is told after what has arrived (a subscription calls this)."""
+    def broken(self, error: BaseException) -> None:
+        """Reading cannot go on; the user is told after what has arrived."""
         self._error = self._error or error
         self._wake()
 
     # --------------------------------------------------------------------------------------------- internals
 
     def _may_begin(self) -> bool:
-        return self._keeper is None and not self._closed
-
-    def _add(self, positions: dict[int, int]) -> None:
-        for partition, offset in positions.items():
-            if partition not in self._serving:
-                self._serving[partition] = None
-                self._arrived[partition] = offset
-        self._cursor.begin(positions)
-        self._unserved.set()
-
-    async def _keep(self) -> None:
-        """Keep every partition subscribed until the consumer is closed or broken."""
-        while self._error is None:
-            try:
-                async with asyncio.timeout(NEW_PARTITIONS_S if self._options.partitions is None else None):
-                    await self._unserved.wait()
-            except TimeoutError:
-                await self._look_for_new_partitions()
-                continue
-            self._unserved.clear()
-            if self._backoff.failures:
-                await asyncio.sleep(self._backoff.wait_s)
-            self._backoff.next_wait_s()  # until something arrives, the next disturbance waits longer
-            try:
-                await self._subscribe_unserved()
-            except TidelogError as error:
-                self._router.learn_from(self.topic, error)
-                if not error.retriable:
-                    self.broken(error)
-                self._unserved.set()
-
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """Tell the user of a bug in the keeper: without it nothing would ever arrive."""
-        if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            self._error = self._error or error
-            self._wake()
-
-    async def _look_for_new_partitions(self) -> None:
-        try:
-            await self._router.refresh(self.topic)
-        except TidelogError as error:
-            _log.warning("cannot look for new partitions of %s: %s", self.topic, error)
-            return
-        route = self._router.metadata.topic(self.topic)
-        new = [partition for partition in route.partitions if partition not in self._serving] if route else []
-        if new:
-            self._add(dict.fromkeys(new, 0))
-
-    async def _subscribe_unserved(self) -> None:
-        unserved = [partition for partition, serving in self._serving.items() if serving is None]
-        groups: dict[Connection, list[int]] = {}
-        for partition in unserved:
-            groups.setdefault(await self._router.connection(self.topic, partition), []).append(partition)
-        for connection, partitions in groups.items():
-            await self._subscribe(connection, partitions)
-
-    async def _subscribe(self, connection: Connection, partitions: list[int]) -> None:
-        route = await self._router.topic(self.topic)
-        window = Credit(self._options.prefetch_records, self._options.prefetch_bytes)
-        positions = {partition: self._arrived[partition] for partition in partitions}
-        subscription_id = connection.new_subscription_id()
-        send_credit = partial(self._send_credit, connection, subscription_id)
-        subscription = Subscription(route.topic_id, positions, window, send_credit, self)
-        connection.subscribe(subscription_id, subscription)
-        self._subscriptions[subscription] = (connection, subscription_id)
-        request = pb.Subscribe(
-            subscription_id=subscription_id,
-            entries=[
-                pb.SubscribeEntry(topic_id=route.topic_id, partition=partition, offset=offset)
-                for partition, offset in positions.items()
-            ],
-            credit_records=window.records,
-            credit_bytes=window.bytes,
-        )
-        # Events may come before the answer is looked at.
-        for partition in partitions:
-            self._serving[partition] = subscription
-        try:
-            frame = await self._router.call(connection, pb.Envelope(subscribe=request))
-            results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
-        except BaseException:
-            self._drop(subscription)
-            raise
-        for partition, result in zip(partitions, results, strict=True):
-            if result.HasField("error"):
-                subscription.end(partition, error_of(result.error))
-
-    def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
-        connection.send(
-            pb.Envelope(credit=pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes))
-        )
-
-    def _drop(self, subscription: Subscription) -> None:
-        """End a subscription; its partitions keep the positions of what has arrived."""
-        connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
-        if connection is None:
-            return
-        connection.unsubscribe(subscription_id)
-        for partition, offset in subscription.positions.items():
-            self._arrived[partition] = offset
-            self._serving[partition] = None
-        subscription.positions.clear()
+        return not self._begun and not self._closed
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -10,7 +10,7 @@ the node remembers only its newest batches, and a retry must still be recognised
 When a batch fails:
 
 - *retriable* (busy, moved, connection lost, no answer): the lane waits until nothing is in flight, backs off, and sends
-  everything unacknowledged again, in order, the same bytes.
+  everything unacknowledged again, in order, the same bytes. News of another owner ends the back-off (`hurry`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER behind an unacknowledged batch*: its predecessor did not make it; the same.
 - *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW): its number is used up; the error goes to the user.
 - *refused*, or past its deadline: the error goes to the user and the batch leaves a **hole** in the numbers. The hole
@@ -56,6 +56,9 @@ from tidelog_proto.single_record import encode_single
 
 BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536
+RETRY_S_MAX: Final = 0.5
+"""The longest step between two tries; nodes that want to be left alone for longer say so."""
+
 JOIN_BYTES_MAX: Final = 1024 * 1024
 """Columns of this size go out as they are: to join them to more would copy much and gain little."""
 
@@ -90,7 +93,7 @@ class Lane:
         self.unsettled_bytes = 0
         self.producer_epoch = 0
         self._options = options
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
         self._queue: deque[Load] = deque()
         self._queued_bytes = 0
@@ -175,6 +178,12 @@ class Lane:
     def wake_at(self) -> float | None:
         """Return when `next_to_send` is worth asking again without any answer in between; None for never."""
         return self._retry_at if self._recovering and not self.flying else None
+
+    def hurry(self) -> None:
+        """Do not wait any longer before the next try: who is asked now is not the one who failed."""
+        if self._recovering:
+            self._retry_at = 0.0
+            self._backoff.reset()
 
     def _full(self) -> bool:
         options = self._options

@@ -1,11 +1,15 @@
 """What a client believes about the cluster, without I/O: topics, partition owners, node addresses.
 
 Metadata is a cache: any node's answer is merged, and for a partition the higher epoch wins, so an answer from a
-node that lags cannot move an owner back. A name that comes with another topic id is another topic and replaces the
-old one whole.
+node that lags cannot move an owner back. Within one epoch there is one owner, so "nobody" never replaces a name of the
+same epoch: a node that misses the owner says so, but only a higher epoch takes the partition away. A name that comes
+with another topic id is another topic and replaces the old one whole. Of a node's addresses that of its newest
+incarnation counts.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tidelog.connection import Address
 from tidelog.errors import TidelogError, error_of
@@ -13,13 +17,22 @@ from tidelog.model import PartitionRoute, TopicRoute
 from tidelog_proto import broker_pb2 as pb
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRoute:
+    """Where a node can be reached, as of an incarnation (its boot count)."""
+
+    address: Address
+    incarnation: int
+
+
 class Metadata:
-    """Topics and nodes as last heard of."""
+    """Topics and nodes as last heard of. `revision` counts what was news."""
 
     def __init__(self) -> None:
+        self.revision = 0
         self._topics: dict[str, TopicRoute] = {}
         self._names: dict[bytes, str] = {}
-        self._nodes: dict[str, Address] = {}
+        self._nodes: dict[str, NodeRoute] = {}
 
     def merge(self, reply: pb.MetadataReply, heard_from: Address) -> dict[str, TidelogError]:
         """Take an answer in; return the errors of topics that the node does not know.
@@ -29,7 +42,8 @@ class Metadata:
             heard_from: where it came from; stands in for a node that does not say where it can be reached.
         """
         for node in reply.nodes:
-            self._nodes[node.node_id] = (node.host or heard_from[0], node.port or heard_from[1])
+            address = (node.host or heard_from[0], node.port or heard_from[1])
+            self._merge_node(node.node_id, NodeRoute(address, node.incarnation))
         errors: dict[str, TidelogError] = {}
         for topic in reply.topics:
             if topic.HasField("error"):
@@ -49,24 +63,49 @@ class Metadata:
 
     def forget(self, name: str) -> None:
         """Drop a topic: what was known of it turned out to be wrong."""
-        self._topics.pop(name, None)
+        if self._topics.pop(name, None) is not None:
+            self.revision += 1
+
+    def heard_of_epoch(self, name: str, partition: int, epoch: int) -> None:
+        """Note that a partition has reached `epoch`, with an owner who is not known yet; old news changes nothing."""
+        topic = self._topics.get(name)
+        route = topic.partitions.get(partition) if topic else None
+        if topic is not None and route is not None and epoch > route.epoch:
+            self._set(topic, dict(topic.partitions) | {partition: PartitionRoute("", epoch)})
+
+    def route(self, name: str, partition: int) -> PartitionRoute | None:
+        """Return what is known of a partition: its owner ("" for nobody) and epoch."""
+        topic = self._topics.get(name)
+        return topic.partitions.get(partition) if topic else None
 
     def owner_address(self, name: str, partition: int) -> Address | None:
         """Return where the owner of a partition can be reached, as far as is known."""
-        topic = self._topics.get(name)
-        route = topic.partitions.get(partition) if topic else None
-        return self._nodes.get(route.owner) if route else None
+        route = self.route(name, partition)
+        node = self._nodes.get(route.owner) if route else None
+        return node.address if node else None
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all nodes that were ever named."""
-        return list(dict.fromkeys(self._nodes.values()))
+        return list(dict.fromkeys(node.address for node in self._nodes.values()))
+
+    def _merge_node(self, node_id: str, node: NodeRoute) -> None:
+        before = self._nodes.get(node_id)
+        if before != node and (before is None or node.incarnation >= before.incarnation):
+            self._nodes[node_id] = node
+            self.revision += 1
 
     def _merge_topic(self, topic: pb.TopicInfo) -> None:
         known = self._topics.get(topic.name)
-        partitions = dict(known.partitions) if known and known.topic_id == topic.topic_id else {}
+        same = known is not None and known.topic_id == topic.topic_id
+        partitions = dict(known.partitions) if known is not None and same else {}
         for info in topic.partitions:
             before = partitions.get(info.partition)
-            if before is None or info.epoch >= before.epoch:
+            if before is None or info.epoch > before.epoch or (info.epoch == before.epoch and info.owner):
                 partitions[info.partition] = PartitionRoute(info.owner, info.epoch)
+        if known is None or not same or partitions != known.partitions:
+            self._set(TopicRoute(topic.name, topic.topic_id), partitions)
+
+    def _set(self, topic: TopicRoute, partitions: dict[int, PartitionRoute]) -> None:
         self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions)
         self._names[topic.topic_id] = topic.name
+        self.revision += 1

@@ -2,7 +2,8 @@
 
 Many coroutines may want the same connection at once; one attempt serves them all. After a failure the next attempt
 waits, so that a node that is down costs its clients a few packets a second and not a storm. A failed attempt is
-reported to everybody who waited for it: whether to try again is decided by who has a deadline.
+reported to everybody who waited for it: whether to try again is decided by who has a deadline. An address whose last
+connection or attempt failed is `doubtful` until one succeeds: who can choose asks another one first.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class ConnectionPool:
         self._connections: dict[Address, Connection] = {}
         self._attempts: dict[Address, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Address, Backoff] = {}
+        self._retry_at: dict[Address, float] = {}
+        self._doubtful: set[Address] = set()
         self._closed = False
 
     def now(self, address: Address) -> Connection | None:
@@ -50,6 +53,10 @@ class ConnectionPool:
     def open_connections(self) -> list[Connection]:
         """Return the connections that stand."""
         return [connection for connection in self._connections.values() if not connection.closed]
+
+    def doubtful(self, address: Address) -> bool:
+        """Whether the last try at `address` failed, or the one under way takes a while to succeed."""
+        return address in self._doubtful or address in self._attempts
 
     async def get(self, address: Address) -> Connection:
         """Return the connection to `address`, making it if need be.
@@ -84,8 +91,8 @@ class ConnectionPool:
 
     async def _connect(self, address: Address) -> Connection:
         backoff = self._backoffs.setdefault(address, Backoff())
-        if backoff.failures:
-            await asyncio.sleep(backoff.wait_s)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._retry_at.get(address, 0.0) - loop.time())
         identity = self._identity
         try:
             connection = await connect(
@@ -95,10 +102,13 @@ class ConnectionPool:
                 timeout_s=identity.connect_timeout_s,
             )
         except TidelogError:
-            backoff.next_wait_s()
+            self._doubtful.add(address)
+            self._retry_at[address] = loop.time() + backoff.next_wait_s()
             raise
         backoff.reset()
+        self._doubtful.discard(address)
         self._connections[address] = connection
+        connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection
 
     def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
 from tidelog.connection import Connection
-from tidelog.errors import InvalidRequestError, error_of, error_of_local
+from tidelog.errors import InvalidRequestError, UnknownTopicError, error_of, error_of_local
 from tidelog.model import Committed, Fetched, Offset
 from tidelog.routing import Router, results_of
 from tidelog_proto import broker_pb2 as pb
@@ -34,8 +34,8 @@ async def fetch(
         route = await router.topic(topic)
         entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
         request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
-        timeout_s = router.request_timeout_s + wait_ms / _MS
-        frame = await router.call(connection, pb.Envelope(fetch=request), timeout_s=timeout_s)
+        envelope = pb.Envelope(fetch=request)
+        frame = await router.call_owner(topic, [partition], connection, envelope, wait_s=wait_ms / _MS)
         (result,) = results_of(frame.envelope.fetch_reply.results, 1, connection)
         if result.HasField("error"):
             raise error_of(result.error)
@@ -47,7 +47,7 @@ async def fetch(
             epoch=result.epoch,
         )
 
-    return await router.about_topic(topic, attempt, repeatable=True)
+    return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
 
 
 def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
@@ -67,21 +67,41 @@ async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[
     """Resolve a point in the log. See `Client.list_offsets`."""
     wanted = sorted((await router.topic(topic)).partitions) if partitions is None else list(dict.fromkeys(partitions))
     by_time = at not in ("earliest", "latest")
+    missing = list(wanted)
+    found: dict[int, Offset] = {}
 
     async def ask(connection: Connection, group: list[int]) -> dict[int, Offset]:
         route = await router.topic(topic)
         entries = [list_offsets_entry(route.topic_id, partition, at) for partition in group]
         envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
-        frame = await router.call(connection, envelope)
+        frame = await router.call_owner(topic, group, connection, envelope)
         results = results_of(frame.envelope.list_offsets_reply.results, len(group), connection)
+        for partition, result in zip(group, results, strict=True):
+            if result.HasField("error"):
+                router.learn_from(topic, error_of(result.error), partition)
         return {p: offset_of(result, by_time=by_time) for p, result in zip(group, results, strict=True)}
 
     async def attempt() -> dict[int, Offset]:
+        connections = await asyncio.gather(*(router.connection(topic, partition) for partition in missing))
         groups: dict[Connection, list[int]] = {}
-        for partition in wanted:
-            groups.setdefault(await router.connection(topic, partition), []).append(partition)
-        answers = await asyncio.gather(*(ask(connection, group) for connection, group in groups.items()))
-        return {partition: offset for answer in answers for partition, offset in answer.items()}
+        for partition, connection in zip(missing, connections, strict=True):
+            groups.setdefault(connection, []).append(partition)
+        answers = await asyncio.gather(
+            *(ask(connection, group) for connection, group in groups.items()), return_exceptions=True
+        )
+        # What is known is kept, so that one partition without an owner does not make all the others be asked again.
+        failures: list[BaseException] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+            else:
+                found.update(answer)
+        if any(isinstance(failure, UnknownTopicError) for failure in failures):
+            found.clear()  # the name may stand for another topic now
+        missing[:] = [partition for partition in wanted if partition not in found]
+        if failures:
+            raise failures[0]
+        return {partition: found[partition] for partition in wanted}
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
@@ -94,8 +114,7 @@ async def commit(
     if not positions:
         return {}
 
-    async def attempt() -> dict[int, Committed]:
-        connection = await router.any_connection()
+    async def ask(connection: Connection) -> dict[int, Committed]:
         route = await router.topic(topic)
         entries = [
             pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
@@ -107,16 +126,16 @@ async def commit(
         held = committed_of(results, {route.topic_id: topic})
         return {position.partition: position for position in held}
 
-    # A commit that is repeated says the same again, and without reset positions only move forward.
-    return await router.about_topic(topic, attempt, repeatable=True)
+    # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
+    # is late could undo a newer reset, so that one goes to one node at a time.
+    return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
 
 
 async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:
     """Return a group's positions. See `Client.committed`."""
     checked_group(group)
 
-    async def attempt() -> list[Committed]:
-        connection = await router.any_connection()
+    async def ask(connection: Connection) -> list[Committed]:
         entries: list[pb.CommittedEntry] = []
         if topic is not None:
             route = await router.topic(topic)
@@ -126,10 +145,10 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         names = {result.topic_id: router.metadata.name_of(result.topic_id) for result in results}
         if None in names.values():
             frame = await router.call(connection, pb.Envelope(metadata=pb.Metadata()))
-            router.metadata.merge(frame.envelope.metadata_reply, connection.address)
+            router.take_metadata(frame.envelope.metadata_reply, connection.address)
             names = {topic_id: router.metadata.name_of(topic_id) for topic_id in names}
         return committed_of(results, {topic_id: name for topic_id, name in names.items() if name is not None})
 
     if topic is None:
-        return await router.retrying(attempt, repeatable=True)
-    return await router.about_topic(topic, attempt, repeatable=True)
+        return await router.retrying(lambda: router.at_any(ask), repeatable=True)
+    return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)

@@ -1,32 +1,36 @@
 """Which connection a request goes to: the owner of a partition, or any node that answers.
 
-Looks things up in `Metadata`, asks a node when something is missing or turned out to be stale, and retries what may
-be retried until the request's time is up. Refreshes of the same topic that are wanted at once are one request.
+Looks things up in `Metadata`, asks a node when something is missing or turned out to be stale (`refreshing.py`), and
+retries what may be retried until the request's time is up. What any node answers goes to one that speaks, and to
+another as well when that one takes long (`race.py`); what only an owner answers is given up when the partition has
+moved and the old owner is silent (`moves.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
 from tidelog.errors import (
     BadReplyError,
-    ConnectionLostError,
-    EpochChangingError,
-    LimboError,
     NodeUnreachableError,
     NotOwnerError,
-    ShuttingDownError,
+    OverloadedError,
+    SequenceError,
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
 )
 from tidelog.metadata import Metadata
 from tidelog.model import TopicRoute
-from tidelog.pool import ConnectionPool, join
+from tidelog.moves import SILENCE_S, Moves
+from tidelog.pool import ConnectionPool
+from tidelog.race import race
+from tidelog.refreshing import Refresher
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
@@ -48,18 +52,12 @@ ANSWERS: Final = {
     "topic_alter": "topic_reply",
     "topic_delete": "topic_reply",
     "cluster_status": "cluster_status_reply",
+    "cluster_change": "cluster_change_reply",
 }
 """The kind that answers each kind of request."""
 
-_MOVED: Final = (
-    NotOwnerError,
-    EpochChangingError,
-    ShuttingDownError,
-    LimboError,
-    ConnectionLostError,
-    NodeUnreachableError,
-)
-"""Errors after which another node may be the owner."""
+HEDGE_S: Final = 0.3
+"""How long a node may take to connect or to tell what it knows before another one is asked as well."""
 
 
 def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
@@ -99,18 +97,37 @@ class Router:
         self.metadata = Metadata()
         self.pool = pool
         self.request_timeout_s = request_timeout_s
+        self.moves = Moves(self.metadata, self.refresh_later)
         self._bootstrap = bootstrap
-        self._closed = False
-        self._refreshes: dict[str, asyncio.Task[None]] = {}
+        self._refresher = Refresher(self._ask_metadata)
+        self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     # ------------------------------------------------------------------------------------------- requests
 
-    async def call(self, connection: Connection, envelope: pb.Envelope, *, timeout_s: float | None = None) -> Frame:
-        """Send a request and return its answer, checked to be of the right kind."""
+    async def call(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0.0) -> Frame:
+        """Send a request and return its answer, checked to be of the right kind.
+
+        Args:
+            connection: where to.
+            envelope: the request.
+            wait_s: how long the node is asked to hold the answer back; the request timeout comes on top.
+        """
         kind = envelope.WhichOneof("kind")
         assert kind is not None, "a request has a kind"
-        frame = await connection.call(envelope, timeout_s=self.request_timeout_s if timeout_s is None else timeout_s)
+        frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         return check_answer(kind, frame, connection)
+
+    async def call_owner(
+        self, topic: str, partitions: Sequence[int], connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
+    ) -> Frame:
+        """As `call`, to the owner of some partitions; given up when it is silent and another owner is known.
+
+        Raises:
+            ConnectionLostError: it was given up.
+            TidelogError: as `call`.
+        """
+        answer = self.call(connection, envelope, wait_s=wait_s)
+        return await self._unless_moved(topic, partitions, connection, answer, wait_s=wait_s)
 
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
         """Send a request to any node, again and again until it is answered or the request timeout is over.
@@ -121,13 +138,32 @@ class Router:
                 that nothing happened.
         """
 
-        async def attempt() -> Frame:
-            return await self.call(await self.any_connection(), make())
+        async def ask(connection: Connection) -> Frame:
+            return await self.call(connection, make())
 
-        return await self.retrying(attempt, repeatable=repeatable)
+        return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable)
 
-    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+    async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Ask some node; if it takes long and the question may be `repeatable`, another one as well.
+
+        Raises:
+            TidelogError: nobody could answer.
+        """
+        if not repeatable:
+            return await ask(await self.any_connection())
+
+        async def attempt(address: Address) -> T:
+            return await ask(await self.pool.get(address))
+
+        return await race([partial(attempt, address) for address in self._candidates()], stagger_s=SILENCE_S)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool, topic: str | None = None) -> T:
         """Run `attempt` until it succeeds, fails for good, or the request timeout is over.
+
+        Args:
+            attempt: one try.
+            repeatable: see `call_any`.
+            topic: news about it end the wait for the next try.
 
         Raises:
             TidelogError: the last failure.
@@ -144,10 +180,26 @@ class Router:
                 wait_s = backoff.next_wait_s(error.retry_after_ms)
                 if loop.time() + wait_s >= deadline:
                     raise
-                await asyncio.sleep(wait_s)
+                if topic is None:
+                    await asyncio.sleep(wait_s)
+                else:
+                    await self.news(topic, wait_s)
 
-    async def about_topic(self, topic: str, attempt: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+    async def about_topic(
+        self,
+        topic: str,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        repeatable: bool,
+        partition: int | None = None,
+    ) -> T:
         """As `retrying`, for a question about one topic: errors teach the cache, a stale topic id is looked up anew.
+
+        Args:
+            topic: its name.
+            attempt: one try.
+            repeatable: see `call_any`.
+            partition: which one errors are about, if it is one.
 
         Raises:
             TidelogError: the last failure.
@@ -158,15 +210,15 @@ class Router:
             try:
                 return await attempt()
             except TidelogError as error:
-                self.learn_from(topic, error)
+                self.learn_from(topic, error, partition)
                 raise
 
         try:
-            return await self.retrying(learning, repeatable=repeatable)
+            return await self.retrying(learning, repeatable=repeatable, topic=topic)
         except UnknownTopicError:
             if not cached:
                 raise
-            return await self.retrying(learning, repeatable=repeatable)
+            return await self.retrying(learning, repeatable=repeatable, topic=topic)
 
     # -------------------------------------------------------------------------------------------- routing
 
@@ -193,30 +245,24 @@ class Router:
             )
         address = self.metadata.owner_address(topic, partition)
         if address is None:
-            self._refresh_later(topic)
+            self.refresh_later(topic)
             raise NotOwnerError(f"nobody knows the owner of {topic!r}/{partition} right now")
+        standing = self.pool.now(address)
+        if standing is not None:
+            return standing
         try:
-            return await self.pool.get(address)
+            return await self._unless_moved(topic, [partition], address, self.pool.get(address))
         except NodeUnreachableError:
-            self._refresh_later(topic)
+            self.refresh_later(topic)
             raise
 
     async def any_connection(self) -> Connection:
-        """Return a connection to some node: one that stands, else the first that can be reached.
+        """Return a connection to some node: one that stands and speaks, else the first that can be reached.
 
         Raises:
             NodeUnreachableError: nobody can be reached; says what each attempt met.
         """
-        standing = self.pool.open_connections()
-        if standing:
-            return next((connection for connection in standing if connection.ready), standing[0])
-        failures: list[str] = []
-        for address in dict.fromkeys([*self._bootstrap, *self.metadata.addresses()]):
-            try:
-                return await self.pool.get(address)
-            except (NodeUnreachableError, ConnectionLostError, BadReplyError) as error:
-                failures.append(str(error))
-        raise NodeUnreachableError("; ".join(failures))
+        return await race([partial(self.pool.get, each) for each in self._candidates()], stagger_s=HEDGE_S)
 
     async def topic(self, name: str) -> TopicRoute:
         """Return a topic's route, asking a node if it is not known.
@@ -232,17 +278,73 @@ class Router:
                 raise UnknownTopicError(f"there is no topic {name!r}")
         return route
 
-    def learn_from(self, topic: str, error: TidelogError) -> None:
-        """Note what an error says about the cached route of a topic."""
+    # -------------------------------------------------------------------------------------------- learning
+
+    def learn_from(self, topic: str, error: TidelogError, partition: int | None = None) -> None:
+        """Note what an error says about the cached route of a topic, or of one of its partitions."""
         if isinstance(error, UnknownTopicError):
             # The id is no longer known; the name may stand for a new topic.
             self.metadata.forget(topic)
-        elif isinstance(error, _MOVED):
-            self._refresh_later(topic)
+        elif error.retriable and not isinstance(error, (OverloadedError, SequenceError)):
+            if isinstance(error, NotOwnerError) and partition is not None:
+                before = self.metadata.revision
+                self.metadata.heard_of_epoch(topic, partition, error.epoch)
+                if self.metadata.revision != before:
+                    self._changed(topic)
+            self.refresh_later(topic)
 
-    def _refresh_later(self, topic: str) -> None:
-        if topic not in self._refreshes and not self._closed:
-            self._start_refresh(topic)
+    def take_metadata(self, reply: pb.MetadataReply, heard_from: Address) -> tuple[bool, Mapping[str, TidelogError]]:
+        """Take an answer in and tell whom it concerns; return whether it was news, and the errors of topics."""
+        before = self.metadata.revision
+        errors = self.metadata.merge(reply, heard_from)
+        news = self.metadata.revision != before
+        if news:
+            for topic in reply.topics:
+                self._changed(topic.name)
+        return news, errors
+
+    def watch(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` whenever there is news about a topic, until the returned function is called."""
+        self._watchers.setdefault(topic, set()).add(callback)
+
+        def unwatch() -> None:
+            of_topic = self._watchers.get(topic, set())
+            of_topic.discard(callback)
+            if not of_topic:
+                self._watchers.pop(topic, None)
+
+        return unwatch
+
+    async def news(self, topic: str, wait_s: float) -> None:
+        """Wait `wait_s` seconds, or until there is news about a topic."""
+        heard = asyncio.Event()
+        unwatch = self.watch(topic, heard.set)
+        try:
+            async with asyncio.timeout(wait_s):
+                await heard.wait()
+        except TimeoutError:
+            pass
+        finally:
+            unwatch()
+
+    def probe(self, topic: str, partition: int, connection: Connection) -> None:
+        """Ask an owner that has been quiet for something, so that its silence is noticed."""
+        if not connection.ready:
+            return
+        envelope = pb.Envelope(metadata=pb.Metadata(topics=[topic]))
+        answer = connection.request(envelope, timeout_s=self.request_timeout_s)
+        expectation = self.moves.expect(topic, partition, connection, lambda _: None)
+
+        def answered(done: asyncio.Future[Frame]) -> None:
+            self.moves.forget(expectation)
+            if not done.cancelled() and done.exception() is None:
+                self.take_metadata(done.result().envelope.metadata_reply, connection.address)
+
+        answer.add_done_callback(answered)
+
+    def refresh_later(self, topic: str) -> None:
+        """Ask a node about a topic in the background."""
+        self._refresher.want(topic)
 
     async def refresh(self, topic: str) -> None:
         """Ask a node about a topic.
@@ -250,31 +352,79 @@ class Router:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        await join(self._refreshes.get(topic) or self._start_refresh(topic))
+        await asyncio.shield(self._refresher.want(topic))
 
     async def close(self) -> None:
         """Give up refreshes and close the connections."""
-        self._closed = True
-        refreshes = list(self._refreshes.values())
-        for refresh in refreshes:
-            refresh.cancel()
-        await asyncio.gather(*refreshes, return_exceptions=True)
+        self.moves.close()
+        await self._refresher.close()
         await self.pool.close()
 
-    def _start_refresh(self, topic: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._refresh(topic), name=f"refresh {topic}")
-        self._refreshes[topic] = task
-        task.add_done_callback(lambda done: self._refresh_done(topic, done))
-        return task
+    # ------------------------------------------------------------------------------------------- internals
 
-    def _refresh_done(self, topic: str, task: asyncio.Task[None]) -> None:
-        self._refreshes.pop(topic, None)
-        if not task.cancelled():
-            task.exception()  # a refresh in the background has nobody who waits for it
+    async def _ask_metadata(self, topics: list[str], rounds: int) -> tuple[bool, Mapping[str, TidelogError]]:
+        async def ask(address: Address) -> tuple[bool, Mapping[str, TidelogError]]:
+            connection = await self.pool.get(address)
+            frame = await self.call(connection, pb.Envelope(metadata=pb.Metadata(topics=topics)))
+            return self.take_metadata(frame.envelope.metadata_reply, connection.address)
 
-    async def _refresh(self, topic: str) -> None:
-        connection = await self.any_connection()
-        frame = await self.call(connection, pb.Envelope(metadata=pb.Metadata(topics=[topic])))
-        errors = self.metadata.merge(frame.envelope.metadata_reply, connection.address)
-        if topic in errors:
-            raise errors[topic]
+        return await race([partial(ask, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
+
+    def _candidates(self, rounds: int = 0) -> list[Address]:
+        """Return all known addresses in the order in which they are worth being asked.
+
+        Args:
+            rounds: how often asking was in vain; then others come first, connected or not.
+        """
+        standing = {connection.address: connection for connection in self.pool.open_connections()}
+
+        def rank(address: Address) -> int:
+            connection = standing.get(address)
+            if connection is not None:
+                return 0 if connection.ready and connection.silent_s < SILENCE_S else 3
+            if self.pool.doubtful(address):
+                return 2
+            return 0 if rounds else 1
+
+        known = list(dict.fromkeys([*self._bootstrap, *self.metadata.addresses()]))
+        turn = rounds % len(known)
+        return sorted([*known[turn:], *known[:turn]], key=rank)
+
+    def _changed(self, topic: str) -> None:
+        self.moves.changed(topic)
+        for callback in list(self._watchers.get(topic, ())):
+            callback()
+
+    async def _unless_moved(
+        self,
+        topic: str,
+        partitions: Sequence[int],
+        at: Connection | Address,
+        answer: Awaitable[T],
+        *,
+        wait_s: float = 0.0,
+    ) -> T:
+        """Wait for `answer`, but not if one of the partitions has moved away from a node that is silent.
+
+        Raises:
+            ConnectionLostError: that is the case.
+        """
+        moved: asyncio.Future[TidelogError] = asyncio.get_running_loop().create_future()
+
+        def abandon(error: TidelogError) -> None:
+            if not moved.done():
+                moved.set_result(error)
+
+        answering = asyncio.ensure_future(answer)
+        expected = [self.moves.expect(topic, each, at, abandon, wait_s=wait_s) for each in partitions]
+        try:
+            either: list[asyncio.Future[Any]] = [answering, moved]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                return answering.result()
+            raise moved.result()
+        finally:
+            for expectation in expected:
+                self.moves.forget(expectation)
+            moved.cancel()
+            answering.cancel()

@@ -2,8 +2,13 @@
 
 Lanes that have something to do are collected and served once per turn of the event loop, so batches for different
 partitions of one node travel in one PUBLISH. A batch leaves its lane only when it can be written at once: the owner
-is known, its connection stands and takes bytes. That is why nothing here can overtake anything else. Whatever is
-missing is looked for by one small task per lane, which then wakes the lane.
+is known, its connection stands and takes bytes, and nothing of the lane is in flight on another connection. That is why
+nothing here can overtake anything else. Whatever is missing is looked for by one small task per lane, which then wakes
+the lane.
+
+When a partition has moved and its old owner is silent, the batches in flight there are abandoned (`moves.py`): they end
+with an unknown outcome and are sent again, under the same sequence, to the new owner. Answers that still come to them
+are not looked at.
 """
 
 from __future__ import annotations
@@ -13,12 +18,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Connection
-from tidelog.errors import TidelogError, error_of
-from tidelog.lane import Lane
+from tidelog.errors import ClosedError, TidelogError, error_of
+from tidelog.lane import RETRY_S_MAX, Lane
+from tidelog.model import PartitionRoute
+from tidelog.moves import Expectation
 from tidelog.outgoing import OutgoingBatch
 from tidelog.routing import Router, check_answer, results_of
 from tidelog_proto import broker_pb2 as pb
@@ -32,12 +39,21 @@ REQUEST_S_MIN: Final = 0.25
 _MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Shipment:
-    """A batch on its way and the lane that waits for its answer."""
+    """A batch on its way and the lane that waits for its answer; `expected` until it came or was given up."""
 
     lane: Lane
     batch: OutgoingBatch
+    expected: Expectation | None = None
+
+
+class RetryTimer(NamedTuple):
+    """When a lane tries again, and the route that it failed on."""
+
+    lane: Lane
+    handle: asyncio.TimerHandle
+    route: PartitionRoute | None
 
 
 class Sender:
@@ -60,7 +76,9 @@ class Sender:
         self._ready: dict[int, Lane] = {}
         self._scheduled = False
         self._closed = False
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._timers: dict[int, RetryTimer] = {}
+        self._flying_on: dict[int, Connection] = {}
+        self._unwatch = router.watch(topic, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
 
     def wake(self, lane: Lane) -> None:
@@ -73,8 +91,9 @@ class Sender:
     async def close(self) -> None:
         """Stop seeking and waking. What is in flight is still answered."""
         self._closed = True
+        self._unwatch()
         for timer in self._timers.values():
-            timer.cancel()
+            timer.handle.cancel()
         seekers = list(self._seekers.values())
         for seeker in seekers:
             seeker.cancel()
@@ -117,6 +136,8 @@ class Sender:
                 seeker = self._loop.create_task(self._seek(lane), name=f"seek the owner of {lane.partition}")
                 self._seekers[lane.partition] = seeker
             return None
+        if lane.flying and self._flying_on.get(lane.partition) is not connection:
+            return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
             return None
@@ -125,15 +146,25 @@ class Sender:
     def _wake_later(self, lane: Lane) -> None:
         at = lane.wake_at()
         if at is not None and lane.partition not in self._timers:
-            self._timers[lane.partition] = self._loop.call_at(at, self._timer_rang, lane)
+            handle = self._loop.call_at(at, self._timer_rang, lane)
+            route = self._router.metadata.route(self._topic, lane.partition)
+            self._timers[lane.partition] = RetryTimer(lane, handle, route)
 
     def _timer_rang(self, lane: Lane) -> None:
         del self._timers[lane.partition]
         self.wake(lane)
 
+    def _routes_changed(self) -> None:
+        """Let lanes that wait to try again do so at once where somebody else is asked now."""
+        for partition, timer in list(self._timers.items()):
+            if self._router.metadata.route(self._topic, partition) != timer.route:
+                timer.handle.cancel()
+                timer.lane.hurry()
+                self._timer_rang(timer.lane)
+
     async def _seek(self, lane: Lane) -> None:
         """Find the lane's owner and a connection to it; give up what expires meanwhile."""
-        backoff = Backoff()
+        backoff = Backoff(longest_s=RETRY_S_MAX)
         try:
             while not lane.idle:
                 try:
@@ -143,7 +174,7 @@ class Sender:
                         lane.fail_all(error)
                         return
                     lane.expire(self._loop.time())
-                    await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
+                    await self._router.news(self._topic, backoff.next_wait_s(error.retry_after_ms))
                 else:
                     return
         finally:
@@ -177,6 +208,11 @@ class Sender:
             publish.entries.add(topic_id=route.topic_id, partition=shipment.lane.partition, length=encoded.length)
             parts.append(encoded.header)
             parts.append(encoded.body)
+        for shipment in shipments:
+            self._flying_on[shipment.lane.partition] = connection
+            shipment.expected = self._router.moves.expect(
+                self._topic, shipment.lane.partition, connection, partial(self._abandoned, shipment)
+            )
         try:
             future = connection.request(
                 pb.Envelope(publish=publish), parts, attachment_bytes=size_bytes, timeout_s=timeout_s
@@ -195,6 +231,8 @@ class Sender:
             return
         now = self._loop.time()
         for shipment, result in zip(shipments, results, strict=True):
+            if not self._is_expected(shipment):
+                continue
             if result.HasField("error"):
                 self._judge(shipment, error_of(result.error), now)
             else:
@@ -205,9 +243,28 @@ class Sender:
     def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
         now = self._loop.time()
         for shipment in shipments:
-            self._judge(shipment, error, now)
-            self.wake(shipment.lane)
+            if self._is_expected(shipment):
+                self._judge(shipment, error, now)
+                self.wake(shipment.lane)
+
+    def _is_expected(self, shipment: Shipment) -> bool:
+        """Tell whether an answer to it still counts; from now on none does."""
+        expected, shipment.expected = shipment.expected, None
+        if expected is None:
+            return False
+        self._router.moves.forget(expected)
+        return True
+
+    def _abandoned(self, shipment: Shipment, error: TidelogError) -> None:
+        """The partition has moved, and the old owner does not answer."""
+        shipment.expected = None
+        self._judge(shipment, error, self._loop.time())
+        shipment.lane.hurry()
+        self.wake(shipment.lane)
 
     def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
-        self._router.learn_from(self._topic, error)
-        shipment.lane.failed(shipment.batch, error, now)
+        lane = shipment.lane
+        lane.failed(shipment.batch, error, now)
+        self._router.learn_from(self._topic, error, lane.partition)
+        if self._closed:
+            lane.fail_all(ClosedError("the producer was closed before this record was acknowledged"))

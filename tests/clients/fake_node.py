@@ -118,7 +118,7 @@ class FakeNode:
 
     async def start(self, port: int = 0) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: FakeConnection(self), "127.0.0.1", port)
+        self._server = await loop.create_server(self.new_connection, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -131,6 +131,9 @@ class FakeNode:
             await self.emptied
         if self._server is not None:
             await self._server.wait_closed()
+
+    def new_connection(self) -> FakeConnection:
+        return FakeConnection(self)
 
     async def received(self, kind: str, count: int = 1) -> None:
         """Wait until `count` requests of a kind have arrived since the start."""
@@ -217,6 +220,12 @@ class FakeConnection(asyncio.Protocol):
                 reply.topics.add(name=name, error=ProtocolError(pb.UNKNOWN_TOPIC, f"no topic {name}").to_message())
         self.reply(frame, pb.Envelope(metadata_reply=reply))
 
+    def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:
+        """Return why this node does not serve a partition."""
+        if (topic_id, partition) in self.node.partitions:
+            return None
+        return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message()
+
     # ------------------------------------------------------------------------------------------ publishing
 
     def on_publish(self, frame: Frame) -> None:
@@ -242,11 +251,11 @@ class FakeConnection(asyncio.Protocol):
                 error = ProtocolError(step.code, "scripted", retry_after_ms=step.retry_after_ms)
                 reply.results.add(error=error.to_message())
                 continue
-            partition = self.node.partitions.get((entry.topic_id, entry.partition))
-            if partition is None:
-                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
+            refusal = self.refusal(entry.topic_id, entry.partition)
+            if refusal is not None:
+                reply.results.add(error=refusal)
             else:
-                reply.results.append(partition.append(data))
+                reply.results.append(self.node.partitions[entry.topic_id, entry.partition].append(data))
         self._finish_publish(frame, step, reply)
 
     def _finish_publish(self, frame: Frame, step: Do | Refuse, reply: pb.PublishReply) -> None:
@@ -274,10 +283,11 @@ class FakeConnection(asyncio.Protocol):
         reply = pb.FetchReply()
         attachment = b""
         for entry in frame.envelope.fetch.entries:
-            partition = self.node.partitions.get((entry.topic_id, entry.partition))
-            if partition is None:
-                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
+            refusal = self.refusal(entry.topic_id, entry.partition)
+            if refusal is not None:
+                reply.results.add(error=refusal)
                 continue
+            partition = self.node.partitions[entry.topic_id, entry.partition]
             if not partition.log_start <= entry.offset <= partition.end_offset:
                 reply.results.add(error=self._out_of_range(partition))
                 continue
@@ -294,6 +304,10 @@ class FakeConnection(asyncio.Protocol):
     def on_list_offsets(self, frame: Frame) -> None:
         reply = pb.ListOffsetsReply()
         for entry in frame.envelope.list_offsets.entries:
+            refusal = self.refusal(entry.topic_id, entry.partition)
+            if refusal is not None:
+                reply.results.add(error=refusal)
+                continue
             partition = self.node.partitions[entry.topic_id, entry.partition]
             at = entry.WhichOneof("at")
             offset = partition.log_start if at == "earliest" else partition.end_offset
@@ -305,10 +319,12 @@ class FakeConnection(asyncio.Protocol):
         subscription = FakeSubscription(self, {}, asked.credit_records, asked.credit_bytes)
         reply = pb.SubscribeReply()
         for entry in asked.entries:
-            partition = self.node.partitions.get((entry.topic_id, entry.partition))
-            if partition is None:
-                reply.results.add(error=ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message())
-            elif not partition.log_start <= entry.offset <= partition.end_offset:
+            refusal = self.refusal(entry.topic_id, entry.partition)
+            if refusal is not None:
+                reply.results.add(error=refusal)
+                continue
+            partition = self.node.partitions[entry.topic_id, entry.partition]
+            if not partition.log_start <= entry.offset <= partition.end_offset:
                 reply.results.add(error=self._out_of_range(partition))
             else:
                 subscription.positions[entry.topic_id, entry.partition] = entry.offset

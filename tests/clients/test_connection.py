@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -129,6 +130,36 @@ async def test_requests_in_flight_are_bounded(
     for peer, frame in answers[1:]:
         peer.reply(frame, pb.Envelope(cluster_status_reply=pb.ClusterStatusReply()))
     await asyncio.gather(*calls)
+
+
+async def test_silence_counts_from_when_an_answer_is_due_until_anything_comes(
+    connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connection.silent_s == 0.0
+    silence(monkeypatch, "cluster_status")
+    now = 1000.0
+    monkeypatch.setattr(connection._loop, "time", lambda: now)
+    connection._heard_at = now - 5.0
+    assert (connection.quiet_s, connection.silent_s) == (5.0, 0.0)
+    pending = [
+        connection.request(STATUS, timeout_s=60.0, wait_s=20.0),
+        connection.request(STATUS, timeout_s=60.0),
+    ]
+    now = 1003.0
+    assert connection.silent_s == 3.0
+    connection._heard_at = 1002.0
+    assert connection.silent_s == 1.0
+    monkeypatch.undo()
+    node.drop_connections()
+    await asyncio.gather(*pending, return_exceptions=True)
+    assert connection.silent_s == 0.0
+
+
+async def test_the_kernel_is_asked_to_notice_dead_peers(connection: Connection) -> None:
+    assert connection._transport is not None
+    sock = connection._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == module.UNACKNOWLEDGED_MS_MAX
 
 
 async def test_a_full_write_buffer_holds_requests_back(connection: Connection) -> None:

@@ -255,7 +255,7 @@ async def test_a_second_task_that_iterates_is_refused(node: FakeNode, client: Cl
 
 
 async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.consumer.NEW_PARTITIONS_S", 0.01)
+    monkeypatch.setattr("tidelog.serving.NEW_PARTITIONS_S", 0.01)
     async with client.consumer("t") as consumer:
         taken = asyncio.ensure_future(take(consumer, 1))
         await node.received("subscribe")

@@ -132,6 +132,18 @@ def test_the_nodes_hint_is_honoured() -> None:
     assert lane.wake_at() == pytest.approx(1.7)
 
 
+def test_news_of_another_owner_ends_the_wait_but_not_that_for_what_is_in_flight() -> None:
+    lane, _, (first, second) = filled(2)
+    lane.failed(first, OverloadedError("full", retry_after_ms=700), now=1.0)
+    lane.hurry()
+    assert lane.next_to_send(1.0, 0) is None, "the second is still in flight"
+    lane.failed(second, SequenceGapError("gap"), now=1.0)
+    lane.hurry()
+    assert [send(lane, 1.0), send(lane, 1.0)] == [first, second]
+    lane.hurry()
+    assert lane.wake_at() is None
+
+
 def test_behind_a_certain_hole_the_numbers_move_up() -> None:
     lane, loads, (first, second, third) = filled(3)
     lane.failed(first, CorruptBatchError("no"), now=0.0)
@@ -325,6 +337,8 @@ def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count:
         while flying and network.random.random() < 0.8:
             batch, values = flying.pop(0)
             network.carry(lane, batch, values, now)
+        if network.random.random() < 0.1:
+            lane.hurry()
         while network.late and network.random.random() < 0.3:
             network.deliver_late()
         assert now < 3000.0, "every record has an outcome some time after its deadline"

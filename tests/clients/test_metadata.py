@@ -37,6 +37,54 @@ def test_an_older_epoch_does_not_move_an_owner_back() -> None:
     assert metadata.owner_address("t", 0) == ("ha", 1)
 
 
+def test_nobody_replaces_no_owner_of_the_same_epoch() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("", 3), HERE)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.merge(reply("", 4), HERE)
+    assert metadata.owner_address("t", 0) is None
+    metadata.merge(reply("a", 4), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_an_epoch_that_was_heard_of_outdates_what_is_known() -> None:
+    metadata = Metadata()
+    metadata.heard_of_epoch("t", 0, 3)
+    metadata.merge(reply("b", 3), HERE)
+    metadata.heard_of_epoch("t", 0, 3)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.heard_of_epoch("t", 0, 5)
+    metadata.merge(reply("a", 4), HERE)
+    route = metadata.route("t", 0)
+    assert route is not None
+    assert (route.owner, route.epoch) == ("", 5)
+    metadata.merge(reply("a", 5), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_the_address_of_the_newest_incarnation_counts() -> None:
+    metadata = Metadata()
+    for incarnation, port in ((2, 20), (1, 10)):
+        answer = reply("a", 0)
+        answer.nodes[0].incarnation, answer.nodes[0].port = incarnation, port
+        metadata.merge(answer, HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 20)
+
+
+def test_only_news_counts_as_a_revision() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 1), HERE)
+    before = metadata.revision
+    metadata.merge(reply("a", 1), HERE)
+    metadata.merge(reply("b", 0), HERE)
+    metadata.heard_of_epoch("t", 0, 1)
+    metadata.forget("unknown")
+    assert metadata.revision == before
+    metadata.merge(reply("b", 2), HERE)
+    assert metadata.revision > before
+
+
 def test_another_id_is_another_topic_whatever_its_epochs() -> None:
     metadata = Metadata()
     metadata.merge(reply("b", 3), HERE)

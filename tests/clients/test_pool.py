@@ -42,6 +42,24 @@ async def test_a_failed_attempt_is_told_to_all_who_waited_and_the_next_one_waits
     await pool.close()
 
 
+async def test_an_address_is_doubtful_from_a_failure_to_the_next_success(node: FakeNode, pool: ConnectionPool) -> None:
+    address = ("127.0.0.1", node.port)
+    assert not pool.doubtful(address)
+    first = await pool.get(address)
+    assert not pool.doubtful(address)
+    node.drop_connections()
+    await first.lost
+    await asyncio.sleep(0)
+    assert pool.doubtful(address)
+    await pool.get(address)
+    await asyncio.sleep(0)
+    assert not pool.doubtful(address)
+    with pytest.raises(NodeUnreachableError):
+        await pool.get(("127.0.0.1", 1))
+    assert pool.doubtful(("127.0.0.1", 1))
+    await pool.close()
+
+
 async def test_one_who_is_cancelled_does_not_take_the_attempt_along(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     impatient = asyncio.ensure_future(pool.get(address))

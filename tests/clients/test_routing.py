@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.clients.fake_node import FakeConnection, FakeNode
+from tests.clients.fake_node import FakeConnection, FakeNode, running_fake_node
 
+from tidelog import routing as module
 from tidelog.errors import (
     BadReplyError,
     ConnectionLostError,
@@ -19,6 +20,9 @@ from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import ANSWERS, Router, results_of
 from tidelog_proto import broker_pb2 as pb
 
+BETWEEN_NODES = 40
+"""Kinds from here on are the protocol between nodes."""
+
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
 
@@ -31,7 +35,8 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
 
 
 def test_every_request_kind_has_its_answer() -> None:
-    kinds = {field.name for field in pb.Envelope.DESCRIPTOR.oneofs_by_name["kind"].fields}
+    fields = pb.Envelope.DESCRIPTOR.oneofs_by_name["kind"].fields
+    kinds = {field.name for field in fields if field.number < BETWEEN_NODES}
     assert set(ANSWERS) | set(ANSWERS.values()) <= kinds
     pushed_or_greeting = {"error", "hello", "hello_reply", "message_event", "subscription_ended", "credit"}
     assert kinds - set(ANSWERS) - set(ANSWERS.values()) == pushed_or_greeting
@@ -67,6 +72,56 @@ async def test_an_owner_that_nobody_knows_is_worth_another_try(node: FakeNode, r
 async def test_refreshes_wanted_at_once_are_one(node: FakeNode, router: Router) -> None:
     await asyncio.gather(*(router.topic("t") for _ in range(5)), router.refresh("t"))
     assert node.requests.count("metadata") == 1
+
+
+async def test_watchers_hear_of_news_until_they_stop(node: FakeNode, router: Router) -> None:
+    heard: list[int] = []
+    unwatch = router.watch("t", lambda: heard.append(node.epoch))
+    await router.refresh("t")
+    await router.refresh("t")
+    node.epoch = 4
+    await router.refresh("t")
+    unwatch()
+    unwatch()
+    node.epoch = 5
+    await router.refresh("t")
+    assert heard == [0, 4]
+
+
+async def test_news_ends_a_wait(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    waiting = asyncio.ensure_future(router.news("t", 3600.0))
+    await asyncio.sleep(0)
+    node.epoch = 1
+    await router.refresh("t")
+    await waiting
+    await router.news("t", 0.001)
+
+
+async def test_an_owners_error_tells_the_epoch(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    error = NotOwnerError("moved")
+    error.epoch = 3
+    router.learn_from("t", error, 0)
+    with pytest.raises(NotOwnerError, match="nobody knows"):
+        await router.connection("t", 0)
+    node.epoch = 3
+    await router.refresh("t")
+    await router.connection("t", 0)
+
+
+async def test_a_question_that_may_be_repeated_goes_to_another_node_when_one_takes_long(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_S", 0.02)
+    async with running_fake_node() as other:
+        router = Router([("127.0.0.1", node.port), ("127.0.0.1", other.port)], router.pool, request_timeout_s=5.0)
+        await router.any_connection()
+        for connection in node.connections:
+            connection.transport.pause_reading()
+        await router.call_any(lambda: STATUS, repeatable=True)
+        assert other.requests.count("cluster_status") == 1
+        await router.close()
 
 
 async def test_errors_teach_the_cache(node: FakeNode, router: Router) -> None:

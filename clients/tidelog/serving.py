@@ -1,0 +1,290 @@
+"""Keeps every partition of a consumer subscribed, at its exact position, at whoever owns it.
+
+One task watches over it. Partitions without a subscription are taken up again grouped by owner, each group by a small
+task of its own, so that an owner who cannot be reached holds nobody else up; a partition that fails waits longer each
+time until something arrives, and news about owners ends the wait. Positions here are those of what has *arrived*: a
+partition that changes hands is subscribed where its arrivals ended, so nothing is lost or repeated.
+
+Three things end the service of a partition: the node says so, the connection breaks, or metadata names another owner
+(`moves.py`). The last matters when the old owner says nothing: subscriptions wait for nothing in particular, so a
+connection that has been quiet for `PROBE_S` is asked a question, and its silence is then noticed like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final, Protocol
+
+from tidelog.backoff import Backoff
+from tidelog.connection import Address, Connection
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
+from tidelog.moves import Expectation
+from tidelog.routing import Router, results_of
+from tidelog.start import ConsumerOptions
+from tidelog.subscription import Credit, Prefetched, Subscription
+from tidelog_proto import broker_pb2 as pb
+
+NEW_PARTITIONS_S: Final = 30.0
+"""How often a consumer of all partitions looks for new ones."""
+
+PROBE_S: Final = 3.0
+"""How long the connection of a subscription may be quiet before the node is asked something."""
+
+_log: Final = logging.getLogger("tidelog.consumer")
+
+
+class Reader(Protocol):
+    """The consumer, as what serves it sees it."""
+
+    def prefetched(self, items: list[Prefetched]) -> None:
+        """Batches arrived."""
+
+    def added(self, positions: dict[int, int]) -> None:
+        """Partitions are read from now on, beginning there."""
+
+    def broken(self, error: BaseException) -> None:
+        """Reading cannot go on."""
+
+
+class Serving:
+    """The subscriptions of one consumer."""
+
+    def __init__(self, router: Router, topic: str, options: ConsumerOptions, reader: Reader) -> None:
+        self.topic = topic
+        self._router = router
+        self._options = options
+        self._reader = reader
+        self._arrived: dict[int, int] = {}
+        self._serving: dict[int, Subscription | None] = {}
+        self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
+        self._expected: dict[int, Expectation] = {}
+        self._attempts: dict[int, asyncio.Task[None]] = {}
+        self._backoffs: dict[int, Backoff] = {}
+        self._retry_at: dict[int, float] = {}
+        self._stirred = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._broken = False
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that are read."""
+        return sorted(self._serving)
+
+    # -------------------------------------------------------------------------------------------- lifecycle
+
+    def begin(self, positions: dict[int, int]) -> None:
+        """Read from now on, partition -> offset."""
+        assert self._keeper is None, "it begins once"
+        self._add(positions)
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"consume {self.topic}")
+        self._keeper.add_done_callback(self._kept)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go on at `offset` in one partition."""
+        serving = self._serving[partition]
+        if serving is not None:
+            # The subscription is ended whole: the node has no message that takes one partition out of it.
+            self._drop(serving)
+        self._arrived[partition] = offset
+        self._stir()
+
+    async def close(self) -> None:
+        """Stop."""
+        tasks = [*dict.fromkeys(self._attempts.values()), *([self._keeper] if self._keeper else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for subscription in list(self._subscriptions):
+            self._drop(subscription)
+
+    # ----------------------------------------------------------------------------- what subscriptions report
+
+    def prefetched(self, items: list[Prefetched]) -> None:
+        """Batches arrived."""
+        for item in items:
+            self._backoffs.pop(item.partition, None)
+        self._reader.prefetched(items)
+
+    def detached(self, subscription: Subscription, partitions: list[int], error: TidelogError) -> None:
+        """Partitions are no longer served by a subscription."""
+        for partition in partitions:
+            self._arrived[partition] = subscription.positions.pop(partition)
+            self._release(partition)
+            self._router.learn_from(self.topic, error, partition)
+        if not subscription.positions:
+            self._drop(subscription)
+        policy = self._options.on_out_of_range
+        if isinstance(error, OffsetOutOfRangeError) and policy != "error":
+            offset = error.log_start_offset if policy == "earliest" else error.high_watermark
+            for partition in partitions:
+                _log.warning(
+                    "%s/%d: offset %d is gone, going on at %d", self.topic, partition, self._arrived[partition], offset
+                )
+                self._arrived[partition] = offset
+        elif not error.retriable and not isinstance(error, ClosedError):
+            self.broken(error)
+        self._stir()
+
+    def broken(self, error: TidelogError) -> None:
+        """Reading cannot go on."""
+        self._broken = True
+        self._reader.broken(error)
+        self._stir()
+
+    # --------------------------------------------------------------------------------------------- keeping
+
+    async def _keep(self) -> None:
+        """Keep every partition subscribed until the consumer is closed or broken."""
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + NEW_PARTITIONS_S
+        unwatch = self._router.watch(self.topic, self._news)
+        try:
+            while not self._broken:
+                now = loop.time()
+                if now >= look_at and self._options.partitions is None:
+                    self._router.refresh_later(self.topic)
+                    look_at = now + NEW_PARTITIONS_S
+                self._probe_quiet_connections()
+                self._begin_attempts(now)
+                try:
+                    async with asyncio.timeout_at(self._wake_at(now, look_at)):
+                        await self._stirred.wait()
+                except TimeoutError:
+                    continue
+                self._stirred.clear()
+        finally:
+            unwatch()
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """Tell the user of a bug in the keeper: without it nothing would ever arrive."""
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self._reader.broken(error)
+
+    def _wake_at(self, now: float, look_at: float) -> float:
+        waiting = [
+            self._retry_at.get(partition, now)
+            for partition, serving in self._serving.items()
+            if serving is None and partition not in self._attempts
+        ]
+        return min([look_at, now + PROBE_S, *waiting])
+
+    def _news(self) -> None:
+        """Something about the topic has changed: do not wait any longer, and look for new partitions."""
+        self._retry_at.clear()
+        route = self._router.metadata.topic(self.topic)
+        if route is not None and self._options.partitions is None:
+            self._add({partition: 0 for partition in route.partitions if partition not in self._serving})
+        self._stir()
+
+    def _add(self, positions: dict[int, int]) -> None:
+        for partition, offset in positions.items():
+            self._serving[partition] = None
+            self._arrived[partition] = offset
+        self._reader.added(positions)
+        self._stir()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+
+    def _probe_quiet_connections(self) -> None:
+        for subscription, (connection, _) in self._subscriptions.items():
+            # A question that is under way is enough; its answer makes the connection not quiet.
+            if subscription.positions and connection.quiet_s >= PROBE_S and not connection.silent_s:
+                self._router.probe(self.topic, next(iter(subscription.positions)), connection)
+
+    # ----------------------------------------------------------------------------------------- subscribing
+
+    def _begin_attempts(self, now: float) -> None:
+        """Take up what is not served and need not wait, one task for each owner."""
+        groups: dict[Address | None, list[int]] = {}
+        for partition, serving in self._serving.items():
+            if serving is None and partition not in self._attempts and self._retry_at.get(partition, now) <= now:
+                address = self._router.metadata.owner_address(self.topic, partition)
+                groups.setdefault(address, []).append(partition)
+        for partitions in groups.values():
+            task = asyncio.get_running_loop().create_task(self._attempt(partitions), name=f"subscribe {self.topic}")
+            for partition in partitions:
+                self._attempts[partition] = task
+                backoff = self._backoffs.setdefault(partition, Backoff())
+                self._retry_at[partition] = now + backoff.next_wait_s()
+            task.add_done_callback(partial(self._attempted, partitions))
+
+    def _attempted(self, partitions: list[int], task: asyncio.Task[None]) -> None:
+        for partition in partitions:
+            del self._attempts[partition]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._reader.broken(error)
+        self._stir()
+
+    async def _attempt(self, partitions: list[int]) -> None:
+        """Subscribe partitions of one owner."""
+        try:
+            connection = await self._router.connection(self.topic, partitions[0])
+            metadata = self._router.metadata
+            mine = [each for each in partitions if metadata.owner_address(self.topic, each) == connection.address]
+            if mine:
+                await self._subscribe(connection, mine)
+        except TidelogError as error:
+            self._router.learn_from(self.topic, error)
+            if not error.retriable:
+                self.broken(error)
+
+    async def _subscribe(self, connection: Connection, partitions: list[int]) -> None:
+        route = await self._router.topic(self.topic)
+        window = Credit(self._options.prefetch_records, self._options.prefetch_bytes)
+        positions = {partition: self._arrived[partition] for partition in partitions}
+        subscription_id = connection.new_subscription_id()
+        send_credit = partial(self._send_credit, connection, subscription_id)
+        subscription = Subscription(route.topic_id, positions, window, send_credit, self)
+        connection.subscribe(subscription_id, subscription)
+        self._subscriptions[subscription] = (connection, subscription_id)
+        request = pb.Subscribe(
+            subscription_id=subscription_id,
+            entries=[
+                pb.SubscribeEntry(topic_id=route.topic_id, partition=partition, offset=offset)
+                for partition, offset in positions.items()
+            ],
+            credit_records=window.records,
+            credit_bytes=window.bytes,
+        )
+        # Events may come before the answer is looked at.
+        for partition in partitions:
+            self._serving[partition] = subscription
+        try:
+            frame = await self._router.call_owner(self.topic, partitions, connection, pb.Envelope(subscribe=request))
+            results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
+        except BaseException:
+            self._drop(subscription)
+            raise
+        for partition, result in zip(partitions, results, strict=True):
+            if result.HasField("error"):
+                subscription.end(partition, error_of(result.error))
+            elif self._serving[partition] is subscription:
+                self._expected[partition] = self._router.moves.expect(
+                    self.topic, partition, connection, partial(subscription.end, partition), wait_s=None
+                )
+        self._router.moves.changed(self.topic)  # it may have moved while the answer was on its way
+
+    def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
+        connection.send(
+            pb.Envelope(credit=pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes))
+        )
+
+    def _release(self, partition: int) -> None:
+        self._serving[partition] = None
+        expected = self._expected.pop(partition, None)
+        if expected is not None:
+            self._router.moves.forget(expected)
+
+    def _drop(self, subscription: Subscription) -> None:
+        """End a subscription; its partitions keep the positions of what has arrived."""
+        connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
+        if connection is None:
+            return
+        connection.unsubscribe(subscription_id)
+        for partition, offset in subscription.positions.items():
+            self._arrived[partition] = offset
+            self._release(partition)
+        subscription.positions.clear()

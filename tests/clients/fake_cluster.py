@@ -1,0 +1,175 @@
+"""Three fake nodes with one log: partitions move, nodes die, freeze, lag behind and say so with old epochs.
+
+The log and its producers' table are shared, as they are after a takeover that lost nothing. What a node *believes* may
+differ from the truth; a publish is stored only at the true owner, as fences see to it in a real cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from tests.clients.fake_node import FakeConnection, FakeNode, Key
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame, encode_frame
+
+Owners = dict[Key, tuple[str, int]]
+"""Who owns a partition ("" for nobody), and in which epoch."""
+
+
+class FakeCluster:
+    """The truth, and who knows it."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.owners: Owners = {}
+        self.nodes = [ClusterNode(self, f"node-{number}") for number in range(count)]
+        for node in self.nodes[1:]:
+            node.topics, node.partitions = self.nodes[0].topics, self.nodes[0].partitions
+            node.committed = self.nodes[0].committed
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [f"127.0.0.1:{node.port}" for node in self.nodes]
+
+    def add_topic(self, name: str, partitions: int = 1) -> None:
+        """Partition p belongs to node p."""
+        topic_id = self.nodes[0].add_topic(name, partitions)
+        for partition in range(partitions):
+            self.owners[topic_id, partition] = (self.nodes[partition % len(self.nodes)].node_id, 1)
+
+    def key(self, topic: str, partition: int = 0) -> Key:
+        return self.nodes[0].topics[topic].topic_id, partition
+
+    def owner(self, topic: str, partition: int = 0) -> ClusterNode | None:
+        owner, _ = self.owners[self.key(topic, partition)]
+        return next((node for node in self.nodes if node.node_id == owner), None)
+
+    def move(self, topic: str, to: ClusterNode | None, partition: int = 0) -> None:
+        """Open the next epoch of a partition; the old owner ends its subscriptions if it can."""
+        key = self.key(topic, partition)
+        before = self.owner(topic, partition)
+        _, epoch = self.owners[key]
+        self.owners[key] = (to.node_id if to else "", epoch + 1)
+        if before is not None and not before.frozen:
+            for connection in list(before.connections):
+                assert isinstance(connection, ClusterConnection)
+                connection.end_partition(key)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        return self.nodes[0].values(topic)
+
+    def asked(self, kind: str) -> int:
+        return sum(node.requests.count(kind) for node in self.nodes)
+
+
+class ClusterNode(FakeNode):
+    """One of them."""
+
+    def __init__(self, cluster: FakeCluster, node_id: str) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.node_id = node_id
+        self.frozen = False
+        self.alive = False
+        self.believes: Owners | None = None
+        """What it takes for the truth; None for the truth."""
+
+    def new_connection(self) -> FakeConnection:
+        return ClusterConnection(self)
+
+    async def start(self, port: int = 0) -> None:
+        await super().start(port)
+        self.alive = True
+
+    async def stop(self) -> None:
+        self.alive = False
+        await super().stop()
+        self.emptied = None
+
+    async def restart(self) -> None:
+        self.frozen = False
+        await self.start(self.port)
+
+    def lag(self) -> None:
+        """From now on believe for ever what is true now."""
+        self.believes = dict(self.cluster.owners)
+
+    def freeze(self) -> None:
+        """As SIGSTOP does: connections stand, new ones too, and nothing is answered."""
+        self.frozen = True
+        for connection in self.connections:
+            connection.transport.pause_reading()
+
+    def thaw(self) -> None:
+        """Go on where it stopped, with what has arrived meanwhile."""
+        self.frozen = False
+        for connection in self.connections:
+            connection.transport.resume_reading()
+
+    def push(self) -> None:
+        if not self.frozen:
+            super().push()
+
+
+class ClusterConnection(FakeConnection):
+    """A connection to one of them."""
+
+    node: ClusterNode
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.node.frozen:
+            self.transport.pause_reading()
+
+    def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:
+        unknown = super().refusal(topic_id, partition)
+        if unknown is not None:
+            return unknown
+        key = (topic_id, partition)
+        believed = (self.node.believes or self.node.cluster.owners)[key]
+        if self.node.cluster.owners[key][0] == believed[0] == self.node.node_id:
+            return None
+        return ProtocolError(pb.NOT_OWNER, f"not {self.node.node_id}", epoch=believed[1]).to_message()
+
+    def on_metadata(self, frame: Frame) -> None:
+        node = self.node
+        reply = pb.MetadataReply()
+        for each in node.cluster.nodes:
+            reply.nodes.add(node_id=each.node_id, host="127.0.0.1", port=each.port, incarnation=1, alive=each.alive)
+        for name in frame.envelope.metadata.topics or list(node.topics):
+            if name not in node.topics:
+                reply.topics.add(name=name, error=ProtocolError(pb.UNKNOWN_TOPIC, f"no topic {name}").to_message())
+                continue
+            info = reply.topics.add()
+            info.CopyFrom(node.topics[name])
+            for partition in info.partitions:
+                owners = node.believes or node.cluster.owners
+                partition.owner, partition.epoch = owners[info.topic_id, partition.partition]
+        self.reply(frame, pb.Envelope(metadata_reply=reply))
+
+    def end_partition(self, key: Key) -> None:
+        for subscription_id, subscription in self.subscriptions.items():
+            if subscription.positions.pop(key, None) is not None:
+                error = ProtocolError(pb.NOT_OWNER, "moved", epoch=self.node.cluster.owners[key][1]).to_message()
+                ended = pb.SubscriptionEnded(
+                    subscription_id=subscription_id, topic_id=key[0], partition=key[1], error=error
+                )
+                self.transport.write(encode_frame(pb.Envelope(subscription_ended=ended)))
+
+
+@contextlib.asynccontextmanager
+async def running_cluster() -> AsyncIterator[FakeCluster]:
+    """Three started nodes; topic `t` has one partition at the first, `wide` three, one at each."""
+    cluster = FakeCluster()
+    for node in cluster.nodes:
+        await node.start()
+    cluster.add_topic("t")
+    cluster.add_topic("wide", 3)
+    try:
+        yield cluster
+    finally:
+        for node in cluster.nodes:
+            await node.stop()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, UnknownTopicError
+from tidelog.refreshing import Refresher
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+
+class Asked:
+    """Notes the questions and answers them as told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[list[str], int]] = []
+        self.news = False
+        self.errors: dict[str, TidelogError] = {}
+        self.failure: TidelogError | None = None
+        self.hold: asyncio.Event | None = None
+        self.begun = asyncio.Event()
+
+    async def __call__(self, topics: list[str], rounds: int) -> tuple[bool, Mapping[str, TidelogError]]:
+        self.rounds.append((topics, rounds))
+        self.begun.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.news, self.errors
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def refresher(asked: Asked) -> Refresher:
+    return Refresher(asked)
+
+
+async def test_what_is_wanted_at_once_is_one_question(asked: Asked, refresher: Refresher) -> None:
+    await asyncio.gather(*(refresher.want(topic) for topic in ("a", "b", "a")))
+    assert [topics for topics, _ in asked.rounds] == [["a", "b"]]
+
+
+async def test_what_is_wanted_meanwhile_is_the_next_question(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a")
+    await asked.begun.wait()
+    others = [refresher.want("b"), refresher.want("c")]
+    assert refresher.want("a") is first, "it is being asked"
+    asked.hold.set()
+    await asyncio.gather(first, *others)
+    assert [topics for topics, _ in asked.rounds] == [["a"], ["b", "c"]]
+
+
+async def test_rounds_without_news_are_counted_and_news_begins_anew(asked: Asked, refresher: Refresher) -> None:
+    for _ in range(3):
+        await refresher.want("a")
+    asked.news = True
+    await refresher.want("a")
+    await refresher.want("a")
+    assert [rounds for _, rounds in asked.rounds] == [0, 1, 2, 3, 0]
+
+
+async def test_rounds_without_news_are_spaced_out(asked: Asked, refresher: Refresher) -> None:
+    await refresher.want("a")
+    loop = asyncio.get_running_loop()
+    gaps = []
+    for _ in range(4):
+        begun = loop.time()
+        await refresher.want("a")
+        gaps.append(loop.time() - begun)
+    assert all(gap >= least for gap, least in zip(gaps, [0.005, 0.01, 0.02, 0.04], strict=True))
+
+
+async def test_errors_of_a_topic_and_of_a_round_reach_who_asked(asked: Asked, refresher: Refresher) -> None:
+    asked.errors = {"b": UnknownTopicError("no")}
+    good, bad = refresher.want("a"), refresher.want("b")
+    await good
+    with pytest.raises(UnknownTopicError):
+        await bad
+    asked.failure = NodeUnreachableError("down")
+    with pytest.raises(NodeUnreachableError):
+        await refresher.want("a")
+    asked.failure = None
+    await refresher.want("a")
+
+
+async def test_a_question_stays_within_the_protocols_bound(asked: Asked, refresher: Refresher) -> None:
+    await asyncio.gather(*(refresher.want(str(number)) for number in range(ENTRIES_PER_REQUEST_MAX + 1)))
+    assert [len(topics) for topics, _ in asked.rounds] == [ENTRIES_PER_REQUEST_MAX, 1]
+
+
+async def test_closing_ends_what_is_asked_and_what_waits(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    answers = [refresher.want("a")]
+    await asked.begun.wait()
+    answers.append(refresher.want("b"))
+    await refresher.close()
+    answers.append(refresher.want("c"))
+    for answer in answers:
+        with pytest.raises(ClosedError):
+            await answer
+
+
+async def test_a_bug_in_asking_is_told_and_does_not_end_it(asked: Asked, refresher: Refresher) -> None:
+    asked.failure = ValueError("bug")  # type: ignore[assignment] # no error of the client's
+    with pytest.raises(ValueError, match="bug"):
+        await refresher.want("a")
+    asked.failure = None
+    await refresher.want("a")

@@ -1,0 +1,130 @@
+"""How partitions are kept subscribed. What becomes of records meanwhile: test_consumer.py and test_failover.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_cluster import FakeCluster, running_cluster
+from tests.clients.fake_node import FakeConnection
+
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import Router
+from tidelog.serving import Serving
+from tidelog.start import ConsumerOptions
+from tidelog.subscription import Prefetched
+from tidelog_proto import broker_pb2 as pb
+
+OPTIONS = ConsumerOptions.of(
+    group=None, start=0, partitions=None, on_out_of_range="error", prefetch_bytes=None, prefetch_records=None
+)
+
+
+class Noted:
+    """A reader that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.positions: dict[int, int] = {}
+        self.items: list[Prefetched] = []
+        self.errors: list[BaseException] = []
+        self.failed = asyncio.Event()
+
+    def prefetched(self, items: list[Prefetched]) -> None:
+        self.items += items
+
+    def added(self, positions: dict[int, int]) -> None:
+        self.positions |= positions
+
+    def broken(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed.set()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def router(cluster: FakeCluster) -> AsyncIterator[Router]:
+    addresses = [("127.0.0.1", node.port) for node in cluster.nodes]
+    router = Router(addresses, ConnectionPool(Identity("test", "test", 5.0)), request_timeout_s=20.0)
+    yield router
+    await router.close()
+
+
+@pytest.fixture
+def reader() -> Noted:
+    return Noted()
+
+
+@pytest.fixture
+async def serving(router: Router, reader: Noted) -> AsyncIterator[Serving]:
+    serving = Serving(router, "wide", OPTIONS, reader)
+    yield serving
+    await serving.close()
+
+
+async def test_each_owner_gets_one_subscription(cluster: FakeCluster, router: Router, serving: Serving) -> None:
+    cluster.move("wide", cluster.nodes[0], partition=1)
+    await router.topic("wide")
+    serving.begin(dict.fromkeys(range(3), 0))
+    await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
+    assert cluster.asked("subscribe") == 2
+    assert serving.partitions == [0, 1, 2]
+
+
+async def test_a_partition_that_moves_takes_only_itself_along(
+    cluster: FakeCluster, router: Router, serving: Serving
+) -> None:
+    cluster.move("wide", cluster.nodes[0], partition=1)
+    await router.topic("wide")
+    serving.begin(dict.fromkeys(range(3), 0))
+    await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
+    cluster.move("wide", cluster.nodes[1], partition=1)
+    await cluster.nodes[1].received("subscribe")
+    assert [node.requests.count("subscribe") for node in cluster.nodes] == [1, 1, 1]
+
+
+async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
+    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(connection: FakeConnection, frame: object) -> None:
+        connection.fail(frame, pb.EPOCH_CHANGING)  # type: ignore[arg-type] # the frame as it came
+
+    monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
+    await router.topic("wide")
+    serving.begin({0: 0})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cluster.nodes[0].received("subscribe", 100), 0.5)
+    assert cluster.nodes[0].requests.count("subscribe") > 1
+
+
+async def test_a_quiet_connection_is_asked_something(
+    cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.serving.PROBE_S", 0.02)
+    await router.topic("wide")
+    serving.begin({2: 0})
+    await cluster.nodes[2].received("metadata", 3)
+
+
+async def test_partitions_are_added_when_they_are_heard_of(
+    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+) -> None:
+    await router.topic("wide")
+    serving.begin(dict.fromkeys(range(3), 0))
+    cluster.add_topic("wide", 4)
+    await router.refresh("wide")
+    assert reader.positions == dict.fromkeys(range(4), 0)
+
+
+async def test_what_cannot_be_mended_reaches_the_reader(
+    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
+) -> None:
+    await router.topic("wide")
+    serving.begin({0: 7})
+    await reader.failed.wait()
+    assert "gone" in str(reader.errors[0])
