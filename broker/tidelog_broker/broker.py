@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog_broker.cluster import Cluster
-from tidelog_broker.config import NodeSettings
+from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
+from tidelog_broker.controller import Controller
 from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.outbox import LinkMessage
+from tidelog_broker.core.ports import Batch, PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
-from tidelog_broker.core.topics import TopicRegistry, complete_config
+from tidelog_broker.core.topics import (
+    META_KEY,
+    META_TOPIC_ID,
+    OFFSETS_KEY,
+    OFFSETS_TOPIC_ID,
+    TopicRegistry,
+    complete_config,
+)
+from tidelog_broker.moving import Mover, Owned
 from tidelog_broker.partition import Partition
 from tidelog_broker.partitions import Partitions
+from tidelog_broker.routes import Route, Routes
 from tidelog_broker.services import Services
 from tidelog_broker.state_log import MetaLog, OffsetsLog
 from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -26,8 +39,6 @@ from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 log = logging.getLogger(__name__)
 
 SOFTWARE: Final = "tidelog-node/0.1.0"
-META_TOPIC_ID: Final = bytes(15) + b"\x01"
-OFFSETS_TOPIC_ID: Final = bytes(15) + b"\x02"
 INTERNAL_SEGMENT_BYTES: Final = 4 * MIB
 
 
@@ -39,30 +50,100 @@ class Broker(Services):
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
         self.groups = GroupOffsets()
-        self.partitions = Partitions(self, self.topics, self.groups)
-        self.changing_topics = asyncio.Lock()
-        self._started_s = time.monotonic()
         self.cluster = Cluster(self.node_id, self.incarnation, topics=self.topics, nodes=self.nodes, info=self.info)
+        self.partitions = Partitions(self, self.topics, self.groups)
+        self.routes = Routes(self.topics, self._local_route)
+        self.meta_log = MetaLog(
+            self,
+            lambda: self.partitions.get(*META_KEY),
+            topics=self.topics,
+            nodes=self.nodes,
+            follow=self._follow_topic,
+            nodes_changed=self.nodes_changed,
+        )
+        self.offsets_log = OffsetsLog(self, lambda: self.partitions.get(*OFFSETS_KEY), self.groups, self._is_gone)
+        self.controller = Controller(
+            self.meta_log,
+            topics=self.topics,
+            nodes=self.nodes,
+            cluster=self.cluster,
+            routes=self.routes,
+            copies_default=settings.replication_factor_default,
+        )
+        self.mover = Mover(owned=self._owned, roll_over=self._roll_over, cluster=self.cluster, nodes=self.nodes)
+        self._started_s = time.monotonic()
+
+    # --- recovery --------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Replay `__meta`, open (and so recover) the logs of its topics, replay `__offsets`.
+        """Replay `__meta`, open (and so recover) the logs of its topics, replay `__offsets`: of a node on its own.
 
         Raises:
             ProtocolError: the data is damaged where a node must not go on.
         """
-        meta = await self._internal(META_TOPIC, META_TOPIC_ID)
-        self.meta_log = MetaLog(self, meta, self.topics, self.nodes, self.partitions.follow)
-        await self.meta_log.replay()
-        for record in self.topics.live():
-            await self.partitions.follow(record)
-        offsets = await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
-        self.offsets_log = OffsetsLog(self, offsets, self.groups, self.partitions.has_topic)
-        await self.offsets_log.replay()
+        await self._internal(META_TOPIC, META_TOPIC_ID)
+        await self.meta_log.ready()
+        await self.meta_log.follow_changes()
+        await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
+        await self.offsets_log.ready()
+        await self._sweep()
+        if self.dir.machine_rebooted:
+            self._tell_of_lost_tails()
+
+    async def recover_member(self) -> None:
+        """Take up what this node kept of `__meta`, and open the logs of the topics in it: of a node of a cluster.
+
+        What has been committed since is applied once `__meta` can be read; nothing here waits for another node.
+
+        Raises:
+            ProtocolError: the data is damaged where a node must not go on.
+        """
+        snapshot = await self.io.call(0, load_meta_snapshot, self.disk.fs, self.dir.meta_state)
+        if snapshot is not None:
+            self.topics.apply(snapshot.meta)
+            for value in snapshot.records:
+                self.meta_log.apply_value(value)
+            self.meta_log.applied = snapshot.applied
+        meta = self.topics.get(META_TOPIC_ID)
+        if meta is not None:
+            await self.partitions.follow(meta)
+        await self.meta_log.follow_changes()
+        await self._sweep()
+
+    def meta_record(self, genesis: pb.EpochDescriptor) -> pb.TopicRecord:
+        """Return what `__meta` is on every node of a cluster; it stands in no log."""
+        return pb.TopicRecord(
+            name=META_TOPIC,
+            topic_id=META_TOPIC_ID,
+            config=internal_config(META_COPIES),
+            first_epoch=genesis,
+            first_epochs=[genesis],
+        )
+
+    async def _sweep(self) -> None:
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             await self.partitions.sweep(record)
-        if self.dir.machine_rebooted:
-            self._tell_of_lost_tails()
+
+    async def _follow_topic(self, record: pb.TopicRecord) -> None:
+        """Let partitions, positions and routes follow a topic's newest record."""
+        await self.partitions.follow(record)
+        if record.deleted:
+            self.groups.forget_topic(record.topic_id)
+            self.routes.forget(record.topic_id)
+
+    def _is_gone(self, topic_id: bytes) -> bool:
+        record = self.topics.get(topic_id)
+        return record is not None and record.deleted
+
+    def nodes_changed(self) -> None:
+        """The registry of nodes has changed; a node of a cluster looks after its links."""
+
+    def neighbours_changed(self) -> None:
+        """Who is alive, or can be reached, has changed."""
+
+    def received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        """Take a one-way message of another node."""
 
     def _tell_of_lost_tails(self) -> None:
         """Say which topics may have lost acknowledged records with the machine's page cache.
@@ -82,10 +163,47 @@ class Broker(Services):
 
     async def _internal(self, name: str, topic_id: bytes) -> Partition:
         """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
-        config = complete_config(pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES))
-        record = pb.TopicRecord(name=name, topic_id=topic_id, config=config)
+        record = pb.TopicRecord(name=name, topic_id=topic_id, config=internal_config())
         self.topics.apply(record)
         return (await self.partitions.follow(record))[0]
+
+    # --- description -----------------------------------------------------------------------------------
+
+    def _local_route(self, key: PartitionKey) -> Route | None:
+        """Return the active epoch of a partition that is stored here."""
+        for partition in self.partitions.of_topic(key[0]):
+            if partition.index == key[1]:
+                return Route(partition.epoch, self.node_id, (self.node_id,))
+        return None
+
+    def _owned(self) -> list[Owned]:
+        return []
+
+    def _roll_over(self, key: PartitionKey, plan: Plan) -> None:
+        del key, plan
+
+    def stored_by(self, node_id: str) -> list[PartitionKey]:
+        """Return the partitions whose newest epoch a node stores, as far as is known here."""
+        keys = [(record.topic_id, index) for record in self.topics.live() for index in range(record.config.partitions)]
+        return [key for key in keys if (route := self.routes.get(key)) is not None and node_id in route.placement]
+
+    def describe(self, record: pb.TopicRecord) -> pb.TopicInfo:
+        """Return all that this node knows of a topic; offsets and sizes only of what it stores."""
+        here = {partition.index: partition for partition in self.partitions.of_topic(record.topic_id)}
+        info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
+        for index in range(record.config.partitions):
+            if index in here:
+                info.partitions.append(here[index].info())
+                continue
+            route = self.routes.get((record.topic_id, index)) or Route(0, "", ())
+            info.partitions.add(
+                partition=index,
+                owner=route.owner,
+                epoch=route.epoch,
+                placement=route.placement,
+                state="away" if self.cluster.alive(route.owner) else "no owner",
+            )
+        return info
 
     def info(self) -> pb.NodeInfo:
         """Return how clients reach this node."""
@@ -111,3 +229,13 @@ class Broker(Services):
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
             state=self.health.state,
         )
+
+
+META_COPIES: Final = 5
+"""Copies of `__meta`: with five, two may fail; more would only make every change of a topic slower."""
+
+
+def internal_config(copies: int = 1) -> pb.TopicConfig:
+    """Return the configuration of the broker's own topics."""
+    asked = pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, replication_factor=copies)
+    return complete_config(asked, copies_max=1 if copies == 1 else REPLICATION_FACTOR_MAX)

@@ -1,7 +1,10 @@
 """The node's life: start the parts in order, serve, stop them in the other order.
 
-Start: threads and journals (`services`), topics and positions (`broker`), then the management port and the native
-port. Stop: take no new requests, finish what is in flight, write what a start would otherwise have to scan, close.
+Start, alone: threads and journals (`services`), topics and positions (`broker`), then the management port and the
+native port. Start, in a cluster: the native port comes first, because admission asks nodes that may be starting
+themselves; until what is stored here is recovered, clients are told to come again. Then gossip, and the replicas take
+over by themselves what has no owner. Stop: take no new requests, finish what is in flight, say goodbye, write what a
+start would otherwise have to scan, close.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
+from tidelog_broker.following import MetaFollower, keep_routes
 from tidelog_broker.management import Management
+from tidelog_broker.membership import Founding, Membership
 from tidelog_broker.server import Server
 from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.filesystem import FileSystem
@@ -24,29 +29,70 @@ _HEARTBEAT_S: Final = 0.5
 
 
 class Node(Broker):
-    """One broker. Construct, `await start()`, `await run_until_stopped()`; nothing runs before `start`."""
+    """One broker. Construct, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
 
-    def __init__(self, settings: NodeSettings, directory: NodeDir, *, fs: FileSystem | None = None) -> None:
+    Args:
+        settings: what the node is told.
+        directory: its data directory, open and locked.
+        founding: how it comes to its cluster; None for a node that stands alone.
+        fs: the files, the real ones unless given.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: NodeDir,
+        *,
+        founding: Founding | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
         super().__init__(settings, directory, fs=fs)
         self.server = Server(self)
         self.management_port = 0
         self._management = Management(self.health, self.metrics.registry)
+        self.membership = Membership(self, founding) if founding is not None else None
 
     async def start(self) -> None:
         """Recover everything and listen.
 
         Raises:
             ProtocolError: the data is damaged where a node must not go on.
+            IdentityError: the cluster knows this node's id as that of another one.
             OSError: a port is in use, a file cannot be used.
         """
         await self.open_services()
-        await self.recover()
-        self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
-        self._resources.callback(self._management.stop)
-        self.port = await self.server.listen()
+        if self.membership is None:
+            await self.recover()
+            self._start_management()
+            self.port = await self.server.listen()
+        else:
+            self._start_management()
+            await self._join(self.membership)
         self.spawn(self._beat(), "heartbeat")
         self.spawn(self._clean(), "retention")
         self.health.state = "running"
+
+    async def _join(self, membership: Membership) -> None:
+        self.starting = True
+        self.port = await self.server.listen()
+        membership.open()
+        await membership.admit()
+        await self.recover_member()
+        self.starting = False
+        await membership.begin()
+        self.spawn(MetaFollower(self).run(), "following __meta")
+        self.spawn(keep_routes(self), "asking for routes")
+        self.spawn(self.mover.run(), "moving partitions")
+
+    def _start_management(self) -> None:
+        self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
+        self._resources.callback(self._management.stop)
+
+    def nodes_changed(self) -> None:
+        """The registry of nodes has changed: there may be other links to keep, or nodes to move away from."""
+        if self.membership is not None:
+            self.membership.look_soon()
+            self.mover.wake()
 
     async def run_until_stopped(self) -> int:
         """Serve until `ask_to_stop`, stop gracefully, return the process's exit code."""
@@ -74,6 +120,8 @@ class Node(Broker):
         )
         for partition in partitions:
             partition.pipeline.refuse(late)
+        if self.membership is not None:
+            await self.membership.close()
         await self.server.close_connections(deadline)
         for task in list(self._tasks):
             task.cancel()

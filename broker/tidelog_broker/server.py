@@ -19,7 +19,7 @@ from typing import Any, Final
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.connection import Connection, Request
 from tidelog_broker.core.outbox import ONE_WAY_KINDS
-from tidelog_broker.handlers import commit, fetch, peers, publish, subscribe, topics
+from tidelog_broker.handlers import cluster, commit, fetch, peers, publish, subscribe, topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
@@ -87,9 +87,11 @@ HANDLERS: dict[str, Handler] = {
     "topic_list": topics.list_all,
     "topic_alter": topics.alter,
     "topic_delete": topics.delete,
-    "cluster_status": topics.cluster_status,
+    "cluster_status": cluster.cluster_status,
+    "cluster_change": cluster.cluster_change,
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
+    "node_announce": cluster.node_announce,
 }
 """Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
 
@@ -97,6 +99,7 @@ NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
 """Kinds that are refused from clients."""
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
+_WHILE_STARTING: Final = _GREETINGS | {"node_announce"}
 
 RESERVED_CONNECTIONS: Final = 64
 """Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
@@ -202,6 +205,8 @@ class Server:
             raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
+        if self.node.starting and kind not in _WHILE_STARTING:
+            raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; send to another or again later")
         if self.node.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")
         self._requests[kind].inc()

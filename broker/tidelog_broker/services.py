@@ -71,6 +71,8 @@ class Services:
         """Of these, those that have said HELLO."""
         self.peers: Peers | None = None
         """The other nodes, as callers; None on a node that stands alone."""
+        self.starting = False
+        """The node listens, but cannot answer clients yet."""
         self.stopping = False
         self.exit_code = 0
         self.port = 0
@@ -126,6 +128,14 @@ class Services:
     def ask_to_stop(self) -> None:
         """Begin a graceful stop; safe to call twice."""
         self._stop_asked.set()
+
+    def give_up(self, why: str) -> None:
+        """This node must not go on: its identity is somebody else's. It stops, and says so by its exit code."""
+        if self.exit_code == 0:
+            log.critical("the node stops: %s", why)
+            self.health.state = "failed"
+            self.exit_code = os.EX_CONFIG
+        self.ask_to_stop()
 
     def storage_failed(self, name: str, error: BaseException) -> None:
         """A write or sync failed. It is never retried: the node stops serving this disk."""

@@ -1,9 +1,13 @@
 """State that is a log: the topics and nodes in `__meta`, the groups' positions in `__offsets`.
 
-Both are partitions like any other, written through their pipelines and replayed at start. Their records
-carry a revision each and the highest holds, so the order of a replay does not matter, and a snapshot is
-nothing but the live records written once more. After a snapshot the segments before it are not needed and
-retention deletes them; a crash between the two only leaves more to replay.
+Both are partitions like any other, written by their owners through their pipelines. Their records carry a revision
+each and the highest holds, so the order of a replay does not matter, and a snapshot is nothing but the live records
+written once more. After a snapshot the segments before it are not needed and retention deletes them; a crash between
+the two only leaves more to replay.
+
+Every node that stores the log applies what is committed, as it becomes committed: `applied` says how far. What is not
+committed is never applied, so nothing ever has to be taken back. An owner answers from this state only once it has
+applied all that was committed before it became the owner (`ready`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 """A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
 
 _READ_BYTES: Final = 4 * MIB
+_WRITE_TIMEOUT_S: Final = 20.0
 _RECORDS_PER_BATCH: Final = 10_000
 
 
@@ -45,39 +50,70 @@ class StateRecord(Protocol):
 
 
 class StateLog:
-    """Writes and replays one such partition. `apply` takes a record's value, `live` gives what a snapshot needs."""
+    """Writes and replays one such partition.
+
+    Args:
+        node: whose it is.
+        find: the partition as it is stored here; raises ProtocolError where it is not.
+        apply: takes a record's value.
+        live: gives what a snapshot needs.
+    """
 
     def __init__(
         self,
         node: Services,
-        partition: Partition,
+        find: Callable[[], Partition],
         *,
         apply: Callable[[bytes], None],
         live: Callable[[], Iterable[StateRecord]],
     ) -> None:
         self._node = node
-        self._partition = partition
+        self._find = find
         self._apply = apply
         self._live = live
+        self.applied = 0
+        """Everything committed below this offset is in the state."""
         self._bytes_since_snapshot = 0
         self._snapshot_bytes = 0
         self._snapshotting = False
 
-    async def replay(self) -> None:
-        """Apply every record there is; the partition becomes active first, so that the end is decided.
+    @property
+    def _partition(self) -> Partition:
+        return self._find()
+
+    async def ready(self) -> None:
+        """Make sure that this node owns the log and that the state is exact: all is applied that is committed.
 
         Raises:
-            ProtocolError: the log is damaged: the node must not start on half of its state.
+            ProtocolError: another node owns it, nobody does, or the log is damaged: half of a state is none.
         """
         await self._partition.ensure_active()
-        offset, end = self._partition.log_start, self._partition.high_watermark
-        while offset < end:
-            for buffer in await self._partition.read_log(offset, _READ_BYTES):
-                for view in iter_batches(buffer):
-                    batch = RecordBatch.parse(view)
-                    self._apply_all(batch.values())
-                    offset = batch.end_offset
-                    self._bytes_since_snapshot += len(view)
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Apply what is committed here and is not applied yet.
+
+        Raises:
+            ProtocolError: the log cannot be read.
+        """
+        partition = self._partition
+        offset = max(self.applied, partition.log_start)
+        while offset < partition.high_watermark:
+            buffers = await partition.read_log(offset, _READ_BYTES)
+            if not buffers:
+                return
+            for buffer in buffers:
+                offset = max(offset, self.take(buffer))
+
+    def take(self, buffer: memoryview) -> int:
+        """Apply committed batches, wherever they were read; return the offset behind them."""
+        for view in iter_batches(buffer):
+            batch = RecordBatch.parse(view)
+            if batch.end_offset > self.applied:
+                self._apply_all(batch.values())
+                self.applied = batch.end_offset
+                self._bytes_since_snapshot += len(view)
+        return self.applied
 
     async def write(self, records: list[StateRecord]) -> None:
         """Write records, wait until they are durable, apply them.
@@ -108,6 +144,8 @@ class StateLog:
             if not isinstance(outcome, ProtocolError):
                 # Here and not after the wait: a snapshot that begins in between must hold all below the end.
                 self._apply_all(values)
+                if self.applied == outcome.base_offset:
+                    self.applied = outcome.end_offset
             if settled.done():
                 return
             if isinstance(outcome, ProtocolError):
@@ -116,7 +154,13 @@ class StateLog:
                 settled.set_result(None)
 
         self._partition.pipeline.submit(Pending(data, unpack_header(data), settle))
-        await settled
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await settled
+        except TimeoutError:
+            raise ProtocolError(
+                pb.TIMED_OUT, f"{self._partition.name} was not written in time: too few of its replicas answer"
+            ) from None
         return len(data)
 
     async def _snapshot(self) -> None:
@@ -138,32 +182,65 @@ class StateLog:
 
 
 class MetaLog(StateLog):
-    """`__meta`: the topics and the nodes."""
+    """`__meta`: the topics and the nodes.
+
+    Args:
+        node, find: as `StateLog`.
+        topics, nodes: the state.
+        follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
+        nodes_changed: is called after a node's record has changed.
+    """
 
     def __init__(
         self,
         node: Services,
-        partition: Partition,
+        find: Callable[[], Partition],
+        *,
         topics: TopicRegistry,
         nodes: NodeRegistry,
         follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
+        nodes_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(node, partition, apply=self._take, live=self._standing)
+        super().__init__(node, find, apply=self.apply_value, live=self.standing)
         self._topics = topics
         self._nodes = nodes
         self._follow = follow
+        self._nodes_changed = nodes_changed
+        self._changed: dict[bytes, None] = {}
+        self._following = asyncio.Lock()
 
-    def _standing(self) -> Iterator[StateRecord]:
-        yield from self._topics.records()
+    def standing(self) -> Iterator[StateRecord]:
+        """Yield all that holds now; `__meta` itself stands nowhere in its own log."""
+        yield from (record for record in self._topics.records() if record.revision)
         for record in self._nodes.records():
-            yield wrapped(record)
+            if record.revision:
+                yield wrapped(record)
 
-    def _take(self, value: bytes) -> None:
+    def apply_value(self, value: bytes) -> None:
+        """Apply a committed record; `follow_changes` is to be awaited after it."""
         node = node_in(value)
         if node is not None:
-            self._nodes.apply(node)
-        else:
-            self._topics.apply(pb.TopicRecord.FromString(value))
+            if self._nodes.apply(node):
+                self._nodes_changed()
+            return
+        record = pb.TopicRecord.FromString(value)
+        if self._topics.apply(record):
+            self._changed[record.topic_id] = None
+
+    async def follow_changes(self) -> None:
+        """Let the partitions follow the topics that have changed.
+
+        Raises:
+            ProtocolError: a log cannot be opened; what has not been followed is tried again with the next change.
+        """
+        async with self._following:
+            while self._changed:
+                topic_id = next(iter(self._changed))
+                record = self._topics.get(topic_id)
+                assert record is not None, "a topic that has changed is known"
+                await self._follow(record)
+                if self._topics.get(topic_id) is record:
+                    self._changed.pop(topic_id, None)
 
     async def write_node(self, record: pb.NodeRecord) -> None:
         """Make a node's new revision durable and apply it.
@@ -180,22 +257,22 @@ class MetaLog(StateLog):
             ProtocolError: as `StateLog.write`.
         """
         await self.write([record])
-        await self._follow(record)
+        await self.follow_changes()
 
 
 class OffsetsLog(StateLog):
-    """`__offsets`: where the groups stand."""
+    """`__offsets`: where the groups stand. `is_gone` tells of a topic id that its topic was deleted."""
 
     def __init__(
-        self, node: Services, partition: Partition, groups: GroupOffsets, has_topic: Callable[[bytes], bool]
+        self, node: Services, find: Callable[[], Partition], groups: GroupOffsets, is_gone: Callable[[bytes], bool]
     ) -> None:
-        super().__init__(node, partition, apply=self._take, live=groups.records)
+        super().__init__(node, find, apply=self._take, live=groups.records)
         self._groups = groups
-        self._has_topic = has_topic
+        self._is_gone = is_gone
 
     def _take(self, value: bytes) -> None:
         record = pb.OffsetRecord.FromString(value)
-        if self._has_topic(record.topic_id):  # else the topic was deleted while this was on its way
+        if not self._is_gone(record.topic_id):  # else the topic was deleted while this was on its way
             self._groups.apply(record)
 
     async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:

@@ -7,7 +7,8 @@ from importlib.metadata import version
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
-from tidelog_broker.broker import META_TOPIC_ID, OFFSETS_TOPIC_ID, SOFTWARE
+from tidelog_broker.broker import SOFTWARE
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node import Node
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 

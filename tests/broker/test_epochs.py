@@ -8,8 +8,8 @@ from tests.broker.faulty_disk import GoneError
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.broker import META_TOPIC_ID
 from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.epochs import Epochs
 from tidelog_broker.node import Node
 from tidelog_broker.storage.errors import DamagedError

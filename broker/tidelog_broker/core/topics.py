@@ -13,6 +13,10 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
+META_TOPIC_ID: Final = bytes(15) + b"\x01"
+OFFSETS_TOPIC_ID: Final = bytes(15) + b"\x02"
+META_KEY: Final = (META_TOPIC_ID, 0)
+OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 ENGINES: Final = ("segment",)
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000

@@ -1,4 +1,4 @@
-"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply.
+"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply, on the node that owns `__offsets`.
 
 A commit is a record batch of `__offsets` like any other and shares that partition's group sync with all
 commits that arrive together. A commit that does not move a position forward is answered with the position
@@ -12,6 +12,8 @@ import time
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.groups import OffsetKey
+from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.forwarding import at_owner
 from tidelog_broker.handlers.fetch import check_entries
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -25,9 +27,13 @@ async def commit(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: a name is bad, or the write was refused: then nothing of the request holds.
     """
-    asked = request.envelope.commit
-    check_group_name(asked.group)
-    check_entries(len(asked.entries))
+    check_group_name(request.envelope.commit.group)
+    check_entries(len(request.envelope.commit.entries))
+    await at_owner(node, OFFSETS_KEY, request, lambda envelope: _commit(node, envelope.commit))
+
+
+async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
+    await node.offsets_log.ready()
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -53,13 +59,21 @@ async def commit(node: Broker, request: Request) -> None:
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
             _fill(result, standing)
-    request.reply(pb.Envelope(commit_reply=reply))
+    return pb.Envelope(commit_reply=reply)
 
 
 def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
-    partition = node.partitions.get(entry.topic_id, entry.partition)
+    record = node.topics.with_id(entry.topic_id)
     if len(entry.note.encode()) > NOTE_BYTES_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
+    if entry.partition >= record.config.partitions:
+        raise ProtocolError(
+            pb.UNKNOWN_PARTITION,
+            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+        )
+    if node.routes.owner((entry.topic_id, entry.partition)) != node.node_id:
+        return  # only its owner knows where the log ends
+    partition = node.partitions.get(entry.topic_id, entry.partition)
     if entry.next_offset > partition.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
@@ -77,18 +91,23 @@ async def committed(node: Broker, request: Request) -> None:
     """
     asked = request.envelope.committed
     check_group_name(asked.group)
-    reply = pb.CommittedReply()
     if asked.entries:
         check_entries(len(asked.entries))
-        for entry in asked.entries:
-            result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-            standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
-            if standing is not None:
-                _fill(result, standing)
-    else:
+    await at_owner(node, OFFSETS_KEY, request, lambda envelope: _committed(node, envelope.committed))
+
+
+async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
+    await node.offsets_log.ready()
+    reply = pb.CommittedReply()
+    for entry in asked.entries:
+        result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        if standing is not None:
+            _fill(result, standing)
+    if not asked.entries:
         for standing in node.groups.of_group(asked.group):
             _fill(reply.results.add(topic_id=standing.topic_id, partition=standing.partition), standing)
-    request.reply(pb.Envelope(committed_reply=reply))
+    return pb.Envelope(committed_reply=reply)
 
 
 def _fill(result: pb.CommittedResult, record: pb.OffsetRecord) -> None:

@@ -1,23 +1,23 @@
-"""METADATA and TOPIC create, describe, list, alter, delete; CLUSTER_STATUS.
+"""METADATA and TOPIC create, describe, list, alter, delete.
 
-A change of a topic is a record of `__meta`. It is durable before it is applied, and applied before the reply.
+What a node knows it tells: it answers METADATA, list and describe by itself. Changes are the `controller`'s, on the
+node that owns `__meta`.
 """
 
 from __future__ import annotations
 
-import uuid
-
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
-from tidelog_broker.core.topics import altered, complete_config
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.forwarding import at_owner
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
-from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name
+from tidelog_proto.names import INTERNAL_PREFIX
 
 
 def metadata(node: Broker, request: Request) -> None:
-    """Handle METADATA.
+    """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many names.
@@ -25,20 +25,20 @@ def metadata(node: Broker, request: Request) -> None:
     names = request.envelope.metadata.topics
     if len(names) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
-    reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=[node.info()])
-    for record in _records(node, list(names), reply):
+    reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=node.cluster.nodes())
+    for record in _records(node, list(names), reply, internal=request.connection.peer_id is not None):
         topic = reply.topics.add(name=record.name, topic_id=record.topic_id, config=record.config)
-        for partition in node.partitions.of_topic(record.topic_id):
-            topic.partitions.add(
-                partition=partition.index, owner=node.node_id, epoch=partition.epoch, placement=[node.node_id]
-            )
+        for index in range(record.config.partitions):
+            route = node.routes.get((record.topic_id, index))
+            if route is not None:
+                topic.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)
     request.reply(pb.Envelope(metadata_reply=reply))
 
 
-def _records(node: Broker, names: list[str], reply: pb.MetadataReply) -> list[pb.TopicRecord]:
+def _records(node: Broker, names: list[str], reply: pb.MetadataReply, *, internal: bool) -> list[pb.TopicRecord]:
     """Return the topics asked for, all public ones without names; unknown ones are noted in the reply."""
     if not names:
-        return [record for record in node.topics.live() if not record.name.startswith(INTERNAL_PREFIX)]
+        return [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
     found: list[pb.TopicRecord] = []
     for name in names:
         try:
@@ -48,39 +48,17 @@ def _records(node: Broker, names: list[str], reply: pb.MetadataReply) -> list[pb
     return found
 
 
-def describe(node: Broker, record: pb.TopicRecord) -> pb.TopicInfo:
-    """Return all there is to say about a topic."""
-    return pb.TopicInfo(
-        name=record.name,
-        topic_id=record.topic_id,
-        config=record.config,
-        partitions=[partition.info() for partition in node.partitions.of_topic(record.topic_id)],
-    )
-
-
 async def create(node: Broker, request: Request) -> None:
     """Handle TOPIC create.
 
     Raises:
         ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST.
     """
-    asked = request.envelope.topic_create
-    check_topic_name(asked.name)
-    config = complete_config(asked.config)
-    async with node.changing_topics:
-        if node.topics.exists(asked.name):
-            raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
-        record = pb.TopicRecord(
-            name=asked.name,
-            topic_id=uuid.uuid4().bytes,
-            config=config,
-            revision=1,
-            first_epoch=pb.EpochDescriptor(
-                owner=node.node_id, owner_incarnation=node.incarnation, placement=[node.node_id], ack_quorum=1
-            ),
-        )
-        await node.meta_log.write_topic(record)
-    _answer(node, request, [record])
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        return _reply(node, [await node.controller.create_topic(envelope.topic_create)])
+
+    await at_owner(node, META_KEY, request, local)
 
 
 async def alter(node: Broker, request: Request) -> None:
@@ -89,12 +67,12 @@ async def alter(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_TOPIC, FORBIDDEN, INVALID_REQUEST.
     """
-    change = request.envelope.topic_alter
-    _refuse_internal(change.name)
-    async with node.changing_topics:
-        record = altered(node.topics.named(change.name), change)
-        await node.meta_log.write_topic(record)
-    _answer(node, request, [record])
+    _refuse_internal(request.envelope.topic_alter.name)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        return _reply(node, [await node.controller.alter_topic(envelope.topic_alter)])
+
+    await at_owner(node, META_KEY, request, local)
 
 
 async def delete(node: Broker, request: Request) -> None:
@@ -103,15 +81,13 @@ async def delete(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_TOPIC, FORBIDDEN.
     """
-    name = request.envelope.topic_delete.name
-    _refuse_internal(name)
-    async with node.changing_topics:
-        record = pb.TopicRecord()
-        record.CopyFrom(node.topics.named(name))
-        record.revision += 1
-        record.deleted = True
-        await node.meta_log.write_topic(record)
-    request.reply(pb.Envelope(topic_reply=pb.TopicReply()))
+    _refuse_internal(request.envelope.topic_delete.name)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await node.controller.delete_topic(envelope.topic_delete.name)
+        return pb.Envelope(topic_reply=pb.TopicReply())
+
+    await at_owner(node, META_KEY, request, local)
 
 
 def describe_one(node: Broker, request: Request) -> None:
@@ -120,31 +96,18 @@ def describe_one(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_TOPIC.
     """
-    _answer(node, request, [node.topics.named(request.envelope.topic_describe.name)])
+    request.reply(_reply(node, [node.topics.named(request.envelope.topic_describe.name)]))
 
 
 def list_all(node: Broker, request: Request) -> None:
     """Handle TOPIC list."""
     internal = request.envelope.topic_list.internal
-    _answer(
-        node,
-        request,
-        [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)],
-    )
+    records = [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
+    request.reply(_reply(node, records))
 
 
-def cluster_status(node: Broker, request: Request) -> None:
-    """Handle CLUSTER_STATUS."""
-    reply = pb.ClusterStatusReply(
-        cluster_id=node.cluster_id,
-        nodes=[node.status()],
-        topics=[describe(node, record) for record in node.topics.live()],
-    )
-    request.reply(pb.Envelope(cluster_status_reply=reply))
-
-
-def _answer(node: Broker, request: Request, records: list[pb.TopicRecord]) -> None:
-    request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=[describe(node, record) for record in records])))
+def _reply(node: Broker, records: list[pb.TopicRecord]) -> pb.Envelope:
+    return pb.Envelope(topic_reply=pb.TopicReply(topics=[node.describe(record) for record in records]))
 
 
 def _refuse_internal(name: str) -> None:

@@ -90,6 +90,11 @@ class NodeDir:
         return self.path / _META / "fences"
 
     @property
+    def meta_state(self) -> Path:
+        """The file of what is known of `__meta`, beside its log."""
+        return self.path / _META / "state"
+
+    @property
     def admitted(self) -> bool:
         """Whether the cluster has had this node before; until then the directory proves nothing about its past."""
         return self._record.admitted

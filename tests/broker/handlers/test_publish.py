@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.broker import META_TOPIC_ID, OFFSETS_TOPIC_ID
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.handlers import publish as publish_module
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb

@@ -1,0 +1,187 @@
+"""What only the owner of `__meta` does: change topics and nodes, one change at a time.
+
+A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
+computed from a state that holds everything committed before (`StateLog.ready`), so a former owner that has not heard
+of its successor can read an old state here, but nothing that it makes of it can be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.config import REPLICATION_FACTOR_MAX
+from tidelog_broker.core.placement import NoPersistenceError
+from tidelog_broker.core.registry import NodeRegistry, identity_fault
+from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
+from tidelog_broker.routes import Routes
+from tidelog_broker.state_log import MetaLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import OFFSETS_TOPIC, check_topic_name
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Changes of `__meta`. Any node has one; its writes are refused wherever `__meta` is not owned.
+
+    Args:
+        meta_log: where changes are written.
+        topics, nodes: the state that they change.
+        cluster: for the places of new partitions.
+        routes: for who stores what.
+        copies_default: the replication factor of a topic whose creator says nothing.
+    """
+
+    def __init__(
+        self,
+        meta_log: MetaLog,
+        *,
+        topics: TopicRegistry,
+        nodes: NodeRegistry,
+        cluster: Cluster,
+        routes: Routes,
+        copies_default: int,
+    ) -> None:
+        self._meta_log = meta_log
+        self._topics = topics
+        self._nodes = nodes
+        self._cluster = cluster
+        self._routes = routes
+        self._copies_default = copies_default
+        self._changing = asyncio.Lock()
+
+    # --- topics ----------------------------------------------------------------------------------------
+
+    async def create_topic(self, asked: pb.TopicCreate) -> pb.TopicRecord:
+        """Make a topic: its id, its configuration, the first epoch of each of its partitions.
+
+        Raises:
+            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, or what stopped the write.
+        """
+        check_topic_name(asked.name)
+        copies_default = min(self._copies_default, max(len(self._nodes.live()), 1))
+        config = complete_config(asked.config, copies_default=copies_default, copies_max=self._copies_max)
+        async with self._changing:
+            await self._meta_log.ready()
+            if self._topics.exists(asked.name):
+                raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
+            return await self._write_new(asked.name, uuid.uuid4().bytes, config)
+
+    async def alter_topic(self, change: pb.TopicAlter) -> pb.TopicRecord:
+        """Change a topic; new partitions get their first epochs.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, or what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            standing = self._topics.named(change.name)
+            record = altered(standing, change, copies_max=self._copies_max)
+            first = standing.config.partitions
+            record.first_epochs.extend(self._first_epochs(record.topic_id, record.config, first))
+            await self._meta_log.write_topic(record)
+        return record
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic: final for this id, whatever happens next.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            record = pb.TopicRecord()
+            record.CopyFrom(self._topics.named(name))
+            record.revision += 1
+            record.deleted = True
+            await self._meta_log.write_topic(record)
+
+    async def found_offsets(self, config: pb.TopicConfig) -> None:
+        """Make `__offsets`, unless it is there.
+
+        Raises:
+            ProtocolError: what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            if self._topics.get(OFFSETS_TOPIC_ID) is None:
+                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config)
+                log.info("founded %s", OFFSETS_TOPIC)
+
+    async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig) -> pb.TopicRecord:
+        first_epochs = self._first_epochs(topic_id, config, 0)
+        record = pb.TopicRecord(
+            name=name,
+            topic_id=topic_id,
+            config=config,
+            revision=1,
+            first_epoch=first_epochs[0],
+            first_epochs=first_epochs,
+        )
+        await self._meta_log.write_topic(record)
+        return record
+
+    def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
+        try:
+            return self._cluster.first_epochs(topic_id, config, first)
+        except NoPersistenceError as error:
+            raise ProtocolError(pb.INVALID_REQUEST, str(error)) from error
+
+    @property
+    def _copies_max(self) -> int:
+        return 1 if self._cluster.is_alone else REPLICATION_FACTOR_MAX
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    async def announce(self, announce: pb.NodeAnnounce) -> None:
+        """Register a node, or what has changed about it.
+
+        Raises:
+            ProtocolError: FORBIDDEN when the id is another node's, INVALID_REQUEST, or what stopped the write.
+        """
+        said = announce.node
+        async with self._changing:
+            await self._meta_log.ready()
+            fault = identity_fault(
+                said.node_id, said.incarnation, is_new=announce.is_new, known=self._nodes.get(said.node_id)
+            )
+            if fault:
+                raise ProtocolError(pb.FORBIDDEN, fault)
+            record = self._nodes.announced(said)
+            if record is not None:
+                await self._meta_log.write_node(record)
+                log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
+
+    async def change_node(self, change: pb.ClusterChange) -> None:
+        """Drain a node, end that, or remove it.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, or what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            match change.WhichOneof("change"):
+                case "drain":
+                    record = self._nodes.drained(change.drain, draining=True)
+                case "undrain":
+                    record = self._nodes.drained(change.undrain, draining=False)
+                case "remove":
+                    self._refuse_while_it_stores(change.remove)
+                    record = self._nodes.removed(change.remove)
+                case _:
+                    raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
+            await self._meta_log.write_node(record)
+
+    def _refuse_while_it_stores(self, node_id: str) -> None:
+        """A node that is in a placement counts towards its quorums: removing it would only take its name away."""
+        for record in self._topics.live():
+            for index in range(record.config.partitions):
+                route = self._routes.get((record.topic_id, index))
+                if route is not None and node_id in route.placement:
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
+                    )

@@ -1,0 +1,161 @@
+"""CLUSTER_STATUS, CLUSTER_CHANGE and NODE_ANNOUNCE: what the nodes tell of themselves, and what is asked of them.
+
+The status is put together by whoever is asked: each node tells of itself and of what it stores, within a time; one
+that does not answer stands in it by what gossip and the registry say. About a partition its owner's word counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.connection import Request
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
+from tidelog_broker.forwarding import ask_owner, at_owner
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+STATUS_TIMEOUT_S: Final = 1.5
+"""For the answers of all other nodes together."""
+
+
+async def cluster_status(node: Broker, request: Request) -> None:
+    """Handle CLUSTER_STATUS; another node is told of this one alone."""
+    own = pb.ClusterStatusReply(
+        cluster_id=node.cluster_id,
+        nodes=[node.status()],
+        topics=[node.describe(record) for record in node.topics.live()],
+    )
+    if request.connection.peer_id is None and not node.cluster.is_alone:
+        told = await asyncio.gather(*(_ask(node, peer) for peer in sorted(node.cluster.linked)))
+        merge(node, own, [reply for reply in told if reply is not None])
+    request.reply(pb.Envelope(cluster_status_reply=own))
+
+
+async def _ask(node: Broker, peer: str) -> pb.ClusterStatusReply | None:
+    try:
+        asked = pb.Envelope(cluster_status=pb.ClusterStatus())
+        return (await node.cluster.request(peer, asked, timeout_s=STATUS_TIMEOUT_S)).envelope.cluster_status_reply
+    except ProtocolError:
+        return None
+
+
+def merge(node: Broker, own: pb.ClusterStatusReply, told: list[pb.ClusterStatusReply]) -> None:
+    """Put what the others tell into this node's own status."""
+    statuses = {status.node.node_id: status for reply in (own, *told) for status in reply.nodes}
+    for info in node.cluster.nodes():
+        if info.node_id not in statuses:
+            statuses[info.node_id] = pb.NodeStatus(node=info, state="no answer")
+    for node_id, status in statuses.items():
+        status.membership = node.cluster.membership(node_id)
+        status.node.alive = node.cluster.alive(node_id)
+        record = node.nodes.get(node_id)
+        if record is not None:
+            status.draining = record.draining
+            status.ClearField("roles")
+            status.roles.extend(record.roles)
+    ordered = [statuses[node_id] for node_id in sorted(statuses)]
+    by_teller = {reply.nodes[0].node.node_id: reply for reply in told if reply.nodes}
+    for topic in own.topics:
+        for partition in topic.partitions:
+            best = _best(topic.topic_id, partition, by_teller)
+            if best is not partition:
+                partition.CopyFrom(best)
+    del own.nodes[:]
+    own.nodes.extend(ordered)
+
+
+def _best(topic_id: bytes, own: pb.PartitionInfo, by_teller: dict[str, pb.ClusterStatusReply]) -> pb.PartitionInfo:
+    """Return what is best known of a partition: of the newest epoch, by its owner if that has told."""
+
+    def worth(teller: str, info: pb.PartitionInfo) -> tuple[int, bool, bool]:
+        return info.epoch, info.owner == teller, teller in info.placement
+
+    best, best_worth = own, worth("", own)
+    for teller, reply in by_teller.items():
+        for topic in reply.topics:
+            if topic.topic_id == topic_id and own.partition < len(topic.partitions):
+                info = topic.partitions[own.partition]
+                if worth(teller, info) > best_worth:
+                    best, best_worth = info, worth(teller, info)
+    return best
+
+
+async def cluster_change(node: Broker, request: Request) -> None:
+    """Handle CLUSTER_CHANGE: write the wish down; the owners of partitions see to the rest.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a node that is not there, FORBIDDEN on a node that stands alone.
+    """
+    if node.cluster.is_alone:
+        raise ProtocolError(pb.FORBIDDEN, "this node stands alone: there is nowhere to move anything")
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        change = envelope.cluster_change
+        await node.controller.change_node(change)
+        moves = len(node.stored_by(change.drain)) if change.HasField("drain") else 0
+        return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
+
+    if request.envelope.cluster_change.WhichOneof("change") == "rebalance":
+        await _rebalance(node, request)
+    else:
+        await at_owner(node, META_KEY, request, local)
+
+
+async def _rebalance(node: Broker, request: Request) -> None:
+    """Every node moves what it owns; the asked one tells them."""
+    moves = node.mover.rebalance()
+    if request.connection.peer_id is None:
+        asked = [
+            node.cluster.request(
+                peer,
+                pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True)),
+                timeout_s=STATUS_TIMEOUT_S,
+            )
+            for peer in sorted(node.cluster.linked)
+        ]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if not isinstance(answer, BaseException):
+                moves += answer.envelope.cluster_change_reply.moves
+    request.reply(pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves)))
+
+
+async def node_announce(node: Broker, request: Request) -> None:
+    """Handle NODE_ANNOUNCE: of a node that starts; answered with all nodes that are known here.
+
+    Raises:
+        ProtocolError: FORBIDDEN when the id is another node's, or to a caller that has not proven itself a node.
+    """
+    announce = request.envelope.node_announce
+    if request.connection.peer_id is None:
+        raise ProtocolError(pb.FORBIDDEN, "a NODE_ANNOUNCE is taken from nodes of the cluster only")
+    if node.starting and node.dir.admitted:
+        raise ProtocolError(pb.EPOCH_CHANGING, "this node is starting and has not read yet which nodes it knows")
+    if announce.ask:
+        request.reply(pb.Envelope(node_announce_reply=known(node, announce.node.node_id)))
+        return
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await node.controller.announce(envelope.node_announce)
+        return pb.Envelope(node_announce_reply=known(node, envelope.node_announce.node.node_id))
+
+    if announce.node.node_id == request.connection.peer_id:
+        request.reply(await ask_owner(node, META_KEY, request.envelope, local))
+    else:  # another node passes it on
+        await at_owner(node, META_KEY, request, local)
+
+
+def known(node: Broker, asker: str) -> pb.NodeAnnounceReply:
+    """Return the nodes that are registered, and `__meta` itself.
+
+    Of the asking node its newest incarnation is told that gossip has met, too: it may never have been written.
+    """
+    reply = pb.NodeAnnounceReply(nodes=node.nodes.records())
+    for record in reply.nodes:
+        if record.node_id == asker:
+            record.incarnation = max(record.incarnation, node.cluster.incarnation(asker))
+    meta = node.topics.get(META_TOPIC_ID)
+    if meta is not None:
+        reply.meta.CopyFrom(meta)
+    return reply

@@ -1,0 +1,300 @@
+"""This node's part in a cluster: its links and its gossip, its admission, and its own record in `__meta`.
+
+    open         this node can be called, and calls the others
+    admit        the others have said whether they know its id as that of another node; then it may vote
+    begin        gossip tells who is alive; the node's own record is kept right in `__meta`
+    close
+
+A founder begins with the bootstrap file, a joiner with seeds. A seed is asked for the cluster's id before there is a
+directory to write it to (`find_cluster`); whether it told the truth shows when both sides prove that they have the
+secret, which binds that id. From then on a joiner asks for the registered nodes like anybody who starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog_broker.bootstrap import Bootstrap, roles_named
+from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.budget import Budget
+from tidelog_broker.core import members
+from tidelog_broker.core.outbox import LinkMessage
+from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.ports import Batch
+from tidelog_broker.core.registry import identity_fault, roles_to
+from tidelog_broker.core.roster import Event, IdentityConflict
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.forwarding import ask_owner
+from tidelog_broker.gossip import Gossip
+from tidelog_broker.links import Address, Links
+from tidelog_broker.peers import Peers
+from tidelog_broker.seeds import Seed
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+ASK_TIMEOUT_S: Final = 2.0
+ASK_AGAIN_S: Final = 0.1
+PATIENCE_S: Final = 1.0
+"""Who has enough answers waits so long for those that are still missing."""
+ANNOUNCE_AGAIN_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """How a node comes to its cluster: as a founder by the bootstrap file, or by seeds that were found to be nodes."""
+
+    secret: bytes
+    bootstrap: Bootstrap | None = None
+    seeds: tuple[Seed, ...] = ()
+
+
+class IdentityError(Exception):
+    """The cluster knows this node's id as that of another node; the message says what to do."""
+
+
+class Membership:
+    """See the module. `LinkEvents` for the links, and the callback of gossip."""
+
+    def __init__(self, node: Broker, founding: Founding) -> None:
+        self._node = node
+        self._founding = founding
+        self._links: Links | None = None
+        self._gossip: Gossip | None = None
+        self._look_soon = False
+        self._is_new = not node.dir.admitted
+        self._announce_now = asyncio.Event()
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Let other nodes call, and call them. The server listens already: this node's address must be true."""
+        node, founding = self._node, self._founding
+        identity = Identity(
+            cluster_id=node.cluster_id,
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            secret=founding.secret,
+            bootstrap_hash=founding.bootstrap.hash if founding.bootstrap is not None else b"",
+            software=SOFTWARE,
+        )
+        if founding.bootstrap is not None:
+            for record in founding.bootstrap.records():
+                node.nodes.apply(record)
+            node.topics.apply(node.meta_record(founding.bootstrap.genesis()))
+        node.peers = Peers(
+            identity,
+            received=self._received,
+            budget=Budget(node.settings.peers_in_flight_bytes),
+            verifiers=node.verifiers,
+            metrics=node.metrics,
+        )
+        self._links = Links(identity, events=self, queue_bytes=node.settings.peer_queue_bytes, metrics=node.metrics)
+        node.cluster.use_links(self._links)
+        self._look()
+
+    async def admit(self) -> None:
+        """Ask the others whether they know this node, and mark its directory when enough of them do not object.
+
+        A founder asks until half of the others have answered, so that with itself a majority has; a joiner asks one.
+
+        Raises:
+            IdentityError: the id is another node's; this directory must not be used under it.
+        """
+        node = self._node
+        if node.dir.admitted:
+            return
+        others = {record.node_id for record in node.nodes.live()} - {node.node_id}
+        needed = (len(others) + 1) // 2 if self._founding.bootstrap is not None else 1
+        patient_until_s = node.loop.time() + PATIENCE_S
+        answered: set[str] = set()
+        told = False
+        while True:
+            await self._ask_all(answered)
+            patient = node.loop.time() < patient_until_s
+            if len(answered) >= needed and not (patient and others - answered):
+                break
+            if not patient and not told:
+                told = True
+                log.info("waiting for %d other nodes to say whether they know %r", needed, node.node_id)
+            await asyncio.sleep(ASK_AGAIN_S)
+        await asyncio.to_thread(node.dir.mark_admitted)
+        log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())
+
+    async def begin(self) -> None:
+        """Start gossip and keep this node's record right; the replicas hear of every change.
+
+        Raises:
+            OSError: the gossip port cannot be used.
+            ValueError: something that this node would tell of itself cannot be told.
+        """
+        node, settings = self._node, self._node.settings
+        port = settings.gossip_port
+        if port is None:
+            port = settings.port  # 0 picks another free one
+        seeds = [
+            members.Address(record.gossip_host, record.gossip_port)
+            for record in node.nodes.live()
+            if record.node_id != node.node_id
+        ]
+        me = members.Member(
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            host=settings.advertised_host,
+            port=node.port,
+            gossip=members.Address(settings.advertised_host, 0),
+            zone=settings.zone,
+            roles=roles_named(settings.roles),
+            weight=settings.weight,
+        )
+        self._gossip = Gossip(
+            me,
+            cluster_id=node.cluster_id,
+            secret=self._founding.secret,
+            listen=members.Address(settings.host, port),
+            seeds=seeds,
+            on_event=self._on_gossip,
+        )
+        await self._gossip.start()
+        node.cluster.use_members(self._gossip.members)
+        node.spawn(self._keep_announced(), "announcing")
+        self.look_soon()
+
+    async def close(self) -> None:
+        """Say goodbye, then end the links."""
+        if self._gossip is not None:
+            await self._gossip.stop(leave=self._node.exit_code == 0)
+        if self._links is not None:
+            await self._links.close()
+
+    # --- admission -------------------------------------------------------------------------------------
+
+    async def _ask_all(self, answered: set[str]) -> None:
+        asked = sorted(self._node.cluster.linked - answered)
+        for peer, reply in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
+            if reply is not None:
+                answered.add(peer)
+                self._learn(reply)
+
+    async def _ask(self, peer: str) -> pb.NodeAnnounceReply | None:
+        question = pb.NodeAnnounce(node=pb.NodeRecord(node_id=self._node.node_id), is_new=self._is_new, ask=True)
+        try:
+            answer = await self._node.cluster.request(
+                peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S
+            )
+        except ProtocolError:
+            return None
+        return answer.envelope.node_announce_reply
+
+    def _learn(self, reply: pb.NodeAnnounceReply) -> None:
+        """Take what another node knows.
+
+        Raises:
+            IdentityError: it knows another node under this one's id.
+        """
+        node = self._node
+        if reply.HasField("meta"):
+            node.topics.apply(reply.meta)
+        for record in reply.nodes:
+            if record.node_id != node.node_id:
+                node.nodes.apply(record)
+                continue
+            fault = identity_fault(node.node_id, node.incarnation, is_new=self._is_new, known=record)
+            if fault:
+                raise IdentityError(fault)
+        self._look()
+
+    # --- the own record --------------------------------------------------------------------------------
+
+    async def _keep_announced(self) -> None:
+        """Write this node's record to `__meta` until it stands there, and again if it is ever another one."""
+        node = self._node
+        while not node.stopping:
+            said = self._said()
+            try:
+                if node.nodes.announced(said) is not None:
+                    await self._announce(said)
+            except ProtocolError as error:
+                if error.code == pb.FORBIDDEN:
+                    node.give_up(error.message)
+                    return
+                log.info("this node's record is not in __meta yet: %s", error.message)
+            await asyncio.sleep(ANNOUNCE_AGAIN_S)
+
+    async def _announce(self, said: pb.NodeRecord) -> None:
+        node = self._node
+        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, is_new=False))
+
+        async def local(asked: pb.Envelope) -> pb.Envelope:
+            await node.controller.announce(asked.node_announce)
+            return asked
+
+        if node.routes.get(META_KEY) is not None:
+            await ask_owner(node, META_KEY, envelope, local)
+            return
+        for peer in sorted(node.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
+            await node.cluster.request(peer, envelope, timeout_s=ASK_TIMEOUT_S * 5)
+            return
+
+    def _said(self) -> pb.NodeRecord:
+        node, settings = self._node, self._node.settings
+        assert self._gossip is not None
+        return pb.NodeRecord(
+            node_id=node.node_id,
+            host=settings.advertised_host,
+            port=node.port,
+            gossip_host=settings.advertised_host,
+            gossip_port=self._gossip.address.port,
+            zone=settings.zone,
+            weight=settings.weight,
+            roles=roles_to(roles_named(settings.roles)),
+            incarnation=node.incarnation,
+        )
+
+    # --- what happens around ---------------------------------------------------------------------------
+
+    def established(self, node_id: str, incarnation: int) -> None:
+        """A link stands."""
+        del node_id, incarnation
+        self.look_soon()
+
+    def lost(self, node_id: str) -> None:
+        """A link is gone; whether its node is, gossip finds out."""
+
+    def refused(self, node_id: str) -> None:
+        """The machine answers and the process is gone."""
+        if self._gossip is not None:
+            self._gossip.suspect_now(node_id)
+
+    def _on_gossip(self, event: Event) -> None:
+        if isinstance(event, IdentityConflict):
+            self._node.give_up(
+                f"another process uses the node id {event.node_id!r}: stop it, or give this node an id and a data "
+                "directory of its own"
+            )
+        else:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Who there is, or who is alive, has changed: tell the links and the replicas, once for this turn."""
+        if not self._look_soon:
+            self._look_soon = True
+            self._node.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_soon = False
+        if self._links is None or self._node.stopping:
+            return
+        addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
+        addresses |= self._node.cluster.addresses()
+        self._links.update_peers(addresses)
+        self._node.neighbours_changed()
+
+    def _received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        if not self._node.starting:
+            self._node.received(peer_id, message, batches)

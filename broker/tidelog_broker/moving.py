@@ -1,0 +1,108 @@
+"""Moving partitions by plan: away from nodes that are drained, and to where placement wants them.
+
+Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round, which costs its
+writers some milliseconds; new copies then fetch the history. A few partitions move at a time, and each is tried a few
+times only: a move that does not come about (a node that does not answer) must not fence the same epoch for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.registry import NodeRegistry
+from tidelog_proto import broker_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 4
+PERIOD_S: Final = 0.5
+AGAIN_S: Final = 5.0
+TRIES: Final = 3
+
+
+class Owned(NamedTuple):
+    """A partition that this node owns and could move now."""
+
+    key: PartitionKey
+    active: pb.EpochDescriptor
+
+
+class Mover:
+    """Sees to it that what this node owns goes where it should be.
+
+    Args:
+        owned: what this node owns at the moment.
+        roll_over: ends an epoch by plan; does nothing where that is too late.
+        cluster: for where placement wants a partition.
+        nodes: for who is draining.
+    """
+
+    def __init__(
+        self,
+        *,
+        owned: Callable[[], Iterable[Owned]],
+        roll_over: Callable[[PartitionKey, Plan], None],
+        cluster: Cluster,
+        nodes: NodeRegistry,
+    ) -> None:
+        self._owned = owned
+        self._roll_over = roll_over
+        self._cluster = cluster
+        self._nodes = nodes
+        self._rebalancing = False
+        self._tries: Counter[tuple[PartitionKey, int]] = Counter()
+        self._woken = asyncio.Event()
+
+    def rebalance(self) -> int:
+        """Begin to move everything that this node owns to where placement wants it; return how much that is."""
+        moves = len(self.wanted(everything=True))
+        self._rebalancing = moves > 0
+        self._tries.clear()
+        self._woken.set()
+        return moves
+
+    def wake(self) -> None:
+        """Look again: a node may have been drained."""
+        self._tries.clear()
+        self._woken.set()
+
+    def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
+        """Return what should move and where to: what concerns draining nodes, or everything out of its place."""
+        draining = {record.node_id for record in self._nodes.live() if record.draining}
+        found: list[tuple[Owned, Plan]] = []
+        for owned in self._owned():
+            if everything or draining.intersection(owned.active.placement):
+                plan = self._cluster.wanted(owned.key, owned.active)
+                if plan is not None:
+                    found.append((owned, plan))
+        return found
+
+    async def run(self) -> None:
+        """Move what is to be moved, for as long as the node runs."""
+        while True:
+            moved = self._step()
+            if not moved:
+                self._rebalancing = False
+                self._woken.clear()
+                with contextlib.suppress(TimeoutError):  # what this node has come to own meanwhile may have to go, too
+                    async with asyncio.timeout(AGAIN_S):
+                        await self._woken.wait()
+            await asyncio.sleep(PERIOD_S)
+
+    def _step(self) -> int:
+        moved = 0
+        for owned, plan in self.wanted(everything=self._rebalancing):
+            attempt = (owned.key, owned.active.epoch)
+            if self._tries[attempt] < TRIES and moved < AT_ONCE:
+                self._tries[attempt] += 1
+                moved += 1
+                log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), ", ".join(plan.placement))
+                self._roll_over(owned.key, plan)
+        return moved
