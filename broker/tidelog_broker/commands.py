@@ -16,11 +16,13 @@ from typing import Annotated, NoReturn
 import typer
 import uvloop
 
+from tidelog_broker.bootstrap import BootstrapError
 from tidelog_broker.config import NodeSettings
+from tidelog_broker.founding import open_founding
 from tidelog_broker.log_commands import log_app
+from tidelog_broker.membership import IdentityError
 from tidelog_broker.node import Node
 from tidelog_broker.storage.errors import NodeDirError
-from tidelog_broker.storage.node_dir import open_node_dir
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError, load_settings
 
@@ -42,10 +44,18 @@ def node(
     management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` counts.")] = None,
+    bootstrap: Annotated[Path | None, typer.Option(help="The file that founds the cluster this node is of.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Nodes of the cluster to join: HOST:PORT,HOST:PORT.")] = None,
+    node_id: Annotated[str | None, typer.Option(help="What the node is called, as in the bootstrap file.")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
+    gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
+    zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of a node that lost its data.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
     """Run one node until it is told to stop (Ctrl-C or SIGTERM).
 
+    Alone, unless --bootstrap or --seeds name a cluster; that needs --secret-file, too.
     When it serves, it prints one line of JSON with its ports to standard output; its log goes to standard error.
     """
     logging.basicConfig(
@@ -55,14 +65,27 @@ def node(
     )
     if not __debug__:
         _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
-    overrides = {"data": data, "port": port, "management_port": management_port, "host": host}
+    overrides = {
+        "data": data,
+        "port": port,
+        "management_port": management_port,
+        "host": host,
+        "bootstrap": bootstrap,
+        "seeds": None if seeds is None else [seed.strip() for seed in seeds.split(",")],
+        "node_id": node_id,
+        "secret_file": secret_file,
+        "gossip_port": gossip_port,
+        "zone": zone,
+    }
     try:
         settings = load_settings(NodeSettings, "node", config, overrides)
     except SettingsError as error:
         _give_up(str(error), EXIT_USAGE)
     try:
-        code = uvloop.run(_serve(settings))
-    except NodeDirError as error:
+        code = uvloop.run(_serve(settings, replaces=replace))
+    except (SettingsError, BootstrapError) as error:
+        _give_up(str(error), EXIT_USAGE)
+    except (NodeDirError, IdentityError) as error:
         _give_up(str(error))
     except ProtocolError as error:
         _give_up(f"the data in {settings.data} cannot be served: {error.message}")
@@ -73,18 +96,16 @@ def node(
     raise typer.Exit(code)
 
 
-async def _serve(settings: NodeSettings) -> int:
+async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
     loop = asyncio.get_running_loop()
-    with contextlib.closing(open_node_dir(settings.data)) as directory:
-        broker = Node(settings, directory)
+    opened = await open_founding(settings, replaces=replaces)
+    with contextlib.closing(opened.directory) as directory:
+        broker = Node(opened.settings, directory, founding=opened.founding)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, broker.ask_to_stop)
-        try:
-            await broker.start()
-        except BaseException:
-            await broker.stop()
-            raise
+        if not await _started(broker):
+            return 0
         print(  # noqa: T201 - the ready line is this command's output
             json.dumps(
                 {
@@ -98,6 +119,26 @@ async def _serve(settings: NodeSettings) -> int:
         )
         _calm_garbage_collection()
         return await broker.run_until_stopped()
+
+
+async def _started(broker: Node) -> bool:
+    """Start a node; False when it was told to stop before it was there (admission may wait for others for long)."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(broker.asked_to_stop())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        starting.cancel()
+        await asyncio.wait([starting])
+    except BaseException:
+        await broker.stop()
+        raise
+    finally:
+        stopping.cancel()
+    await broker.stop()
+    return False
 
 
 def _calm_garbage_collection() -> None:

@@ -94,6 +94,10 @@ class Node(Broker):
             self.membership.look_soon()
             self.mover.wake()
 
+    async def asked_to_stop(self) -> None:
+        """Wait until the node is asked to stop."""
+        await self._stop_asked.wait()
+
     async def run_until_stopped(self) -> int:
         """Serve until `ask_to_stop`, stop gracefully, return the process's exit code."""
         await self._stop_asked.wait()

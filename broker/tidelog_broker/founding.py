@@ -1,0 +1,98 @@
+"""From settings to a node: whose cluster it belongs to, its directory, and what the bootstrap file says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidelog_broker.bootstrap import Bootstrap, load_bootstrap, open_directory
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.core.sealing import SECRET_BYTES_MIN
+from tidelog_broker.membership import Founding
+from tidelog_broker.seeds import Seed, find_cluster
+from tidelog_broker.storage.errors import NodeDirError
+from tidelog_broker.storage.node_dir import NodeDir, is_new_dir
+from tidelog_proto.settings import SettingsError
+
+SEEDS_PATIENCE_S: Final = 30.0
+"""How long a new node looks for a seed; one that was in the cluster before knows other nodes itself."""
+_SECRET_BYTES_MAX: Final = 4096
+
+
+class Opened(NamedTuple):
+    """All that a `Node` is made of."""
+
+    settings: NodeSettings
+    directory: NodeDir
+    founding: Founding | None
+
+
+async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Opened:
+    """Find out what kind of node this is, and open its directory.
+
+    Args:
+        settings: of the node.
+        replaces: `--replace`, see `open_node_dir`.
+
+    Raises:
+        SettingsError: the settings of a node of a cluster are not whole.
+        BootstrapError: the bootstrap file cannot be used, or does not list this node.
+        NodeDirError: the directory is not this node's, or no seed answers.
+    """
+    if settings.bootstrap is None and not settings.seeds:
+        if replaces:
+            raise SettingsError("--replace is for nodes of a cluster: give --bootstrap or --seeds")
+        return Opened(settings, open_directory(settings, None), None)
+    secret = read_secret(settings.secret_file)
+    bootstrap = load_bootstrap(settings.bootstrap) if settings.bootstrap is not None else None
+    seeds: list[Seed] = []
+    if settings.seeds:
+        patience_s = SEEDS_PATIENCE_S if bootstrap is None and is_new_dir(settings.data) else 0.0
+        seeds = await find_cluster(settings.seeds, patience_s=patience_s)
+    cluster_ids = {seed.cluster_id for seed in seeds}
+    if len(cluster_ids) > 1:
+        raise NodeDirError(f"the seeds belong to {len(cluster_ids)} clusters: {', '.join(settings.seeds)}")
+    seeds_cluster_id = next(iter(cluster_ids), None)
+    directory = await asyncio.to_thread(
+        open_directory, settings, bootstrap, seeds_cluster_id=seeds_cluster_id, replaces=replaces
+    )
+    if bootstrap is not None:
+        settings = as_founded(settings, bootstrap, directory.node_id)
+    return Opened(settings, directory, Founding(secret, bootstrap, tuple(seeds)))
+
+
+def read_secret(path: Path | None) -> bytes:
+    """Return the cluster's secret, without white space around it.
+
+    Raises:
+        SettingsError: there is none, or it is too short to be one.
+    """
+    if path is None:
+        raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
+    try:
+        with path.open("rb") as file:
+            secret = file.read(_SECRET_BYTES_MAX).strip()
+    except OSError as error:
+        raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+    return secret
+
+
+def as_founded(settings: NodeSettings, bootstrap: Bootstrap, node_id: str) -> NodeSettings:
+    """Return settings in which the bootstrap file stands for what was not set; as they are for no founder."""
+    founder = next((node for node in bootstrap.nodes if node.node_id == node_id), None)
+    if founder is None:
+        return settings
+    founded: dict[str, Any] = {
+        "host": founder.host,
+        "port": founder.port,
+        "gossip_port": founder.gossip_port,
+        "zone": founder.zone,
+        "roles": sorted(founder.roles),
+    }
+    if settings.advertise_host is None and "host" in settings.model_fields_set:
+        founded["advertise_host"] = founder.host
+    missing = {name: value for name, value in founded.items() if name not in settings.model_fields_set}
+    return settings.model_copy(update=missing)
