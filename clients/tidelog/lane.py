@@ -50,6 +50,7 @@ from tidelog.loads import ColumnsLoad, Load, LooseLoad, join_columns
 from tidelog.outgoing import OutgoingBatch, State
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.gathered import encode_gathered
 from tidelog_proto.header import Codec
 from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
 from tidelog_proto.single_record import encode_single
@@ -220,8 +221,19 @@ class Lane:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
+        columns = [load.columns() for load in loads]
+        if options.codec is Codec.NONE:
+            gathered = encode_gathered(
+                columns,
+                now_us=now_us,
+                producer_id=options.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self._next_sequence,
+            )
+            if gathered is not None:
+                return gathered
         return encode_batch(
-            join_columns([load.columns() for load in loads]),
+            join_columns(columns),
             now_us=now_us,
             codec=options.codec,
             producer_id=options.producer_id,

@@ -203,6 +203,8 @@ class Producer:
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns as they are and wait until all are acknowledged.
 
+        Large columns are not copied: memory that was lent to Arrow must not change before that.
+
         Args:
             data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
                 canonical ones.

@@ -208,6 +208,7 @@ class Sender:
             publish.entries.add(topic_id=route.topic_id, partition=shipment.lane.partition, length=encoded.length)
             parts.append(encoded.header)
             parts.append(encoded.body)
+            parts.extend(encoded.rest)
         for shipment in shipments:
             self._flying_on[shipment.lane.partition] = connection
             shipment.expected = self._router.moves.expect(

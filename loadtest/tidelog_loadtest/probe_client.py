@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from tidelog_loadtest.measure import Budget, Run
 from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
+from tidelog_proto.gathered import encode_gathered
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.memory import batch_pool
@@ -43,7 +44,7 @@ class Payload(NamedTuple):
 class ArrowPayload(NamedTuple):
     """An Arrow record batch that becomes bytes when it is sent, as the product's do.
 
-    By the least there is to it: Arrow's own serialization, a CRC32C over it, and a header that was made before.
+    By the least there is to it: large values where they lie, small ones by Arrow's own serialization, and a CRC32C.
     """
 
     header: bytes
@@ -53,6 +54,13 @@ class ArrowPayload(NamedTuple):
 
     def wire(self) -> list[bytes | memoryview]:
         """Serialize and return the buffers to write."""
+        gathered = encode_gathered([self.columns], now_us=0)
+        if gathered is not None:
+            parts = (gathered.header, gathered.body, *gathered.rest)
+            crc = 0
+            for part in parts:
+                crc = crc32c(part, crc)
+            return [REQUEST.pack(APPEND, gathered.length, crc, 0, 0), *parts]
         body = memoryview(self.columns.serialize(memory_pool=batch_pool())).cast("B")
         request = REQUEST.pack(APPEND, len(self.header) + len(body), crc32c(body, crc32c(self.header)), 0, 0)
         return [request, self.header, body]

@@ -42,26 +42,31 @@ _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A batch ready to be sent: two buffers, so that the body is not copied to sit behind its header.
+    """A batch ready to be sent: several buffers, so that nothing is copied to sit behind something else.
 
     Attributes:
         header: `HEADER_BYTES` bytes.
-        body: the body; a view of bytes that keeps its memory alive.
+        body: the body, or its front; a view of bytes that keeps its memory alive.
         record_count: records in it.
+        rest: what follows of the body.
     """
 
     header: bytes
     body: memoryview
     record_count: int
+    rest: tuple[bytes | memoryview, ...] = ()
 
     @property
     def length(self) -> int:
         """Header and body in bytes."""
-        return HEADER_BYTES + len(self.body)
+        length = HEADER_BYTES + len(self.body)
+        for buffer in self.rest:
+            length += len(buffer)
+        return length
 
     def to_bytes(self) -> bytes:
         """Return header and body in one piece (a copy)."""
-        return b"".join((self.header, self.body))
+        return b"".join((self.header, self.body, *self.rest))
 
 
 def encode_batch(

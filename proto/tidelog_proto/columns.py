@@ -115,6 +115,8 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
         TypeError: a column is unknown, there twice, of a type that does not cast, or `value` is missing.
         ValueError: a null where none may be, a value that does not fit its type, or a tag that is too long.
     """
+    if record_batch.schema.equals(_VALUE_SCHEMA):
+        return record_batch
     names = record_batch.schema.names
     unknown = [name for name in names if name not in _FLAG_OF_NAME]
     if unknown:

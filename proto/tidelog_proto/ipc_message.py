@@ -119,18 +119,21 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
 
 
 class NumberPlaces(NamedTuple):
-    """Where in a message's metadata the numbers stand that depend on the lengths of its buffers."""
+    """Where in a message's metadata the numbers stand that depend on its rows: numbers, or the first of a vector."""
 
     body_length_at: int
+    record_count_at: int
+    nodes_at: int
     buffers_at: int
 
 
 def number_places(metadata: bytes) -> NumberPlaces:
-    """Find the places of the body length and of the first buffer's description in metadata of our own making."""
+    """Find them in metadata of our own making, of a message with rows."""
     root = _Table(metadata, _reference(metadata, 0))
-    buffers_at = _reference(metadata, root.table(2).field(2)) + _U32.size
-    places = NumberPlaces(root.field(3), buffers_at)
-    assert places.body_length_at, "a message with a body says how long it is"
+    batch = root.table(2)
+    nodes_at, buffers_at = (_reference(metadata, batch.field(number)) + _U32.size for number in (1, 2))
+    places = NumberPlaces(root.field(3), batch.field(0), nodes_at, buffers_at)
+    assert all(places), "a message with rows says how many and how long"
     return places
 
 
