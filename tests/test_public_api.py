@@ -28,6 +28,7 @@ PUBLIC = {
     "Receipts",
     "Record",
     "RecordBatch",
+    "Replica",
     "TidelogError",
     "Topic",
     "errors",

@@ -24,6 +24,7 @@ from tidelog.model import (
     Partition,
     Receipt,
     Record,
+    Replica,
     Topic,
 )
 from tidelog.producer import Producer
@@ -48,6 +49,7 @@ __all__ = [
     "Receipts",
     "Record",
     "RecordBatch",
+    "Replica",
     "TidelogError",
     "Topic",
     "errors",

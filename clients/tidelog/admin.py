@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
-from tidelog.model import ClusterStatus, Committed, Flush, Node, Offset, Partition, Topic
+from tidelog.model import ClusterStatus, Committed, Flush, Node, Offset, Partition, Replica, Topic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
@@ -22,6 +22,7 @@ _FLUSH_NAME: Final[Mapping[int, Flush]] = {
     pb.INTERVAL: "interval",
     pb.NEVER: "never",
 }
+_ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENCE: "persistence"}
 _ALTERABLE: Final = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -111,6 +112,10 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                 high_watermark=partition.high_watermark,
                 size_bytes=partition.size_bytes,
                 state=partition.state,
+                replicas=tuple(
+                    Replica(one.node_id, one.held_offset, one.lag, one.streaming, one.latency_us)
+                    for one in partition.replicas
+                ),
             )
             for partition in sorted(info.partitions, key=lambda each: each.partition)
         ),
@@ -141,6 +146,9 @@ def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
             data_bytes=status.data_bytes,
             disk_free_bytes=status.disk_free_bytes,
             state=status.state,
+            roles=tuple(_ROLE_NAME[role] for role in status.roles if role in _ROLE_NAME),
+            membership=status.membership,
+            draining=status.draining,
         )
         for status in reply.nodes
     )

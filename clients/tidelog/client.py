@@ -201,6 +201,35 @@ class Client:
         frame = await self._router.call_any(lambda: envelope, repeatable=True)
         return admin.status_of(frame.envelope.cluster_status_reply)
 
+    async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
+        """Take a node's copies and ownership away, or let it have some again; return how many partitions it stores.
+
+        The wish is written down when this returns, and the moving goes on: `cluster_status` shows it.
+
+        Raises:
+            InvalidRequestError: there is no such node, or the node that was asked stands alone.
+        """
+        change = pb.ClusterChange(drain=node_id) if draining else pb.ClusterChange(undrain=node_id)
+        return await self._change_cluster(change)
+
+    async def remove_node(self, node_id: str) -> None:
+        """Remove a node for good; it has been drained before, and its id never comes back.
+
+        Raises:
+            InvalidRequestError: there is no such node, it still stores something, or it is the last that stores copies.
+        """
+        await self._change_cluster(pb.ClusterChange(remove=node_id))
+
+    async def rebalance(self) -> int:
+        """Begin to move copies and ownership to where they belong; return how many partitions are to move."""
+        return await self._change_cluster(pb.ClusterChange(rebalance=True))
+
+    async def _change_cluster(self, change: pb.ClusterChange) -> int:
+        self._check_usable()
+        envelope = pb.Envelope(cluster_change=change)
+        frame = await self._router.call_any(lambda: envelope, repeatable=True)
+        return frame.envelope.cluster_change_reply.moves
+
     # --------------------------------------------------------------------------------------------- reading
 
     async def fetch(

@@ -23,8 +23,25 @@ class Receipt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """One copy of a partition, as its owner sees it: its durable end, the records it lacks, and how fast it answers.
+
+    `streaming` is False while it catches up from the log. `latency_us` is smoothed, from sending to acknowledgement.
+    """
+
+    node_id: str
+    held_offset: int
+    lag: int
+    streaming: bool = True
+    latency_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for."""
+    """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for.
+
+    `replicas` are there in the status of the cluster, and only while the owner answers.
+    """
 
     partition: int
     owner: str
@@ -34,6 +51,7 @@ class Partition:
     high_watermark: int = 0
     size_bytes: int = 0
     state: str = ""
+    replicas: tuple[Replica, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +158,11 @@ class ConsumedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds."""
+    """One node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
+
+    `membership` is what the other nodes have found out: alive, suspect, dead, left or unknown; empty for a node that
+    stands alone. A node that is `draining` gets no new copies and gives away what it has.
+    """
 
     node_id: str
     host: str
@@ -155,6 +177,9 @@ class Node:
     data_bytes: int = 0
     disk_free_bytes: int = 0
     state: str = ""
+    roles: tuple[str, ...] = ()
+    membership: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

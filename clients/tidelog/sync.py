@@ -139,6 +139,18 @@ class Client:
         """See `tidelog.Client.cluster_status`."""
         return self._thread.run(self._client.cluster_status)
 
+    def drain_node(self, node_id: str, *, draining: bool = True) -> int:
+        """See `tidelog.Client.drain_node`."""
+        return self._thread.run(lambda: self._client.drain_node(node_id, draining=draining))
+
+    def remove_node(self, node_id: str) -> None:
+        """See `tidelog.Client.remove_node`."""
+        self._thread.run(lambda: self._client.remove_node(node_id))
+
+    def rebalance(self) -> int:
+        """See `tidelog.Client.rebalance`."""
+        return self._thread.run(self._client.rebalance)
+
     def fetch(
         self,
         topic: str,

@@ -1,65 +1,142 @@
-"""`tidelog cluster status`: the nodes, their load and what they hold."""
+"""`tidelog cluster status|drain|undrain|remove|rebalance`: the nodes, what they hold, and what should go elsewhere."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from tidelog import ClusterStatus
+from tidelog import ClusterStatus, Node, Partition, Topic
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
 from tidelog_cli.session import with_client
 from tidelog_cli.topics import topic_document
 
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
+
+NODE_COLUMNS = ("node", "address", "zone", "roles", "state", "up", "connections", "in flight", "data", "disk free")
+PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records behind)", "records", "size", "state")
+
 
 def register(app: typer.Typer) -> None:
     """Add `cluster` and its sub-commands to the command."""
-    cluster_app = typer.Typer(help="Look at the cluster.", no_args_is_help=True)
-    # A callback keeps `cluster` a group while it has one sub-command.
-    cluster_app.callback()(_group)
+    cluster_app = typer.Typer(help="Look at the cluster, and after it.", no_args_is_help=True)
     cluster_app.command("status")(status)
+    cluster_app.command("drain")(drain)
+    cluster_app.command("undrain")(undrain)
+    cluster_app.command("remove")(remove)
+    cluster_app.command("rebalance")(rebalance)
     app.add_typer(cluster_app, name="cluster")
 
 
-def _group() -> None:
-    """Look at the cluster."""
-
-
-def status(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """Show every node's state and load, and every topic's records and size."""
+def status(
+    *,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show every node's state and load, and every partition's owner, copies, records and size."""
     cluster = with_client(bootstrap, lambda client: client.cluster_status())
     if as_json:
         print_json(status_document(cluster))
         return
+    print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
     print_table(
-        ("node", "address", "state", "up", "connections", "in flight", "data", "disk free"),
-        [
-            (
-                node.node_id,
-                f"{node.host}:{node.port}",
-                node.state if node.alive else "dead",
-                f"{node.uptime_ms // 1000:,} s",
-                node.connections,
-                bytes_text(node.in_flight_bytes),
-                bytes_text(node.data_bytes),
-                bytes_text(node.disk_free_bytes),
-            )
-            for node in cluster.nodes
-        ],
-        title=f"cluster {cluster.cluster_id.hex()}",
-    )
-    print_table(
-        ("topic", "partitions", "records", "size"),
+        PARTITION_COLUMNS,
         [
             (
                 topic.name,
-                topic.partition_count,
-                sum(p.high_watermark - p.log_start_offset for p in topic.partitions),
-                bytes_text(sum(p.size_bytes for p in topic.partitions)),
+                partition.partition,
+                partition.owner,
+                partition.epoch,
+                copies_text(partition),
+                partition.high_watermark - partition.log_start_offset,
+                bytes_text(partition.size_bytes),
+                partition.state,
             )
             for topic in cluster.topics
+            if internal or not topic.name.startswith("__")
+            for partition in topic.partitions
         ],
     )
+
+
+def drain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Move everything away from a node; it gets nothing new."""
+    moves = with_client(bootstrap, lambda client: client.drain_node(node))
+    sys.stdout.write(f"{node} is draining; it stores {_partitions(moves)}, see `tidelog cluster status`\n")
+
+
+def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Let a node that was drained have copies and partitions again."""
+    with_client(bootstrap, lambda client: client.drain_node(node, draining=False))
+    sys.stdout.write(f"{node} may have copies again; `tidelog cluster rebalance` moves some there\n")
+
+
+def remove(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Remove a drained node for good; its id never comes back."""
+    with_client(bootstrap, lambda client: client.remove_node(node))
+    sys.stdout.write(f"removed {node}\n")
+
+
+def rebalance(*, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Move copies and ownership to where they belong, a few partitions at a time."""
+    moves = with_client(bootstrap, lambda client: client.rebalance())
+    sys.stdout.write(f"{_partitions(moves)} to move\n")
+
+
+def nodes_table(cluster: ClusterStatus) -> Table:
+    """Return the nodes as a table for a live view."""
+    table = Table("node", "address", "state", "owns", "data", box=SIMPLE_HEAD, pad_edge=False)
+    for node in cluster.nodes:
+        owned = sum(p.owner == node.node_id for topic in cluster.topics for p in topic.partitions)
+        address = f"{node.host}:{node.port}"
+        table.add_row(node.node_id, address, state_text(node), str(owned), bytes_text(node.data_bytes))
+    return table
+
+
+def state_text(node: Node) -> str:
+    """Return a node's state in a word or two: what it says itself, and what the others say if that is worse."""
+    words = [node.state if node.alive else "dead"]
+    if node.membership in {"suspect", "left", "unknown"}:
+        words = [node.membership]
+    if node.draining:
+        words.append("draining")
+    return ", ".join(words)
+
+
+def copies_text(partition: Partition) -> str:
+    """Return a partition's copies; with the records that each lacks where the owner tells it."""
+    lags = {replica.node_id: replica for replica in partition.replicas}
+    texts = []
+    for node_id in partition.placement:
+        replica = lags.get(node_id)
+        if replica is None:
+            texts.append(node_id)
+        else:
+            texts.append(f"{node_id} ({replica.lag:,}{'' if replica.streaming else ', catching up'})")
+    return " ".join(texts)
+
+
+def _node_row(node: Node) -> tuple[object, ...]:
+    return (
+        node.node_id,
+        f"{node.host}:{node.port}",
+        node.zone,
+        ", ".join(node.roles),
+        state_text(node),
+        f"{node.uptime_ms // 1000:,} s",
+        node.connections,
+        bytes_text(node.in_flight_bytes),
+        bytes_text(node.data_bytes),
+        bytes_text(node.disk_free_bytes),
+    )
+
+
+def _partitions(count: int) -> str:
+    return f"{count:,} partition{'' if count == 1 else 's'}"
 
 
 def status_document(cluster: ClusterStatus) -> dict[str, Any]:
@@ -72,8 +149,11 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
                 "host": node.host,
                 "port": node.port,
                 "zone": node.zone,
+                "roles": list(node.roles),
                 "incarnation": node.incarnation,
                 "alive": node.alive,
+                "membership": node.membership,
+                "draining": node.draining,
                 "state": node.state,
                 "software": node.software,
                 "uptime_ms": node.uptime_ms,
@@ -84,5 +164,21 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
             }
             for node in cluster.nodes
         ],
-        "topics": [topic_document(topic) for topic in cluster.topics],
+        "topics": [_topic_document(topic) for topic in cluster.topics],
     }
+
+
+def _topic_document(topic: Topic) -> dict[str, Any]:
+    document = topic_document(topic)
+    for partition, described in zip(topic.partitions, document["partitions"], strict=True):
+        described["replicas"] = [
+            {
+                "node_id": replica.node_id,
+                "held_offset": replica.held_offset,
+                "lag": replica.lag,
+                "streaming": replica.streaming,
+                "latency_us": replica.latency_us,
+            }
+            for replica in partition.replicas
+        ]
+    return document

@@ -48,6 +48,7 @@ def create(
     flush_interval_ms: FlushIntervalOption = None,
     retention_bytes: RetentionOption = None,
     segment_bytes: SegmentOption = None,
+    replication_factor: Annotated[int | None, typer.Option(min=1, help="Copies; as many as there are nodes.")] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -61,6 +62,7 @@ def create(
             flush_interval_ms=flush_interval_ms,
             retention_bytes=retention_bytes,
             segment_bytes=segment_bytes,
+            replication_factor=replication_factor,
         )
 
     topic = with_client(bootstrap, work)
@@ -95,7 +97,7 @@ def describe(
         return
     sys.stdout.write(
         f"topic {topic.name}  flush {topic.flush}  retention {_retention_text(topic.retention_bytes)}  "
-        f"segments {bytes_text(topic.segment_bytes)}  id {topic.topic_id.hex()}\n"
+        f"segments {bytes_text(topic.segment_bytes)}  copies {copies_text(topic)}  id {topic.topic_id.hex()}\n"
     )
     print_table(
         ("partition", "owner", "epoch", "log start", "high watermark", "size", "state"),
@@ -176,6 +178,13 @@ def topic_document(topic: Topic) -> dict[str, Any]:
             for p in topic.partitions
         ],
     }
+
+
+def copies_text(topic: Topic) -> str:
+    """Return how many copies there are, and how many there will be when nodes join."""
+    there = max((len(partition.placement) for partition in topic.partitions), default=0)
+    wanted = topic.replication_factor
+    return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
 
 
 def _retention_text(retention_bytes: int) -> str:

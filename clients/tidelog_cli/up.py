@@ -1,6 +1,7 @@
-"""`tidelog up`: a node and a gateway on this machine, until Ctrl-C.
+"""`tidelog up`: a node, or a whole cluster, and a gateway on this machine, until Ctrl-C.
 
-The gateway stops first, so that nobody is promised what the node can no longer do.
+The gateway stops first, so that nobody is promised what the nodes can no longer do. A single node that ends takes the
+rest with it; of a cluster any node may end (or be killed, to see what happens) and the others go on.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
 from tidelog import Client, ClusterStatus
 from tidelog.errors import TidelogError
 from tidelog_cli.children import Child, running
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.cluster import nodes_table
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.local_cluster import LocalNode, nodes_in, prepare
 from tidelog_cli.output import JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
 
@@ -35,11 +38,12 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the parts listen."""
+    """Where the parts listen; several nodes' addresses stand with commas between them."""
 
     bootstrap: str
     management_url: str
     http_url: str
+    nodes: tuple[Child, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,26 +53,29 @@ def register(app: typer.Typer) -> None:
 
 def up(
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes (one, for now).")] = 1,
+    nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,
     data: Annotated[Path, typer.Option(help="The data directory; made if it is not there.")] = Path("tidelog-data"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The native protocol's port; 0 picks one.")] = 7400,
     management_port: Annotated[int, typer.Option(min=0, max=65535, help="Health and metrics; 0 picks one.")] = 7401,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; 0 picks one.")] = 8080,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a node and a gateway on this machine until Ctrl-C.
+    """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
 
-    With --json, the addresses are printed as one JSON object as soon as both are ready.
+    The nodes of a cluster have ports 10 apart. Started again, a cluster is what it was: its size and its ports stand
+    in its directory. With --json, the addresses are printed as one JSON object as soon as all are ready.
     """
-    if nodes > 1:
-        raise CommandFailed(
-            f"--nodes {nodes}: this version runs a single node; several nodes come with replication", EXIT_USAGE
-        )
-    node_arguments = ("--data", str(data), "--port", str(port), "--management-port", str(management_port))
-    asyncio.run(_until_told(("node", *node_arguments), http_port, as_json=as_json))
+    present = nodes_in(data)
+    count = nodes or present or 1
+    if count == 1 and present is None:
+        command = ("node", "--data", str(data), "--port", str(port), "--management-port", str(management_port))
+        wanted = [LocalNode("node", port, command, None)]
+    else:
+        wanted = prepare(data, nodes=count, port=port, management_port=management_port)
+    asyncio.run(_until_told(wanted, http_port, as_json=as_json))
 
 
-async def _until_told(node_command: Sequence[str], http_port: int, *, as_json: bool) -> None:
+async def _until_told(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
     """Run the stack; a stop signal at any moment, start-up included, ends it in order."""
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"
@@ -84,30 +91,59 @@ async def _until_told(node_command: Sequence[str], http_port: int, *, as_json: b
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        await _run(node_command, http_port, as_json=as_json)
+        await _run(wanted, http_port, as_json=as_json)
     except asyncio.CancelledError:
         if not told:
             raise
 
 
-async def _run(node_command: Sequence[str], http_port: int, *, as_json: bool) -> None:
+async def _run(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
     async with AsyncExitStack() as stack:
-        node = await stack.enter_async_context(running("node", node_command))
-        bootstrap = f"127.0.0.1:{node.ready['port']}"
+        nodes = await _start(stack, wanted)
+        bootstrap = ",".join(f"127.0.0.1:{node.ready['port']}" for node in nodes)
         gateway_command = ("gateway", "--bootstrap", bootstrap, "--http-port", str(http_port))
         gateway = await stack.enter_async_context(running("gateway", gateway_command))
         addresses = Addresses(
             bootstrap=bootstrap,
-            management_url=f"http://127.0.0.1:{node.ready['management_port']}",
+            management_url=f"http://127.0.0.1:{nodes[0].ready['management_port']}",
             http_url=f"http://127.0.0.1:{gateway.ready['http_port']}",
+            nodes=nodes,
         )
         _announce(addresses, as_json=as_json)
         showing = asyncio.create_task(_show_status(addresses)) if sys.stdout.isatty() and not as_json else None
         try:
-            raise await _first_to_end(node, gateway)
+            if len(nodes) == 1:
+                raise await _first_to_end(nodes[0], gateway)
+            async with asyncio.TaskGroup() as watching:
+                tasks = [watching.create_task(_tell_of_end(node, one)) for node, one in zip(nodes, wanted, strict=True)]
+                failed = await _first_to_end(gateway)
+                for task in tasks:
+                    task.cancel()
+            raise failed
         finally:
             if showing is not None:
                 showing.cancel()
+
+
+async def _start(stack: AsyncExitStack, wanted: Sequence[LocalNode]) -> tuple[Child, ...]:
+    """Start all nodes at once: the founders of a cluster wait for each other."""
+
+    async def start(node: LocalNode) -> Child:
+        log = None if node.log is None else stack.enter_context(node.log.open("ab"))
+        return await stack.enter_async_context(running(node.node_id, node.command, log=log))
+
+    try:
+        async with asyncio.TaskGroup() as starting:
+            tasks = [starting.create_task(start(node)) for node in wanted]
+    except* CommandFailed as failures:
+        raise failures.exceptions[0] from None
+    return tuple(task.result() for task in tasks)
+
+
+async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
+    """Say that a node of a cluster has ended, and how it is started again."""
+    ended = await node.ended()
+    sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {' '.join(wanted.command)}\n")
 
 
 async def _first_to_end(*children: Child) -> CommandFailed:
@@ -127,6 +163,15 @@ def _announce(addresses: Addresses, *, as_json: bool) -> None:
             "bootstrap": addresses.bootstrap,
             "management_url": addresses.management_url,
             "http_url": addresses.http_url,
+            "nodes": [
+                {
+                    "node_id": node.ready["node_id"],
+                    "address": f"127.0.0.1:{node.ready['port']}",
+                    "management_url": f"http://127.0.0.1:{node.ready['management_port']}",
+                    "pid": node.process.pid,
+                }
+                for node in addresses.nodes
+            ],
         }
         sys.stdout.write(json.dumps(document) + "\n")
     else:
@@ -144,10 +189,16 @@ async def _show_status(addresses: Addresses) -> None:
         async with Client(addresses.bootstrap, client_id="tidelog-up") as client:
             while True:
                 try:
-                    live.update(status_table(await client.cluster_status()), refresh=True)
+                    live.update(status_view(await client.cluster_status()), refresh=True)
                 except TidelogError as error:
                     live.update(f"no status: {error}", refresh=True)
                 await asyncio.sleep(STATUS_PERIOD_S)
+
+
+def status_view(status: ClusterStatus) -> Group:
+    """Return the live view: the nodes, if there are several, and the topics."""
+    topics = status_table(status)
+    return Group(nodes_table(status), topics) if len(status.nodes) > 1 else Group(topics)
 
 
 def status_table(status: ClusterStatus) -> Table:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tidelog import ClusterStatus, Partition, Topic
 from tidelog_cli import failures, up
+from tidelog_cli.local_cluster import prepare
 from tidelog_cli.main import main
 
 pytestmark = pytest.mark.e2e
@@ -32,9 +33,15 @@ def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
     assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_CANNOT_CONNECT
 
 
-def test_several_nodes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", "--nodes", "3"]) == failures.EXIT_USAGE
+def test_a_directory_stays_a_single_nodes_or_a_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    single, three = tmp_path / "single", tmp_path / "three"
+    single.mkdir()
+    (single / "node.json").write_text("{}")
+    assert main(["up", "--nodes", "3", "--data", str(single)]) == failures.EXIT_USAGE
     assert "single node" in capsys.readouterr().err
+    prepare(three, nodes=3, port=0, management_port=0)
+    assert main(["up", "--nodes", "2", "--data", str(three)]) == failures.EXIT_USAGE
+    assert "a cluster of 3 nodes, not 2" in capsys.readouterr().err
 
 
 def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""A cluster on this machine: its agreement, its secret and its nodes' directories, all in one directory.
+
+    DIR/cluster.json   the bootstrap file: the nodes and their ports, chosen once
+    DIR/secret         what the nodes know each other by
+    DIR/node1, …       the nodes' data directories;  DIR/node1.log, …  what they say
+
+The file's format is the node's (`tidelog node --bootstrap`); it is written here because the command works where no
+node is installed, and checked by the node that reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+
+HOST: Final = "127.0.0.1"
+PORT_STEP: Final = 10
+"""Between the ports of one node and the next; a node's management port stands beside its native one."""
+
+_BOOTSTRAP: Final = "cluster.json"
+_SECRET: Final = "secret"  # noqa: S105 - the name of its file
+_OF_ONE_NODE: Final = "node.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node: its id, its native port, and the arguments of the command that runs it."""
+
+    node_id: str
+    port: int
+    command: tuple[str, ...]
+    log: Path | None
+    """Where it writes what it says; None: where this command does."""
+
+
+def nodes_in(data: Path) -> int | None:
+    """Return how many nodes the cluster in a directory has; None when there is no cluster in it."""
+    path = data / _BOOTSTRAP
+    return len(_read(path)["nodes"]) if path.exists() else None
+
+
+def prepare(data: Path, *, nodes: int, port: int, management_port: int) -> list[LocalNode]:
+    """Make a cluster in a directory, or take up the one that is there; its ports stay what they were.
+
+    Args:
+        data: the directory; made if it is not there.
+        nodes: how many.
+        port: the first node's native port; 0 takes free ones.
+        management_port: the first node's; 0 lets each pick one.
+
+    Raises:
+        CommandFailed: the directory is a single node's, or holds a cluster of another size.
+    """
+    if (data / _OF_ONE_NODE).exists():
+        raise CommandFailed(
+            f"{data} is the directory of a single node, which stays one; give another --data for a cluster", EXIT_USAGE
+        )
+    present = nodes_in(data)
+    if present is None:
+        _found(data, nodes, port)
+    elif present != nodes:
+        raise CommandFailed(f"{data} holds a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
+    founders = _read(data / _BOOTSTRAP)["nodes"]
+    return [_node(data, founder, index, management_port) for index, founder in enumerate(founders)]
+
+
+def _node(data: Path, founder: dict[str, Any], index: int, management_port: int) -> LocalNode:
+    node_id = str(founder["node_id"])
+    management = management_port + index * PORT_STEP if management_port else 0
+    arguments = {
+        "--bootstrap": data / _BOOTSTRAP,
+        "--secret-file": data / _SECRET,
+        "--node-id": node_id,
+        "--data": data / node_id,
+        "--management-port": management,
+    }
+    command = ["node", *(str(word) for pair in arguments.items() for word in pair)]
+    return LocalNode(node_id, int(founder["port"]), tuple(command), data / f"{node_id}.log")
+
+
+def _found(data: Path, nodes: int, port: int) -> None:
+    """Write the secret, then the bootstrap file: where that stands, all is there."""
+    data.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(data / _SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)
+    document = {
+        "format_version": 1,
+        "cluster_id": secrets.token_hex(16),
+        "name": data.resolve().name or "local",
+        "nodes": [
+            {"node_id": f"node{number}", "host": HOST, "port": chosen, "gossip_port": chosen}
+            for number, chosen in enumerate(ports, 1)
+        ],
+    }
+    unnamed = data / (_BOOTSTRAP + ".new")
+    unnamed.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    unnamed.rename(data / _BOOTSTRAP)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free for TCP and UDP at the moment."""
+    ports: list[int] = []
+    with ExitStack() as held:
+        while len(ports) < count:
+            listener = held.enter_context(socket.create_server((HOST, 0)))
+            port = int(listener.getsockname()[1])
+            datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            try:
+                datagrams.bind((HOST, port))
+            except OSError:
+                continue
+            ports.append(port)
+    return ports
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        assert document["nodes"]
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise CommandFailed(f"{path} is no bootstrap file: {error!r}", EXIT_USAGE) from error
+    return document
