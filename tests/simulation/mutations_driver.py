@@ -1,0 +1,137 @@
+"""Mutations of what stands around the core: the order of writes, journals, starts, readers. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica_state import Doubt
+from tidelog_broker.storage.errors import StorageError
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_proto import broker_pb2 as pb
+from tests.broker.storage.sim_disk import SimDisk
+from tests.simulation.driver import PartitionDriver
+from tests.simulation.machine import Machine
+from tests.simulation.process import Process
+from tests.simulation.store import Store
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def fences_not_written() -> Replacements:
+    """Promises are kept in memory only."""
+
+    def append(self: FenceJournal, entries: Sequence[pb.FenceEntry]) -> None:
+        for entry in entries:
+            self._take(entry)
+
+    return [(FenceJournal, "append", append)]
+
+
+def wiped_node_keeps_its_id() -> Replacements:
+    """A node whose disk was replaced goes on under its old id."""
+
+    def wipe(self: Machine) -> None:
+        self.stop("wiped")
+        self.disk = SimDisk()
+
+    return [(Machine, "wipe", wipe)]
+
+
+def truncates_to_watermark() -> Replacements:
+    """A node that starts again keeps of the open epoch what it knew to be committed."""
+    known: dict[tuple[str, Any], tuple[int, int]] = {}
+    pump = PartitionDriver.pump
+
+    def remember(self: PartitionDriver) -> None:
+        pump(self)
+        known[self.process.node_id, self.key] = (self.replica.active.epoch, self.replica.high_watermark)
+
+    original = Process.open_partitions
+
+    def open_partitions(self: Process) -> None:
+        real = Store.open
+
+        def open_store(disk: SimDisk, key: Any, chain: Any) -> Store:
+            store = real(disk, key, chain)
+            epoch, watermark = known.get((self.node_id, key), (-1, 0))
+            newest = store.log.active
+            if newest is not None and newest.epoch == epoch == chain.active.epoch and watermark < newest.end_offset:
+                store.log.truncate_epoch(epoch, watermark)
+            return store
+
+        Store.open = staticmethod(open_store)  # type: ignore[method-assign, assignment]
+        try:
+            original(self)
+        finally:
+            Store.open = real  # type: ignore[method-assign]
+
+    return [(PartitionDriver, "pump", remember), (Process, "open_partitions", open_partitions)]
+
+
+def reboot_forgotten() -> Replacements:
+    """That the machine went down is not heeded."""
+
+    def doubt(self: Store, *, rebooted: bool) -> Doubt:
+        del rebooted
+        return "damaged" if self.repairing else ""
+
+    return [(Store, "doubt", doubt)]
+
+
+def reboot_noted_in_memory() -> Replacements:
+    """That the machine went down is heeded at the first start after it, and not at the next."""
+
+    def doubt(self: Store, *, rebooted: bool) -> Doubt:
+        if self.repairing:
+            return "damaged"
+        return "short" if rebooted and not self._synced(self._chain.active.epoch) else ""
+
+    return [(Store, "doubt", doubt)]
+
+
+def reads_past_commit() -> Replacements:
+    """Consumers get what the log holds."""
+
+    def read_committed(self: PartitionDriver, offset: int) -> Sequence[memoryview]:
+        return self.store.read_committed(offset, self.store.end_offset)
+
+    return [(PartitionDriver, "read_committed", read_committed)]
+
+
+def producers_forgotten() -> Replacements:
+    """A new owner begins without producers."""
+
+    def rebuild(self: Store, offset: int) -> tuple[ProducerTable, int]:
+        return ProducerTable(), 0
+
+    return [(Store, "rebuild_producers", rebuild)]
+
+
+def tells_before_sync() -> Replacements:
+    """Appends count as durable when they are in the page cache."""
+
+    def synced(self: Store, epoch: int) -> bool:
+        return False
+
+    def doubt(self: Store, *, rebooted: bool) -> Doubt:
+        return "damaged" if self.repairing else ""
+
+    return [(Store, "_synced", synced), (Store, "doubt", doubt)]
+
+
+def limbo_not_heeded() -> Replacements:
+    """A damaged log takes part as what is left of it."""
+    heal = Store._heal
+
+    def cut(self: Store) -> None:
+        heal(self)
+        newest = self.log.active
+        if newest is not None and newest.is_repairing:
+            try:
+                self.log.finish_repair(newest.epoch)
+            except StorageError:
+                return
+
+    return [(Store, "_heal", cut)]

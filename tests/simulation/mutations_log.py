@@ -1,0 +1,275 @@
+"""Mutations of how the log is written, acknowledged, cut and fetched. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker.core import history, replica
+from tidelog_broker.core.acceptor import Acceptor
+from tidelog_broker.core.effects import Truncate, WriteChain
+from tidelog_broker.core.history import History
+from tidelog_broker.core.owner import Owner
+from tidelog_broker.core.ownership import Ownership
+from tidelog_broker.core.ports import Batch, Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica import Replica
+from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_broker.core.tail import Tail
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import BatchHeader
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def truncates_on_open() -> Replacements:
+    """A proposal that ends the epoch earlier cuts the log at once, under whatever ballot it comes."""
+    original = Acceptor.on_open
+
+    def on_open(self: Acceptor, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
+        state = self._state
+        end_offset = pb.EpochDecision.FromString(ask.value).end_offset
+        if ask.epoch == state.active.epoch and state.active.start_offset <= end_offset < state.tail.durable.offset:
+            digest = state.position_of(ask.epoch, end_offset)
+            if digest is not None and state.tail.durable == state.tail.queued:
+                state.write(Truncate(ask.epoch, end_offset))
+                state.tail = Tail(ask.epoch, state.active.start_offset, Position(end_offset, digest))
+        original(self, sender, ask, now_ms)
+
+    return [(Acceptor, "on_open", on_open)]
+
+
+def appends_after_proposal() -> Replacements:
+    """The owner goes on appending after it has proposed the end of its epoch."""
+
+    def can_append(self: Replica) -> bool:
+        return self.owner is not None
+
+    def may_acknowledge(self: ReplicaState) -> bool:
+        return self.owner is not None
+
+    return [
+        (Replica, "can_append", property(can_append)),
+        (ReplicaState, "may_acknowledge", property(may_acknowledge)),
+    ]
+
+
+def _unchecked(
+    batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position
+) -> list[Position]:
+    del epoch, owner_incarnation, base
+    return [Position(batch.header.end_offset, batch.header.digest) for batch in batches]
+
+
+def backfill_unchecked() -> Replacements:
+    """Fetched batches are taken as they come, and a copy that is long enough counts."""
+
+    def filled(self: History, pull: Any) -> None:
+        self._fill_at = pull.end
+        original(self, pull)
+
+    original = History._filled
+    return [(history, "check_run", _unchecked), (History, "_filled", filled)]
+
+
+def commit_by_bare_offset() -> Replacements:
+    """A commit counts whatever epoch it is about."""
+    original = Replica._on_append
+
+    def on_append(self: Replica, sender: str, append: pb.AppendBatch, batches: Any, now_ms: int) -> None:
+        self.note_commit(append.commit_offset)
+        original(self, sender, append, batches, now_ms)
+
+    return [(Replica, "_on_append", on_append)]
+
+
+def ack_by_bare_offset() -> Replacements:
+    """An acknowledgement counts whatever epoch, owner and content it is about."""
+
+    def on_ack(self: Ownership, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        state = self._state
+        if state.owner is not None and self._pushes is not None and sender in self._pushes.followers:
+            end_offset = min(ack.end_offset, state.tail.queued.offset)
+            self._pushes.acknowledged(sender, end_offset, now_ms)
+            self._acknowledged(sender, end_offset)
+
+    return [(Ownership, "on_ack", on_ack)]
+
+
+def old_tail_is_duplicate() -> Replacements:
+    """What lies behind the end of an epoch counts as the beginning of the next one."""
+    original = Replica._on_append
+
+    def on_append(self: Replica, sender: str, append: pb.AppendBatch, batches: Any, now_ms: int) -> None:
+        old = _old_end(self)
+        if append.epoch == self.active.epoch and self.tail.queued.offset < append.end_offset <= old:
+            ack = pb.ReplicationAck(
+                owner_incarnation=append.owner_incarnation,
+                end_offset=append.end_offset,
+                end_digest=append.end_digest,
+                status=pb.HELD,
+            )
+            self.send(sender, self.about(ack, append.epoch))
+            return
+        original(self, sender, append, batches, now_ms)
+
+    return [(Replica, "_on_append", on_append), *tail_not_truncated()]
+
+
+def old_tail_in_next_epoch() -> Replacements:
+    """SEAL of an epoch is answered with what is left of the one before it."""
+    original = Acceptor.on_seal
+
+    def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
+        state = self._state
+        old = _old_end(state)
+        if ask.epoch == state.active.epoch and state.tail.durable.offset < old:
+            tail = state.tail
+            state.tail = Tail(tail.epoch, tail.start_offset, Position(old, 1))
+            original(self, sender, ask, now_ms)
+            return
+        original(self, sender, ask, now_ms)
+
+    return [(Acceptor, "on_seal", on_seal), *tail_not_truncated()]
+
+
+def _old_end(state: ReplicaState) -> int:
+    before = state.log.epoch_end(state.active.epoch - 1)
+    return before[0] if before is not None else 0
+
+
+def tail_not_truncated() -> Replacements:
+    """What lies behind the decided end of an epoch stays."""
+    original = ReplicaState.write
+
+    def write(self: ReplicaState, effect: Any, then: Any = None) -> None:
+        if not isinstance(effect, Truncate):
+            original(self, effect, then)
+
+    return [(ReplicaState, "write", write)]
+
+
+def acknowledges_and_fetches_after_promise() -> Replacements:
+    """A promise stops neither acknowledgements nor what is being fetched."""
+
+    def acknowledge(self: Replica, now_ms: int) -> None:
+        del now_ms
+        if self.halted is None and not self.doubt and self.active.owner != self.node_id:
+            self._send_ack(pb.HELD)
+
+    def stop_appending(self: Replica, now_ms: int) -> None:
+        self._promised_ms = now_ms
+        if self.owner is not None:
+            self._rolling_over = True
+
+    original = History._take_tail
+
+    def take_tail(self: History, pull: Any, *rest: Any) -> None:
+        fence = self._state.fence
+        kept = pb.Ballot()
+        if fence is not None and fence.promised is not None:
+            kept.CopyFrom(fence.entry.promised)
+            if self._opening is None:
+                fence.entry.ClearField("promised")
+            else:
+                fence.entry.promised.CopyFrom(self._opening.message.ballot)
+        original(self, pull, *rest)
+        if fence is not None and kept.round:
+            fence.entry.promised.CopyFrom(kept)
+
+    return [
+        (Replica, "_acknowledge", acknowledge),
+        (Replica, "_stop_appending", stop_appending),
+        (History, "_take_tail", take_tail),
+    ]
+
+
+def fill_cut_short() -> Replacements:
+    """What has been fetched of a sealed epoch counts as soon as one read of it is here."""
+    original = History._is_whole
+
+    def is_whole(self: History, epoch: int) -> bool:
+        return original(self, epoch) or (self._state.log.fill_position(epoch) or (0, 0))[1] != 0
+
+    def may_serve(self: History, ask: pb.Backfill) -> pb.ReplicaStatus:
+        status = serve(self, ask)
+        return pb.HELD if ask.producers and ask.epoch < self._state.active.epoch else status
+
+    serve = History._may_serve
+
+    return [(History, "_is_whole", is_whole), (History, "_may_serve", may_serve)]
+
+
+def retries_are_new() -> Replacements:
+    """A producer's sequence numbers are not looked at."""
+
+    def check(self: ProducerTable, header: BatchHeader) -> None:
+        return None
+
+    return [(ProducerTable, "check", check)]
+
+
+def one_ack_fewer() -> Replacements:
+    """The owner completes a publish one acknowledgement too soon."""
+    original = Owner.__init__
+
+    def init(self: Owner, *arguments: Any, **rest: Any) -> None:
+        original(self, *arguments, **rest)
+        self.ack_quorum = max(1, self.ack_quorum - 1)
+
+    return [(Owner, "__init__", init)]
+
+
+def end_is_watermark() -> Replacements:
+    """After a start, everything that the log holds counts as committed."""
+    original = Replica._load
+
+    def load(self: Replica, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.high_watermark = max(self.high_watermark, self.tail.durable.offset)
+
+    return [(Replica, "_load", load)]
+
+
+def owner_counts_after_promise() -> Replacements:
+    """An owner that has promised its epoch's end to somebody goes on completing publishes."""
+
+    def may_acknowledge(self: ReplicaState) -> bool:
+        return self.owner is not None
+
+    return [(ReplicaState, "may_acknowledge", property(may_acknowledge))]
+
+
+def restarted_owner_resumes() -> Replacements:
+    """A node that finds itself named as the owner goes on where it was."""
+    original = Replica._load
+
+    def load(self: Replica, stored: Any, now_ms: int) -> None:
+        if self.active.owner == self.node_id and self.active.epoch > 0:
+            self.active.owner_incarnation = self.incarnation
+        original(self, stored, now_ms)
+        if self.active.owner == self.node_id and self.active.epoch > 0 and stored is not None:
+            self.owner = Owner(self.active, producers=ProducerTable())
+            self.owner.next_offset, self.owner.digest = self.tail.queued
+
+    return [(Replica, "_load", load)]
+
+
+def enters_before_journal() -> Replacements:
+    """The next epoch is entered, and the old log cut, while the decision is not journalled at all."""
+    original = ReplicaState.write
+
+    def write(self: ReplicaState, effect: Any, then: Any = None) -> None:
+        if not isinstance(effect, WriteChain):
+            original(self, effect, then)
+
+    return [(ReplicaState, "write", write)]
+
+
+def duplicates_unchecked() -> Replacements:
+    """What repeats an append is not compared with what is held."""
+
+    def agrees(self: Replica, append: pb.AppendBatch) -> bool:
+        return True
+
+    return [(Replica, "_agrees", agrees), (replica, "check_run", _unchecked)]

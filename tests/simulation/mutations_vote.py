@@ -1,0 +1,326 @@
+"""Mutations of how an epoch's end is decided: promises, accepts, quorums. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tidelog_broker.core import candidate, takeover
+from tidelog_broker.core.acceptor import Acceptor, Opening
+from tidelog_broker.core.candidate import Candidate
+from tidelog_broker.core.effects import WriteChain, WriteFences
+from tidelog_broker.core.fence import Fence
+from tidelog_broker.core.history import History
+from tidelog_broker.core.ports import Plan
+from tidelog_broker.core.replica import Replica
+from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_broker.core.takeover import Promise, ballot_key
+from tidelog_proto import broker_pb2 as pb
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def seal_promises_nothing() -> Replacements:
+    """SEAL is answered with the log's end, and nothing is promised by it."""
+
+    def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
+        state = self._state
+        if state.is_current(sender, ask.epoch, now_ms) and state.fence is not None:
+            reply = pb.SealReply(ballot=ask.ballot, status=pb.HELD, promised=ask.ballot)
+            reply.end_offset, reply.end_digest = state.tail.durable
+            if state.fence.accepted is not None:
+                reply.accepted.CopyFrom(state.fence.accepted)
+                reply.accepted_value = state.fence.entry.accepted_value
+            state.send(sender, state.about(reply, ask.epoch))
+
+    return [(Acceptor, "on_seal", on_seal)]
+
+
+def append_ignores_promise() -> Replacements:
+    """Appends are taken and acknowledged whatever is promised."""
+    original = Replica._on_append
+
+    def on_append(self: Replica, *arguments: Any) -> None:
+        fence = self.fence
+        if fence is None or fence.promised is None:
+            original(self, *arguments)
+            return
+        kept = pb.Ballot()
+        kept.CopyFrom(fence.entry.promised)
+        fence.entry.ClearField("promised")
+        original(self, *arguments)
+        if self.fence is fence:
+            fence.entry.promised.CopyFrom(kept)
+
+    def acknowledge(self: Replica, now_ms: int) -> None:
+        del now_ms
+        if self.active.owner != self.node_id:
+            self._send_ack(pb.HELD)
+
+    return [(Replica, "_on_append", on_append), (Replica, "_acknowledge", acknowledge)]
+
+
+def adopts_nothing() -> Replacements:
+    """What others have accepted is not adopted."""
+
+    def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
+        return takeover.choose_value([replace(one, accepted=None, accepted_value=b"") for one in promises], **rest)
+
+    return [(candidate, "choose_value", choose)]
+
+
+def shortest_end() -> Replacements:
+    """The epoch ends where the shortest log among the promises does."""
+
+    def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
+        shortest = min(promises, key=lambda promise: promise.end_offset)
+        ends = [replace(one, end_offset=shortest.end_offset, end_digest=shortest.end_digest) for one in promises]
+        return takeover.choose_value(ends, **rest)
+
+    return [(candidate, "choose_value", choose)]
+
+
+def accept_ignores_promise() -> Replacements:
+    """OPEN_EPOCH is accepted under any ballot."""
+
+    def may_accept(self: Fence, ballot: pb.Ballot, value: bytes) -> bool:
+        return True
+
+    return [(Fence, "may_accept", may_accept)]
+
+
+def accept_without_log() -> Replacements:
+    """OPEN_EPOCH is accepted by whoever promised, whatever it holds."""
+
+    def on_open(self: Acceptor, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
+        state, fence = self._state, self._state.fence
+        if not state.is_current(sender, ask.epoch, now_ms) or not self._fits(sender, ask) or fence is None:
+            return
+        if not fence.may_accept(ask.ballot, ask.value):
+            return
+        self._on_promise(now_ms)
+        reply = pb.OpenEpochReply(ballot=ask.ballot, status=pb.HELD)
+
+        def accepted(_ok: bool, _now_ms: int) -> None:
+            if state.active.epoch == ask.epoch:
+                state.send(sender, state.about(reply, ask.epoch))
+
+        state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
+
+    return [(Acceptor, "on_open", on_open)]
+
+
+def seal_quorum_of_one() -> Replacements:
+    """One promise ends an epoch."""
+    one = lambda replicas, ack_quorum: 1  # noqa: E731
+    return [(candidate, "seal_quorum", one), (takeover, "seal_quorum", one)]
+
+
+def decided_by_one() -> Replacements:
+    """The candidate goes on as soon as one replica has accepted."""
+
+    def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        if self.phase == "opening" and ballot_key(reply.ballot) == ballot_key(self._ballot) and reply.status == pb.HELD:
+            self._host.decided(self._value)
+
+    return [(Candidate, "on_open_reply", on_open_reply)]
+
+
+def fast_path_at_high_ballot() -> Replacements:
+    """A planned roll-over proposes without a seal, at an ordinary ballot."""
+    original = Candidate.roll_over
+
+    def roll_over(self: Candidate, *arguments: Any) -> None:
+        with_round = lambda **fields: pb.Ballot(**{**fields, "round": self._highest_round + 1})  # noqa: E731
+        real = candidate.pb
+        candidate.pb = _WithBallot(real, with_round)  # type: ignore[assignment]
+        try:
+            original(self, *arguments)
+        finally:
+            candidate.pb = real
+
+    return [(Candidate, "roll_over", roll_over)]
+
+
+class _WithBallot:
+    """The protocol's module with another way to make ballots."""
+
+    def __init__(self, module: Any, ballot: Any) -> None:
+        self._module = module
+        self.Ballot = ballot
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def promise_not_checked_after_fetch() -> Replacements:
+    """What was fetched for a proposal is accepted under it, whatever was promised meanwhile."""
+
+    def stop_appending(self: Replica, now_ms: int) -> None:
+        self._promised_ms = now_ms
+        if self.owner is not None:
+            self._rolling_over = True
+
+    def reopen(self: Replica, opening: Opening, now_ms: int) -> None:
+        message = opening.message
+        fence = self.fence
+        if fence is None or message.epoch != self.active.epoch:
+            return
+        fence.entry.accepted.CopyFrom(message.ballot)
+        fence.entry.accepted_value = message.value
+        reply = pb.OpenEpochReply(ballot=message.ballot, status=pb.HELD)
+        if fence.promised is None or ballot_key(fence.promised) < ballot_key(message.ballot):
+            fence.entry.promised.CopyFrom(message.ballot)
+
+        def accepted(_ok: bool, _now_ms: int) -> None:
+            if self.active.epoch == message.epoch:
+                self.send(opening.sender, self.about(reply, message.epoch))
+
+        self.write(WriteFences([fence._copy()]), accepted)
+
+    original = History._take_tail
+
+    def take_tail(self: History, pull: Any, *rest: Any) -> None:
+        fence = self._state.fence
+        if fence is None or self._opening is None or fence.promised is None:
+            original(self, pull, *rest)
+            return
+        kept = pb.Ballot()
+        kept.CopyFrom(fence.entry.promised)
+        fence.entry.promised.CopyFrom(self._opening.message.ballot)
+        try:
+            original(self, pull, *rest)
+        finally:
+            fence.entry.promised.CopyFrom(kept)
+
+    return [(Replica, "_stop_appending", stop_appending), (Replica, "_reopen", reopen), (History, "_take_tail", take_tail)]
+
+
+def second_value_at_reserved_ballot() -> Replacements:
+    """The owner proposes by plan again, with another plan."""
+
+    def roll_over(self: Replica, plan: Plan, now_ms: int) -> None:
+        if self.owner is not None:
+            self._rolling_over = True
+            self.candidate.roll_over(plan, self.tail.queued, now_ms)
+        self._settle(now_ms)
+
+    return [(Replica, "roll_over", roll_over)]
+
+
+def fence_dropped_before_decision() -> Replacements:
+    """Entering the next epoch, its fence replaces the old one before the decision is journalled."""
+    original = ReplicaState.write
+    held: dict[int, list[tuple[Any, Any]]] = {}
+
+    def write(self: ReplicaState, effect: Any, then: Any = None) -> None:
+        if isinstance(effect, WriteChain):
+            held.setdefault(id(self), []).append((effect, then))
+            return
+        original(self, effect, then)
+        if isinstance(effect, WriteFences):
+            for waiting in held.pop(id(self), []):
+                original(self, *waiting)
+
+    return [(ReplicaState, "write", write)]
+
+
+def quorum_of_the_living() -> Replacements:
+    """Whoever seems to be dead does not count."""
+
+    def living(self: Candidate) -> int:
+        active = self._host.active
+        return sum(self._surroundings.alive(node) for node in active.placement)
+
+    def quorum(self: Candidate) -> int:
+        return min(takeover.seal_quorum(self.replicas, self._host.active.ack_quorum), living(self))
+
+    original = Candidate.on_open_reply
+
+    def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        original(self, sender, reply, now_ms)
+        if self.phase == "opening" and self._accepted and len(self._accepted) >= living(self):
+            self._host.decided(self._value)
+
+    any_number = lambda replicas, ack_quorum: 1  # noqa: E731
+    return [
+        (Candidate, "seal_quorum", property(quorum)),
+        (Candidate, "on_open_reply", on_open_reply),
+        (candidate, "choose_value", _with_quorum(any_number)),
+    ]
+
+
+def _with_quorum(quorum: Any) -> Any:
+    def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
+        real = takeover.seal_quorum
+        takeover.seal_quorum = quorum
+        try:
+            return takeover.choose_value(promises, **rest)
+        finally:
+            takeover.seal_quorum = real
+
+    return choose
+
+
+def membership_decides() -> Replacements:
+    """Whoever is first among the living takes over by itself, at the end of its own log."""
+
+    def pre_vote(self: Candidate, now_ms: int) -> None:
+        host: Any = self._host
+        plan = self._surroundings.plan(host.key, host.active)
+        value = takeover.decision_value(
+            host.active, host.tail.durable, host.chain.previous_hash, plan, self._owner_incarnation(plan)
+        )
+        host.decided(value)
+
+    return [(Candidate, "_pre_vote", pre_vote)]
+
+
+def accept_answered_early() -> Replacements:
+    """An accept is answered while it is on its way to the disk."""
+
+    def accept(self: Acceptor, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        state, fence = self._state, self._state.fence
+        assert fence is not None
+        self._on_promise(now_ms)
+        state.send(sender, state.about(reply, ask.epoch))
+        state.write(WriteFences([fence.accept(ask.ballot, ask.value)]))
+
+    return [(Acceptor, "_accept", accept)]
+
+
+def promise_answered_early() -> Replacements:
+    """A promise is answered, with the end of the log, while it is on its way to the disk."""
+    original = Acceptor.on_seal
+
+    def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
+        state = self._state
+        real = state.write
+
+        def write(effect: Any, then: Any = None) -> None:
+            real(effect)
+            if then is not None:
+                then(True, now_ms)
+
+        state.write = write  # type: ignore[method-assign]
+        try:
+            original(self, sender, ask, now_ms)
+        finally:
+            del state.write  # type: ignore[method-assign]
+
+    return [(Acceptor, "on_seal", on_seal)]
+
+
+def accepted_is_decided() -> Replacements:
+    """A value that some replica has accepted is taken for the decision."""
+    original = Candidate.on_seal_reply
+
+    def on_seal_reply(self: Candidate, sender: str, reply: pb.SealReply, now_ms: int) -> None:
+        if self.phase == "sealing" and reply.status == pb.HELD and reply.accepted_value:
+            self._host.decided(reply.accepted_value)
+        else:
+            original(self, sender, reply, now_ms)
+
+    return [(Candidate, "on_seal_reply", on_seal_reply)]
+
