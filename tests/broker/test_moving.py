@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.linked import identity, make_links
+
+from tidelog_broker import moving
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.core.members import Address, Member
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.registry import NodeRegistry
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.links import Links
+from tidelog_broker.moving import AT_ONCE, TRIES, Mover, Owned
+from tidelog_proto import broker_pb2 as pb
+
+TOPIC = b"t" * 16
+PARTITIONS = 10
+
+
+class World:
+    """Three nodes, of which this is `a`; it owns everything, and rolling over works at once."""
+
+    def __init__(self, *, works: bool = True) -> None:
+        self.works = works
+        topics, nodes = TopicRegistry(), NodeRegistry()
+        self.nodes = nodes
+        topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=1, config=pb.TopicConfig(replication_factor=2)))
+        for name in "abc":
+            record = pb.NodeRecord(node_id=name, host=name, port=1, weight=100, incarnation=1 << 24, revision=1)
+            record.roles.extend([pb.INGESTION, pb.PERSISTENCE])
+            nodes.apply(record)
+        self.cluster = Cluster("a", 1 << 24, topics=topics, nodes=nodes, info=pb.NodeInfo)
+        self.cluster.use_links(links())
+        self.cluster.use_members({name: Member(name, 1 << 24, name, 1, Address("127.0.0.1", 1)) for name in "abc"})
+        self.active = {
+            (TOPIC, index): pb.EpochDescriptor(owner="a", placement=["a", "b"], ack_quorum=2, flush=pb.ALWAYS)
+            for index in range(PARTITIONS)
+        }
+        self.moved: list[PartitionKey] = []
+        self.mover = Mover(owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes)
+
+    def owned(self) -> list[Owned]:
+        return [Owned(key, active) for key, active in self.active.items() if active.owner == "a"]
+
+    def roll_over(self, key: PartitionKey, plan: Plan) -> None:
+        self.moved.append(key)
+        if self.works:
+            old = self.active[key]
+            self.active[key] = pb.EpochDescriptor(
+                epoch=old.epoch + 1,
+                owner=plan.owner,
+                placement=plan.placement,
+                ack_quorum=plan.ack_quorum,
+                flush=plan.flush,
+            )
+
+    def drain(self, node_id: str) -> None:
+        self.nodes.apply(self.nodes.drained(node_id, draining=True))
+        self.mover.wake()
+
+
+def links() -> Links:
+    return make_links(identity("a"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "PERIOD_S", 0)
+    monkeypatch.setattr(moving, "AGAIN_S", 0)
+
+
+async def run(world: World, steps: int) -> None:
+    task = asyncio.create_task(world.mover.run())
+    for _ in range(steps * 10):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_nothing_moves_by_itself() -> None:
+    world = World()
+    await run(world, 5)
+    assert world.moved == []
+
+
+async def test_a_drained_node_loses_everything_that_is_owned_here() -> None:
+    world = World()
+    world.drain("b")
+    await run(world, 20)
+    assert sorted(world.moved) == [(TOPIC, index) for index in range(PARTITIONS)]
+    assert all(sorted(active.placement) == ["a", "c"] for active in world.active.values())
+
+
+async def test_few_move_at_a_time() -> None:
+    world = World()
+    world.drain("b")
+    assert world.mover._step() == AT_ONCE
+    assert len(world.moved) == AT_ONCE
+
+
+async def test_a_move_that_does_not_come_about_is_given_up() -> None:
+    world = World(works=False)
+    world.drain("b")
+    for _ in range(10 * TRIES):
+        world.mover._step()
+    assert len(world.moved) == TRIES * PARTITIONS
+
+
+async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> None:
+    world = World()
+    moves = world.mover.rebalance()
+    assert 0 < moves < PARTITIONS, "some lie where they should"
+    await run(world, 20)
+    assert len(world.moved) == moves
+    world.active[TOPIC, 0] = pb.EpochDescriptor(epoch=9, owner="a", placement=["a"], ack_quorum=1)
+    await run(world, 5)
+    assert len(world.moved) == moves
