@@ -12,7 +12,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check bench loadtest clean
+.PHONY: help demo up test check faults bench loadtest clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ check: $(STAMP) ## format, lint and types
 	$(BIN)/ruff check --no-cache
 	$(BIN)/mypy
 	$(BIN)/basedpyright
+
+faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3)
+	@$(BIN)/python -m tests.faults.run --minutes $(or $(MINUTES),10) --nodes $(or $(NODES),3) $(SEED:%=--seed %)
 
 bench: $(STAMP) ## throughput and latency beside the limit probe
 	@$(BIN)/tidelog bench produce --flush both

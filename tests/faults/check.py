@@ -110,7 +110,8 @@ def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[
         _check_sent(verdict, history, key, truth)
         _check_order(verdict, key, truth)
         readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
-        _check_reads(verdict, key, truth, readers)
+        begun = {reader: history.begun.get((reader, key), 0) for reader in readers}
+        _check_reads(verdict, key, truth, readers, begun)
         for reader in must_end:
             end = readers[reader][-1].end if reader in readers else 0
             if any(number != CONTROL for number in truth[end:]):
@@ -196,11 +197,17 @@ def _check_order(verdict: Verdict, key: Key, truth: Sequence[int]) -> None:
         newest[producer] = max(number, newest.get(producer, -1))
 
 
-def _check_reads(verdict: Verdict, key: Key, truth: array[int], readers: Mapping[str, Sequence[Run]]) -> None:
+def _check_reads(
+    verdict: Verdict,
+    key: Key,
+    truth: array[int],
+    readers: Mapping[str, Sequence[Run]],
+    begun: Mapping[str, int],
+) -> None:
     """Hold what was delivered against what is stored, and each reader's progress against the offsets."""
     wrong: dict[int, set[int]] = {}
     for reader, runs in readers.items():
-        position = 0
+        position = begun[reader]
         for run in runs:
             if run.first < position:
                 verdict.add(Fault.REPEATED, f"{key}: {reader} had read to {position} and got {run.first}")

@@ -42,6 +42,24 @@ def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
     return found
 
 
+def stored_ends(data: Path, topics: Collection[str]) -> dict[Key, int]:
+    """Return how far a node's files reach, by partition, as far as a look at the newest ones tells.
+
+    Raises:
+        OSError, LayoutError: a file cannot be read.
+    """
+    fs = RealFileSystem()
+    ends: dict[Key, int] = {}
+    for directory in (data / "partitions").iterdir():
+        name = parse_partition_dir_name(directory.name)
+        epochs = list(epoch_dirs(fs, directory).values()) if name and name.topic in topics else []
+        newest = max((path for epoch in epochs[-1:] for path in epoch.glob(f"*{SEGMENT_SUFFIX}")), default=None)
+        if name is not None and newest is not None:
+            with closing(fs.open_readonly(newest)) as file:
+                ends[Key(name.topic, name.partition)] = scan_segment(file, read_segment_header(file)).end_offset
+    return ends
+
+
 def _segment(fs: RealFileSystem, path: Path) -> Iterator[StoredBatch]:
     with closing(fs.open_readonly(path)) as file:
         scan = scan_segment(file, read_segment_header(file))

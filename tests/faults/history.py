@@ -66,6 +66,8 @@ class History:
     def __init__(self) -> None:
         self.sent: defaultdict[Key, Sent] = defaultdict(Sent)
         self.runs: dict[tuple[str, Key], list[Run]] = {}
+        self.begun: dict[tuple[str, Key], int] = {}
+        """Where readers began that did not begin at 0."""
         self.stale: list[Answer] = []
         self.asked: Counter[str] = Counter()
         self.committed: defaultdict[tuple[str, Key], int] = defaultdict(int)
@@ -89,6 +91,10 @@ class History:
         sent = self.sent[key]
         sent.unknown.remove(number)
         sent.refused.add(number)
+
+    def begin(self, reader: str, key: Key, offset: int) -> None:
+        """A reader begins here, and not at 0."""
+        self.begun[reader, key] = offset
 
     def read(self, reader: str, key: Key, offset: int, numbers: Sequence[int]) -> None:
         """A reader was given these records, the first of them at `offset`."""

@@ -197,10 +197,12 @@ def test_a_partition_that_no_node_has_is_lost() -> None:
     assert verdict.counts[Fault.LOST] == 8
 
 
-def test_a_reader_that_begins_late_has_skipped() -> None:
+def test_a_reader_that_begins_late_has_skipped_unless_it_says_so() -> None:
     scene = Scene()
     scene.history.read("r3", KEY, 3, numbers(2, 0, 1))
     assert scene.judge().counts[Fault.SKIPPED] == 1
+    scene.history.begin("r3", KEY, 3)
+    assert scene.judge().total == 0
 
 
 def test_values_tell_their_record_and_nothing_else_does() -> None:
