@@ -33,6 +33,7 @@ from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
@@ -141,9 +142,26 @@ class Broker(Services):
 
     def neighbours_changed(self) -> None:
         """Who is alive, or can be reached, has changed."""
+        self.replication.neighbours_changed()
+        for partition in self.partitions.all():
+            partition.neighbours_changed()
 
     def received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
         """Take a one-way message of another node."""
+        if isinstance(message, pb.ChainDigest):
+            message = pb.EpochStatus(
+                topic_id=message.topic_id,
+                partition=message.partition,
+                epoch=message.epoch,
+                previous_hash=message.previous_hash,
+            )
+        if not self.replication.receive(peer_id, message, batches):
+            self.partitions.adopt_soon((message.topic_id, message.partition))
+
+    def journal_full(self, error: ProtocolError) -> None:
+        """A journal has no space for what would begin an epoch: who waits for that is told."""
+        for partition in self.partitions.all():
+            partition.no_space_for_fences(error)
 
     def _tell_of_lost_tails(self) -> None:
         """Say which topics may have lost acknowledged records with the machine's page cache.
@@ -171,16 +189,23 @@ class Broker(Services):
 
     def _local_route(self, key: PartitionKey) -> Route | None:
         """Return the active epoch of a partition that is stored here."""
-        for partition in self.partitions.of_topic(key[0]):
-            if partition.index == key[1]:
-                return Route(partition.epoch, self.node_id, (self.node_id,))
-        return None
+        partition = self.partitions.find(key)
+        if partition is None:
+            return None
+        active = partition.replica.active
+        return Route(active.epoch, active.owner, tuple(active.placement))
 
     def _owned(self) -> list[Owned]:
-        return []
+        return [
+            Owned(partition.driver.key, partition.replica.active)
+            for partition in self.partitions.all()
+            if partition.writer is not None
+        ]
 
     def _roll_over(self, key: PartitionKey, plan: Plan) -> None:
-        del key, plan
+        partition = self.partitions.find(key)
+        if partition is not None:
+            partition.driver.roll_over(plan)
 
     def stored_by(self, node_id: str) -> list[PartitionKey]:
         """Return the partitions whose newest epoch a node stores, as far as is known here."""

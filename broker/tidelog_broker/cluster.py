@@ -195,9 +195,12 @@ class Cluster:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _entries(self) -> list[NodeEntry]:
-        return self._registry.entries() or [NodeEntry(self._node_id, incarnation=self._incarnation)]
+        registered = [] if self.is_alone else self._registry.entries()
+        return registered or [NodeEntry(self._node_id, incarnation=self._incarnation)]
 
     def _available(self) -> frozenset[str]:
+        if self.is_alone:
+            return frozenset({self._node_id})
         living = {self._node_id, *(member.node_id for member in self._members.values() if member.is_live)}
         return self._registry.available(living) or frozenset({self._node_id})
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from tidelog_broker.anti_entropy import AntiEntropy
 from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.following import MetaFollower, keep_routes
@@ -83,6 +84,7 @@ class Node(Broker):
         self.spawn(MetaFollower(self).run(), "following __meta")
         self.spawn(keep_routes(self), "asking for routes")
         self.spawn(self.mover.run(), "moving partitions")
+        self.spawn(AntiEntropy(self.node_id, self.replication, self.cluster).run(), "comparing chains")
 
     def _start_management(self) -> None:
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
@@ -135,6 +137,7 @@ class Node(Broker):
                 await partition.close()
             except StorageFailedError as error:
                 self.storage_failed(partition.name, error)
+        await self.replication.close()
         self._resources.close()
         if self.health.state == "stopping":
             self.dir.mark_clean()

@@ -1,164 +1,138 @@
-"""One partition of this node: its log, its owner state, its hot ring, and who waits for it.
+"""One partition of this node: its replica, its pipeline, its hot ring, and who waits for it.
 
-The partition is the meeting place of the parts and holds little logic of its own: `pipeline` writes,
-`epochs` opens one for this incarnation of the node, `core` decides. Readers never see past the
-high watermark. `owner` is None until the partition is first used after a start.
+The partition is the meeting place of the parts and holds little logic of its own: `pipeline` queues what producers
+send, `driver` carries out what the replica in `core` decides and tells this class of news, `partition_reads` serves
+readers, who never see past the high watermark.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from tidelog_broker.core.owner import Group, Owner
-from tidelog_broker.core.ring import HotRing, RingEntry
+from tidelog_broker.core.effects import Append, EpochDecided
+from tidelog_broker.core.owner import Candidate, Group, Owner
+from tidelog_broker.core.ring import RingEntry
+from tidelog_broker.driver import ReplicaDriver
+from tidelog_broker.partition_reads import RETRY_AFTER_MS, PartitionReads
 from tidelog_broker.pipeline import Pipeline
 from tidelog_broker.services import Services
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.log_start import save_log_start
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 
 PRODUCER_SNAPSHOT_BATCHES = 4096
-"""How many batches may lie behind the newest producer snapshot: the bound on what a start has to scan."""
+"""How many batches may lie behind the newest producer snapshot: the bound on what a takeover has to scan."""
 
 
-class Partition:
-    """A partition that this node stores. All methods are for the event loop's thread."""
+class Partition(PartitionReads):
+    """A partition that this node knows. All methods are for the event loop's thread."""
 
-    def __init__(self, node: Services, record: pb.TopicRecord, index: int, store: PartitionLog) -> None:
-        self.node = node
-        self.topic = record
-        self.index = index
-        self.log = store
+    def __init__(self, node: Services, record: pb.TopicRecord, index: int, driver: ReplicaDriver, io_key: int) -> None:
+        super().__init__(node, record, index, driver, io_key)
         self.offload = node.io
-        self.io_key = hash((record.topic_id, index)) & 0x7FFFFFFF
-        self.name = f"{record.name}/{index}"
-        self.owner: Owner | None = None
-        self.ring = HotRing(bytes_max=0, start_offset=store.end_offset)
         self.pipeline = Pipeline(
-            self,
-            bytes_max=node.settings.partition_in_flight_bytes,
-            group_bytes=node.settings.group_bytes,
-            inline_writes=node.inline_writes,
+            self, bytes_max=node.settings.partition_in_flight_bytes, group_bytes=node.settings.group_bytes
         )
-        self.listeners: set[Callable[[], None]] = set()
-        self.refusal: ProtocolError | None = None
-        self._activation: asyncio.Task[None] | None = None
-        self._activation_error: ProtocolError | None = None
         self._batches_since_snapshot = 0
+        self._first_snapshot: tuple[int, int, int, bytes] | None = None
         self._sync_timer: asyncio.TimerHandle | None = None
         self._has_rolled = False
         self._labels = (record.name, str(index))
         node.metrics.high_watermark.labels(*self._labels).set_function(lambda: self.high_watermark)
         self._log_start_gauge = node.metrics.log_start.labels(*self._labels)
         self._bytes_gauge = node.metrics.partition_bytes.labels(*self._labels)
+        driver.start(self)
 
     # --- state -----------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """`active`, `sealed` (not used since the node started), `limbo` or `failed`."""
+        """`active`, `sealed` (nobody owns it now, or not used since the node started), `limbo` or `failed`."""
         if self.refusal is not None:
-            return "limbo" if self.refusal.code == pb.LIMBO else "failed"
-        return "active" if self.owner is not None else "sealed"
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what is committed."""
-        return self.owner.high_watermark if self.owner is not None else self.log.end_offset
-
-    @property
-    def log_start(self) -> int:
-        """The first offset that is still there."""
-        return self.log.start_offset
-
-    async def ensure_readable(self) -> None:
-        """Make sure that what is committed is known. A partition in LIMBO is readable up to its damage.
-
-        Raises:
-            ProtocolError: STORAGE_FAILED, DISK_FULL, or the topic is gone.
-        """
-        if self.refusal is None or self.refusal.code != pb.LIMBO:
-            try:
-                await self.ensure_active()
-            except ProtocolError as error:
-                if error.code != pb.LIMBO:
-                    raise
-
-    @property
-    def epoch(self) -> int:
-        """The active epoch's number, or the newest one that was stored."""
-        return self.owner.epoch if self.owner is not None else self.node.epochs.active_epoch(self)
+            return "failed"
+        if self.replica.halted is not None:
+            return "limbo"
+        active = self.replica.active
+        if active.owner == self.node.node_id:
+            return "active" if self.replica.can_append else "sealed"
+        return "active" if self.node.cluster.alive(active.owner) else "sealed"
 
     @property
     def syncs_every_group(self) -> bool:
-        """Whether an append is synced before it is acknowledged."""
-        return self.topic.config.flush not in {pb.INTERVAL, pb.NEVER}
+        """Whether an append to the active epoch is synced before it is acknowledged."""
+        return self.driver.view.synced(self.epoch)
+
+    @property
+    def owner_id(self) -> str:
+        """The node that owns the active epoch, as far as is known here."""
+        return self.replica.active.owner
 
     def info(self) -> pb.PartitionInfo:
         """Return what TOPIC describe and CLUSTER_STATUS tell."""
+        active = self.replica.active
         return pb.PartitionInfo(
             partition=self.index,
-            owner=self.node.node_id,
-            epoch=self.epoch,
-            placement=[self.node.node_id],
+            owner=active.owner,
+            epoch=active.epoch,
+            placement=active.placement,
             log_start_offset=self.log_start,
             high_watermark=self.high_watermark,
             size_bytes=self.log.size_bytes,
             state=self.state,
         )
 
-    # --- becoming active -------------------------------------------------------------------------------
+    # --- for the pipeline ------------------------------------------------------------------------------
 
-    def activate_soon(self) -> asyncio.Task[None]:
-        """Begin to open an epoch for this incarnation, unless that is under way; the queue goes on after it."""
-        if self._activation is None:
-            self._activation = self.node.spawn(self._activate(), f"activate {self.name}")
-        return self._activation
+    @property
+    def writer(self) -> Owner | None:
+        """The owner's state, while offsets may be given out."""
+        return self.replica.owner if self.replica.can_append else None
 
-    async def ensure_active(self) -> Owner:
-        """Return the owner state, opening an epoch first if need be.
-
-        Raises:
-            ProtocolError: LIMBO, STORAGE_FAILED or DISK_FULL when the partition cannot be served.
-        """
-        if self.owner is None and self.refusal is None:
-            await asyncio.shield(self.activate_soon())
+    def unwritable(self) -> ProtocolError | None:
+        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
         if self.refusal is not None:
-            raise self.refusal
-        if self.owner is None:
-            assert self._activation_error is not None
-            raise self._activation_error
-        return self.owner
+            return self.refusal
+        replica = self.replica
+        if replica.halted is not None:
+            return self.limbo_error()
+        active, node_id = replica.active, self.node.node_id
+        if len(active.placement) == 1 and active.owner == node_id:
+            return None
+        if active.owner not in {node_id, ""}:
+            if replica.is_member and not self.node.cluster.alive(active.owner):
+                return ProtocolError(
+                    pb.EPOCH_CHANGING,
+                    f"{self.name}: {active.owner} is away, and nobody has taken over yet",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            return self.not_owner()
+        if not replica.is_member:
+            return self.not_owner()
+        living = sum(1 for node in active.placement if node == node_id or self.node.cluster.alive(node))
+        if living < active.ack_quorum:
+            return ProtocolError(
+                pb.QUORUM_LOST,
+                f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed",
+                retry_after_ms=10 * RETRY_AFTER_MS,
+            )
+        return None
 
-    async def _activate(self) -> None:
-        try:
-            self.owner = await self.node.epochs.take_over(self)
-        except ProtocolError as error:
-            self._not_activated(error)
-            return
-        self.ring = HotRing(bytes_max=self.node.settings.ring_bytes, start_offset=self.owner.high_watermark)
-        self.pipeline.go_on()
+    def want_owner(self) -> None:
+        """Somebody wants to write here."""
+        self.driver.want_owner()
 
-    def _not_activated(self, error: ProtocolError) -> None:
-        """Answer whoever waited. A full disk may have room later; damage and a failed disk stay."""
-        self._activation = None
-        if self.refusal is not None:
-            return  # deleted meanwhile: the files were taken away under the take-over
-        if error.code == pb.STORAGE_FAILED:
-            self.pipeline.refuse(error)
-            self.failed(error)
-        elif error.code == pb.LIMBO:
-            self.refuse(error)
-        else:
-            self._activation_error = error
-            self.pipeline.flush(error)
+    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+        """Give offsets to a group; `pump` sends and writes it."""
+        return self.driver.reserve(candidates)
 
-    # --- before an append ------------------------------------------------------------------------------
+    def pump(self) -> None:
+        """Carry out what `reserve` has ordered."""
+        self.driver.pump()
 
     def has_room(self, owner: Owner, needed_bytes: int) -> bool:
         """Whether a group can be appended without taking space or beginning a segment or an epoch first."""
@@ -184,43 +158,137 @@ class Partition:
         # Looked at on the loop once the group is there.
         self._has_rolled |= after is not None and after.segment_count > segments
 
-    # --- after an append -------------------------------------------------------------------------------
+    # --- news of the driver ----------------------------------------------------------------------------
 
-    def appended(self, group: Group, *, seconds: float) -> None:
-        """A group is durable here: feed the ring, wake who waits, count."""
-        metrics = self.node.metrics
+    def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
+        """Batches are durable here: feed the ring, count, let the next group go."""
+        metrics, group = self.node.metrics, self.pipeline.group
         metrics.append_seconds.observe(seconds)
-        deleted = self.refusal is not None  # nobody reads it, and nothing may reach its files any more
-        push, ring = self.node.rings.push, self.ring
-        for header, data in zip(group.headers, group.batches, strict=True):
-            count = header.record_count
-            metrics.records_in.value += count
-            metrics.bytes_in.value += len(data)
-            if not deleted:
-                push(
-                    ring, RingEntry(header.base_offset, header.base_offset + header.last_offset_delta + 1, count, data)
+        end_offset = appends[-1].end_offset
+        self._batches_since_snapshot += sum(len(one.batches) for one in appends)
+        if group is not None and group.end_offset <= end_offset:
+            for header, data in zip(group.headers, group.batches, strict=True):
+                count = header.record_count
+                metrics.records_in.value += count
+                metrics.bytes_in.value += len(data)
+                self._feed(
+                    RingEntry(header.base_offset, header.base_offset + header.last_offset_delta + 1, count, data)
                 )
-        if deleted:
-            return
-        self._batches_since_snapshot += len(group.batches)
+        elif self.listeners:
+            for data in (data for one in appends for data in one.batches):
+                header = unpack_header(data)
+                self._feed(RingEntry(header.base_offset, header.end_offset, header.record_count, data))
+        else:
+            self._restart_ring(end_offset)
+        if self._first_snapshot is not None:
+            snapshot, self._first_snapshot = self._first_snapshot, None
+            self._save(snapshot)
         if self._batches_since_snapshot >= PRODUCER_SNAPSHOT_BATCHES:
             self.save_producers()
-        if self.topic.config.flush == pb.INTERVAL and self._sync_timer is None:
+        if self.replica.active.flush == pb.INTERVAL and self._sync_timer is None:
             delay_s = self.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.node.loop.call_later(delay_s, self._sync_now)
         if self._has_rolled:
             self._has_rolled = False
             self._retain_soon()
+        self.pipeline.written(end_offset)
+        self.pipeline.released()
+
+    def _feed(self, entry: RingEntry) -> None:
+        if entry.base_offset != self.ring.end_offset:
+            self._restart_ring(entry.base_offset)
+        self.node.rings.push(self.ring, entry)
+
+    def _restart_ring(self, offset: int) -> None:
+        self.node.rings.forget(self.ring)
+        self.ring.restart(offset)
+
+    def owner_ready(self) -> None:
+        """Offsets may be given out."""
+        owner = self.replica.owner
+        assert owner is not None
+        if owner.next_offset > 0 and len(owner.producers) and self.log.end_offset != owner.next_offset:
+            # The log here does not tell what a peer has told: kept as soon as the epoch has a log.
+            self._first_snapshot = (owner.epoch, owner.next_offset, 0, owner.producers.snapshot())
+        log.info("%s: epoch %d begins here at offset %d", self.name, owner.epoch, owner.next_offset)
+        self.changed()
+        self.pipeline.go_on()
+
+    def fenced(self) -> None:
+        """Nothing more is appended to the active epoch here: what is queued waits for the next one."""
+        self.wake()
+
+    def decided(self, news: EpochDecided) -> None:
+        """An epoch has ended, and with it what was appended behind its end."""
+        self._first_snapshot = None
+        start_offset = self.replica.log_start
+        if start_offset > 0 and self.log.epochs and not self.is_alone:
+            # It may have stood alone until now, and deleted without a note.
+            self.offload.start(
+                self.io_key, lambda: self._keep_log_start(start_offset), lambda _, error: self._snapshot_saved(error)
+            )
+        if self.ring.end_offset != news.end_offset:
+            self._restart_ring(news.end_offset)
+        not_written = (
+            ProtocolError(
+                pb.EPOCH_CHANGING,
+                f"{self.name}: epoch {news.epoch} ended before this was replicated; it is not stored, send it again",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+            if news.successor == self.node.node_id
+            else self.not_owner()
+        )
+        self.pipeline.decided(news.end_offset, not_written)
+        self.not_confirmed()
+        self.changed()
+        self.wake()
+
+    def commit_moved(self) -> None:
+        """The high watermark is higher."""
+        self.pipeline.released()
         if self.listeners:
             self.wake()
 
+    def halted(self, reason: str) -> None:
+        """The replica takes no further part, in this epoch or for good."""
+        log.error("%s: %s", self.name, reason)
+        self.pipeline.flush(self.limbo_error())
+        self.changed()
+        self.wake()
+
+    def neighbours_changed(self) -> None:
+        """Who is alive has changed: perhaps a quorum is gone, or is back."""
+        self.changed()
+        self.pipeline.go_on()
+
+    def no_space_for_fences(self, error: ProtocolError) -> None:
+        """A journal is full: what waits for a new epoch is refused, and may try again."""
+        if not self.replica.can_append:
+            self.pipeline.flush(error)
+            self.changed(error)
+
+    # --- producers -------------------------------------------------------------------------------------
+
     def save_producers(self) -> None:
         """Write a producer snapshot for the log as it stands, in the background."""
-        owner = self.owner
-        if owner is None or not self._batches_since_snapshot:
+        if not self._batches_since_snapshot:
             return
         self._batches_since_snapshot = 0
-        snapshot = (owner.epoch, owner.next_offset, owner.digest, owner.producers.snapshot())
+        owner = self.replica.owner
+        if owner is not None:
+            self._save((owner.epoch, owner.next_offset, owner.digest, owner.producers.snapshot()))
+            return
+        tail, log_start = self.replica.tail, self.replica.log_start
+        epoch, (offset, digest) = tail.epoch, tail.durable
+
+        def rebuild_and_save() -> None:
+            table, _ = self.driver.view.producers_at(offset, log_start=log_start)
+            if table is not None:
+                self.log.save_producer_snapshot(epoch, offset, digest, table.snapshot())
+
+        self.offload.start(self.io_key, rebuild_and_save, lambda _, error: self._snapshot_saved(error))
+
+    def _save(self, snapshot: tuple[int, int, int, bytes]) -> None:
         self.offload.start(
             self.io_key,
             lambda: self.log.save_producer_snapshot(*snapshot),
@@ -232,108 +300,75 @@ class Partition:
             # The log itself has everything; a start merely scans more of it.
             log.warning("%s: the producer snapshot was not written: %s", self.name, error)
 
+    # --- timed syncs -----------------------------------------------------------------------------------
+
     def _sync_now(self) -> None:
         self._sync_timer = None
-        self.offload.start(self.io_key, self.log.sync, lambda _, error: self._synced(error))
+        self.offload.start(self.io_key, self._sync, lambda _, error: self._synced(error))
+
+    def _sync(self) -> None:
+        if self.log.active is not None and self.log.active.state == "active":
+            self.log.sync()
 
     def _synced(self, error: BaseException | None) -> None:
         if error is not None:
-            self.pipeline.refuse(ProtocolError(pb.STORAGE_FAILED, f"{self.name}: {error}"))
             self.failed(error)
 
-    # --- reading ---------------------------------------------------------------------------------------
-
-    def check_offset(self, offset: int) -> None:
-        """Refuse an offset that is gone or was never given out.
-
-        Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds.
-        """
-        end = self.owner.next_offset if self.owner is not None else self.high_watermark
-        if not self.log_start <= offset <= end:
-            raise ProtocolError(
-                pb.OFFSET_OUT_OF_RANGE,
-                f"{self.name}: offset {offset} is not in {self.log_start}..{self.high_watermark}",
-                log_start_offset=self.log_start,
-                high_watermark=self.high_watermark,
-            )
-
-    def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return committed batches from memory; None when `offset` lies before the ring."""
-        if offset >= self.high_watermark:
-            return []
-        return self.ring.read(offset, bytes_max, records_max)
-
-    async def read_log(self, offset: int, bytes_max: int) -> list[memoryview]:
-        """Read committed batches from the log, at least one, about `bytes_max` bytes.
-
-        Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE when retention was faster, STORAGE_FAILED when the disk fails,
-                LIMBO where the log is damaged.
-        """
-        limit = self.high_watermark
-        if offset >= limit:
-            return []
-        try:
-            read = await self.node.readers.call(self.io_key, self.log.read, offset, bytes_max, limit_offset=limit)
-        except ProtocolError as error:
-            raise self._why(error) from error
-        return read.batches
-
-    def _why(self, error: ProtocolError) -> ProtocolError:
-        """Return why a read failed: the log was closed under it when its topic was deleted."""
-        gone = self.refusal is not None and self.refusal.code != pb.LIMBO
-        return self.refusal if gone and self.refusal is not None else error
-
-    def wake(self) -> None:
-        """Tell everybody who waits that there may be something new."""
-        for listener in list(self.listeners):
-            listener()
-
-    async def find_by_time(self, timestamp_us: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first committed record that is at least that late, or None.
-
-        Raises:
-            ProtocolError: as `read_log`.
-        """
-        try:
-            offset = await self.node.readers.call(self.io_key, self.log.find_by_time, timestamp_us)
-        except ProtocolError as error:
-            raise self._why(error) from error
-        if offset is None or offset >= self.high_watermark:
-            return None
-        for buffer in await self.read_log(offset, 1):
-            for view in iter_batches(buffer):
-                batch = RecordBatch.parse(view)
-                for record_offset, stamp_us in zip(
-                    range(batch.base_offset, batch.end_offset), batch.timestamps_us(), strict=True
-                ):
-                    if stamp_us >= timestamp_us:
-                        return record_offset, stamp_us
-        return None
+    # --- retention -------------------------------------------------------------------------------------
 
     async def delete_before(self, offset: int) -> None:
         """Delete whole segments below `offset`."""
-        await self.offload.call(self.io_key, self.log.delete_before, offset)
+        await self.offload.call(self.io_key, self._delete_oldest, offset, 0)
+        if self.replica.owner is not None:
+            self.driver.raise_log_start(self.log.start_offset)
 
     async def retain(self) -> None:
-        """Delete the oldest segments past the topic's bound."""
+        """Delete the oldest segments: as an owner past the topic's bound, elsewhere what the owner has deleted."""
+        if self.refusal is not None or self.replica.halted is not None:
+            return
+        if self.replica.owner is None:
+            if self.replica.log_start > self.log.start_offset:
+                await self.offload.call(self.io_key, self._delete_oldest, self.replica.log_start, 0)
+        elif self._is_past_bound:
+            await self.offload.call(self.io_key, self._delete_oldest, 0, self.topic.config.retention_bytes)
+            self.driver.raise_log_start(self.log.start_offset)
+
+    @property
+    def _is_past_bound(self) -> bool:
         bytes_max = self.topic.config.retention_bytes
-        if self._is_past(bytes_max):
-            await self.offload.call(self.io_key, self.log.retain, bytes_max)
+        return bool(bytes_max) and self.log.size_bytes > bytes_max and not self.replica.history.incomplete
 
     def _retain_soon(self) -> None:
         """As `retain`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
         bytes_max = self.topic.config.retention_bytes
-        if self._is_past(bytes_max):
-            self.offload.start(self.io_key, lambda: self.log.retain(bytes_max), lambda _, error: self._retained(error))
+        if self._is_past_bound:
+            self.offload.start(
+                self.io_key, lambda: self._delete_oldest(0, bytes_max), lambda _, error: self._retained(error)
+            )
 
     def _retained(self, error: BaseException | None) -> None:
         if error is not None:
             self.failed(error)
+        else:
+            self.driver.raise_log_start(self.log.start_offset)
 
-    def _is_past(self, bytes_max: int) -> bool:
-        return bool(bytes_max) and self.log.size_bytes > bytes_max and self.refusal is None
+    def _delete_oldest(self, offset: int, bytes_max: int) -> None:
+        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker."""
+        store = self.log
+        while store.epochs and store.limbo is None:
+            oldest = store.epochs[0]
+            end_offset = oldest.oldest_end_offset
+            is_last = len(store.epochs) == 1 and oldest.segment_count == 1
+            past_bound = bool(bytes_max) and store.size_bytes > bytes_max
+            if is_last or not (end_offset <= offset or past_bound):
+                return
+            self._keep_log_start(end_offset)
+            store.delete_before(end_offset)
+
+    def _keep_log_start(self, offset: int) -> None:
+        """Write down where the log will begin: a copy that begins late would look like one that lacks something."""
+        if not self.is_alone:
+            save_log_start(self.node.disk.fs, self.log.directory, offset)
 
     def reconfigure(self, record: pb.TopicRecord) -> None:
         """Take a new revision of the topic's configuration."""
@@ -348,16 +383,23 @@ class Partition:
     # --- the end ---------------------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
-        """Serve no more: deleted, in limbo or failed."""
+        """Serve no more: its topic was deleted."""
         self.refusal = error
         self._cancel_sync()
-        self.pipeline.refuse(error)
+        self.driver.stop()
+        self.pipeline.abandon(error)
+        self.changed()
         self.wake()
 
     def failed(self, error: BaseException) -> None:
         """The disk failed under this partition: the node stops, because a retried sync would lie."""
-        if self.refusal is None:
-            self.refusal = ProtocolError(pb.STORAGE_FAILED, f"{self.name}: {error}")
+        log.critical("%s: the log cannot be written any more: %s", self.name, error)
+        failure = ProtocolError(pb.STORAGE_FAILED, f"{self.name}: the log cannot be written any more: {error}")
+        self.refusal = self.refusal or failure
+        self._cancel_sync()
+        self.driver.stop()
+        self.pipeline.abandon(failure)
+        self.changed()
         self.wake()
         self.node.storage_failed(self.name, error)
 
@@ -378,6 +420,7 @@ class Partition:
     async def close(self) -> None:
         """Write the producer snapshot, sync what is not, close the files."""
         self._cancel_sync()
+        self.driver.stop()
         if self.refusal is None:
             self.save_producers()
         await self.offload.call(self.io_key, self.log.close)

@@ -1,39 +1,37 @@
 """A partition's pipeline: the single writer. Drain, verify, reserve, append, sync, complete.
 
-One group is on its way at a time. While it is written and synced the next one gathers in the queue, so a
-partition under load makes few large writes and an idle one answers at once; no linger knob is needed.
-Verification happens as batches arrive, in parallel to the write of the group before them; a batch that is
-refused gets its error and its neighbours go on.
+One group is on its way to the disk at a time. While it is written and synced the next one gathers in the queue, so a
+partition under load makes few large writes and an idle one answers at once; no linger knob is needed. Verification
+happens as batches arrive, in parallel to the write of the group before them; a batch that is refused gets its error and
+its neighbours go on. The replicas' acknowledgements are not waited for before the next group: what has its offsets
+waits in `Waiting`, up to a bound, for the high watermark.
 
-Disk space is made sure of before an offset is given out, so a full disk refuses a group cleanly. A write or
-sync that fails after that is final: the outcome of the group is unknown, everything waiting is refused and
-the node is told to stop.
+Disk space is made sure of before an offset is given out, so a full disk refuses a group cleanly. A write or sync that
+fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
+
+When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
+that is definite. What has no offsets yet goes on if this node owns the next epoch, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Protocol
 
-from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.owner import Candidate, Group, Owner
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.offload import Offload
-from tidelog_broker.storage.errors import DiskFullError, StorageError
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.errors import DiskFullError
 from tidelog_broker.storage.segment import padded
+from tidelog_broker.waiting import Settle, Waiting
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
 
 log = logging.getLogger(__name__)
-
-Settle = Callable[[StoredBatch | ProtocolError, bool], None]
-"""Called once per batch with where it went, or why not, and whether it had been there before."""
 
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
@@ -42,13 +40,16 @@ OVERLOADED_RETRY_MS = 20
 class Pending:
     """A batch on its way through the pipeline. `header` is None until its verification has passed."""
 
-    __slots__ = ("data", "header", "refusal", "settle")
+    __slots__ = ("acks", "data", "header", "refusal", "settle")
 
-    def __init__(self, data: memoryview, header: BatchHeader | None, settle: Settle) -> None:
+    def __init__(
+        self, data: memoryview, header: BatchHeader | None, settle: Settle, *, acks: pb.Acks = pb.QUORUM
+    ) -> None:
         self.data = data
         self.header = header
         self.refusal: ProtocolError | None = None
         self.settle = settle
+        self.acks = acks
 
 
 class WrittenPartition(Protocol):
@@ -56,17 +57,24 @@ class WrittenPartition(Protocol):
 
     name: str
     io_key: int
-    log: PartitionLog
     offload: Offload
-    owner: Owner | None
 
     @property
-    def syncs_every_group(self) -> bool:
-        """Whether an append is synced before it is acknowledged."""
+    def writer(self) -> Owner | None:
+        """The owner's state, while offsets may be given out."""
         ...
 
-    def activate_soon(self) -> object:
-        """Begin to open an epoch; `go_on` is called after it."""
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed."""
+        ...
+
+    def unwritable(self) -> ProtocolError | None:
+        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
+        ...
+
+    def want_owner(self) -> None:
+        """Somebody wants to write here; `go_on` is called when that is possible, or clearly not."""
 
     def has_room(self, owner: Owner, needed_bytes: int) -> bool:
         """Whether a group can be appended at once."""
@@ -75,8 +83,12 @@ class WrittenPartition(Protocol):
     def make_room(self, owner: Owner, needed_bytes: int) -> None:
         """Make sure of the space for a group; runs on an I/O worker."""
 
-    def appended(self, group: Group, *, seconds: float) -> None:
-        """A group is durable."""
+    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+        """Give offsets to a group; `pump` sends and writes it."""
+        ...
+
+    def pump(self) -> None:
+        """Carry out what `reserve` has ordered; `Pipeline.written` tells of its end."""
 
     def failed(self, error: BaseException) -> None:
         """The disk has failed."""
@@ -85,32 +97,34 @@ class WrittenPartition(Protocol):
 class Pipeline:
     """The queue of one partition and the group that is being written."""
 
-    def __init__(
-        self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int, inline_writes: InlineWrites
-    ) -> None:
+    def __init__(self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int) -> None:
         self._partition = partition
-        self._inline_writes = inline_writes
         self._bytes_max = bytes_max
         self._group_bytes = group_bytes
         self._queue: deque[Pending] = deque()
-        self._awaiting: deque[tuple[int, Settle, StoredBatch, bool]] = deque()
+        self._waiting = Waiting()
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
         self._refusal: ProtocolError | None = None
+        self.group: Group | None = None
+        """What is being written."""
         self.queued_bytes = 0
 
     async def idle(self) -> None:
-        """Wait until nothing is queued or being written."""
-        while self._busy or self._queue or self._awaiting:
+        """Wait until nothing is queued, being written or waiting for replicas."""
+        while self._busy or self._queue or self._waiting:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_for_idle.append(done)
             await done
 
     def _tell_idle(self) -> None:
-        waiting, self._waiting_for_idle = self._waiting_for_idle, []
-        for done in waiting:
-            if not done.done():
-                done.set_result(None)
+        if self._waiting_for_idle and not (self._busy or self._queue or self._waiting):
+            waiting, self._waiting_for_idle = self._waiting_for_idle, []
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
 
     def submit(self, pending: Pending) -> None:
         """Queue a batch. It is settled exactly once, possibly before this returns."""
@@ -132,38 +146,52 @@ class Pipeline:
             self.go_on()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Refuse everything that waits and everything that comes: the partition is gone or failed."""
+        """Refuse everything that waits for its turn and everything that comes: the partition is gone or failed."""
         self._refusal = error
         self.flush(error)
 
     def flush(self, error: ProtocolError) -> None:
-        """Refuse everything that waits."""
+        """Refuse everything that waits for its turn."""
         while self._queue:
             self._take().settle(error, False)
         self._tell_idle()
 
+    def abandon(self, error: ProtocolError) -> None:
+        """Refuse everything for good, also what has offsets: its outcome stays unknown."""
+        self._waiting.fail(error)
+        self._busy = False
+        self.group = None
+        self.refuse(error)
+
+    # --- one group after the other ---------------------------------------------------------------------
+
     def go_on(self) -> None:
-        """Start the next group if the partition is active and the head of the queue is verified."""
+        """Start the next group if the partition may be written and the head of the queue is verified."""
         if self._busy:
             return
         if not self._queue:
             self._tell_idle()
             return
-        owner = self._partition.owner
+        if self._uncommitted_bytes > self._bytes_max:
+            return  # the replicas do not keep up; `released` goes on
+        unwritable = self._partition.unwritable()
+        if unwritable is not None:
+            self.flush(unwritable)
+            return
+        owner = self._partition.writer
         if owner is None:
-            self._partition.activate_soon()
+            self._partition.want_owner()
             return
         picked = self._drain()
         if not picked:
-            if not self._queue:
-                self._tell_idle()
+            self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
         for pending in picked:
             needed_bytes += padded(len(pending.data))
         if self._partition.has_room(owner, needed_bytes):
-            self._append(owner, picked)
+            self._append(picked)
             return
         self._partition.offload.start(
             self._partition.io_key,
@@ -195,12 +223,18 @@ class Pipeline:
         if self._refusal is not None:
             # Deleted or stopped while space was taken: the files may be closed by the time a write came to them.
             self._turn_down(picked, self._refusal)
-        elif error is None:
-            self._append(owner, picked)
-        elif isinstance(error, DiskFullError):
-            self._turn_down(picked, ProtocolError(pb.DISK_FULL, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
+        elif error is not None and not isinstance(error, DiskFullError):
+            self._fail(picked, error)
+        elif owner is not self._partition.writer:
+            # The epoch has ended meanwhile: back to the head of the queue, as if nothing had been.
+            self._queue.extendleft(reversed(picked))
+            self.queued_bytes += sum(len(pending.data) for pending in picked)
+            self._busy = False
+            self.go_on()
+        elif error is not None:
+            self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
         else:
-            self._fail([pending.settle for pending in picked], error)
+            self._append(picked)
 
     def _turn_down(self, picked: list[Pending], refusal: ProtocolError) -> None:
         """Refuse a group that has no offsets yet, and go on."""
@@ -209,73 +243,54 @@ class Pipeline:
         self._busy = False
         self.go_on()
 
-    def _append(self, owner: Owner, picked: list[Pending]) -> None:
-        """Give offsets to a group and hand it to the I/O worker."""
+    def _append(self, picked: list[Pending]) -> None:
+        """Give offsets to a group and let it be written."""
         candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(candidates) == len(picked), "only verified batches are drained"
-        group = owner.reserve(candidates, now_us=time.time_ns() // 1000)
+        group = self._partition.reserve(candidates)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
-                self._awaiting.append((outcome.end_offset, pending.settle, outcome, duplicate))
+                self._waiting.add(pending.acks, outcome, duplicate, pending.settle)
             else:
                 pending.settle(outcome, False)
         if not group.batches:
             self._busy = False
-            self._release(owner.high_watermark)
-            self.go_on()
+            self.released()
             return
-        started = time.perf_counter()
-        epoch_log, synced = self._partition.log, self._partition.syncs_every_group
+        self.group = group
+        self._uncommitted.append((group.end_offset, group.size_bytes))
+        self._uncommitted_bytes += group.size_bytes
+        self._partition.pump()
 
-        def write() -> None:
-            epoch_log.append(group.batches)
-            if synced:
-                epoch_log.sync()
-
-        offload = self._partition.offload
-        if not synced and offload.idle and self._inline_writes.allows(group.size_bytes, started):
-            error = _error_of(write)
-            ended = time.perf_counter()
-            self._inline_writes.took(ended - started, ended)
-            self._appended(owner, group, started, error)
-            return
-        offload.start(self._partition.io_key, write, lambda _, error: self._appended(owner, group, started, error))
-
-    def _appended(self, owner: Owner, group: Group, started: float, error: BaseException | None) -> None:
-        if error is not None:
-            self._fail([], error)
-            return
-        high_watermark = owner.acknowledge(owner.node_id, group.end_offset)
-        self._partition.appended(group, seconds=time.perf_counter() - started)
-        self._busy = False
-        self._release(high_watermark)
-        self.go_on()
-
-    def _release(self, high_watermark: int) -> None:
-        """Settle what is committed now."""
-        while self._awaiting and self._awaiting[0][0] <= high_watermark:
-            _, settle, stored, duplicate = self._awaiting.popleft()
-            settle(stored, duplicate)
-
-    def _fail(self, settles: list[Settle], error: BaseException) -> None:
+    def _fail(self, picked: list[Pending], error: BaseException) -> None:
         """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""
-        log.critical("%s: the log cannot be written any more: %s", self._partition.name, error)
         failure = ProtocolError(
             pb.STORAGE_FAILED, f"{self._partition.name}: the log cannot be written any more: {error}"
         )
-        for settle in settles:
-            settle(failure, False)
-        while self._awaiting:
-            self._awaiting.popleft()[1](failure, False)
-        self.refuse(failure)
-        self._busy = False
+        for pending in picked:
+            pending.settle(failure, False)
         self._partition.failed(error)
 
+    # --- what becomes of it ----------------------------------------------------------------------------
 
-def _error_of(work: Callable[[], None]) -> BaseException | None:
-    """Run `work` here and return what it raised."""
-    try:
-        work()
-    except StorageError as error:
-        return error
-    return None
+    def written(self, end_offset: int) -> None:
+        """This node's log is durable up to `end_offset`: the next group may go."""
+        if self.group is not None and end_offset >= self.group.end_offset:
+            self.group = None
+            self._busy = False
+
+    def released(self) -> None:
+        """More is held by more replicas: settle what is complete, and go on."""
+        high_watermark, owner = self._partition.high_watermark, self._partition.writer
+        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
+            self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+        if owner is not None:
+            self._waiting.release(owner, high_watermark)
+        self.go_on()
+
+    def decided(self, end_offset: int, refusal: ProtocolError) -> None:
+        """The epoch has ended at `end_offset`; `refusal` is for what is not stored."""
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self._waiting.decided(end_offset, refusal)
+        self.go_on()

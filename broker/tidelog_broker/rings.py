@@ -39,7 +39,7 @@ class RingBudget:
                 self._newest = None
 
     def forget(self, ring: HotRing) -> None:
-        """Drop a ring whose partition is gone."""
+        """Drop what a ring holds: its partition is gone, or what comes next does not continue it."""
         if self._rings.pop(id(ring), None) is not None:
             self.size_bytes -= ring.size_bytes
             ring.shrink(0)

@@ -14,14 +14,16 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from tidelog_broker.budget import Budget
+from tidelog_broker.chains import Chains
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.inline_writes import InlineWrites
-from tidelog_broker.epochs import Epochs
+from tidelog_broker.driver import Tools
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
 from tidelog_broker.peers import Peers
+from tidelog_broker.replication import Replication
 from tidelog_broker.rings import RingBudget
 from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
@@ -31,6 +33,7 @@ from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
+from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +105,32 @@ class Services:
         )
         meta = self._own(MetaJournal.open(self.disk.fs, self.dir.meta_journal))
         fences = self._own(FenceJournal.open(self.disk.fs, self.dir.fences))
-        self.epochs = Epochs(
-            node_id=self.node_id, incarnation=self.incarnation, meta=meta, fences=fences, offload=self.io
-        )
-        self.epochs.load(meta.entries())
+        self.replication = self._replication(meta, fences)
         await self.io.call(0, sweep_trash, self.disk.fs, self.dir.partitions)
+
+    def _replication(self, meta: MetaJournal, fences: FenceJournal) -> Replication:
+        chains = Chains(
+            meta,
+            fences,
+            offload=self.io,
+            failed=lambda error: self.storage_failed("the journals", error),
+            full=self.journal_full,
+        )
+        tools = Tools(
+            io=self.io,
+            readers=self.readers,
+            fs=self.disk.fs,
+            chains=chains,
+            cluster=self.cluster,
+            inline_writes=self.inline_writes,
+            peers_budget=lambda: self.peers.budget if self.peers is not None else None,
+            now_ms=lambda: int(self.loop.time() * 1000),
+            group_bytes=self.settings.group_bytes,
+        )
+        return Replication(self.node_id, self.incarnation, tools=tools, rebooted=self.dir.machine_rebooted)
+
+    def journal_full(self, error: ProtocolError) -> None:
+        """A journal has no space for what would begin an epoch; it is tried again by itself."""
 
     def _own(self, resource: ClosableT) -> ClosableT:
         """Close `resource` when the node stops, the newest first."""

@@ -7,8 +7,8 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.node import Node
+from tidelog_broker.storage.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 
@@ -52,15 +52,17 @@ async def test_a_disk_full_at_the_take_over_is_answered_and_tried_again(stand: S
     peer = await stand.peer()
     node = stand.node
 
-    async def full(*_: object) -> None:
-        raise ProtocolError(pb.DISK_FULL, "no space")
+    def full(entries: object) -> None:
+        raise DiskFullError("no space")
 
-    take_over = node.epochs.take_over
-    node.epochs.take_over = full  # type: ignore[method-assign, assignment]  # the journals reserve space of their own
+    writes = node.replication.chains._fence_writes
+    append = writes._append
+    writes._append = full  # the journals reserve space of their own
     assert (await peer.publish(topic.topic_id, batch(b"x")))[0].error.code == pb.DISK_FULL
     frame = await peer.reply(peer.post_fetch(topic.topic_id))
     assert frame.envelope.fetch_reply.results[0].error.code == pb.DISK_FULL
-    node.epochs.take_over = take_over  # type: ignore[method-assign]  # healed
+    writes._append = append
+    await node.partitions.get(topic.topic_id, 0).ensure_active()
     assert not (await peer.publish(topic.topic_id, batch(b"x")))[0].HasField("error")
 
 

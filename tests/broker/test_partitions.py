@@ -61,7 +61,7 @@ async def test_sweeping_removes_what_a_crash_left_and_may_be_repeated(stand: Sta
     record = revised(node, "t", deleted=True, partitions=2)
     directory = node.partitions.get(topic.topic_id, 1).log.directory
     await peer.delete("t")
-    await settled(lambda: not node.epochs.knows(topic.topic_id, 1), "the deletion does not end")
+    await settled(lambda: not node.replication.chains.knows(topic.topic_id, 1), "the deletion does not end")
     (directory / "epoch-00000000").mkdir(parents=True)
     (directory / "epoch-00000000" / "left.seg").write_bytes(b"x")
     for _ in range(2):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import Stand, settled
+from tests.broker.stand import Stand
 
-from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.node import Node
 from tidelog_broker.partition import Partition
@@ -190,7 +189,10 @@ async def test_nothing_is_read_before_it_is_committed(stand: Stand, node: Node, 
 
 async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> None:
     node = await stand.start()
-    topic = await (await stand.peer()).create()
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x"))
+    node = await stand.restart()
     partition = node.partitions.get(topic.topic_id, 0)
     stand.disk.hold("sync", "fences")
     _, outcome = submit(partition)
@@ -199,8 +201,8 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     assert not idle.done()
     stand.disk.heal()
     await idle
-    assert outcome.offset == 0
-    await settled(lambda: partition.owner is not None, "the partition was not opened")
+    assert outcome.offset == 1
+    assert partition.writer is not None
 
 
 @pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])
@@ -216,9 +218,9 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
             writers.append(threading.current_thread().name)
 
     stand.disk.fail = note
-    policy = node.partitions.get(topic.topic_id, 0).pipeline._inline_writes = InlineWrites()
+    node.inline_writes._paused_until_s = 0
     await peer.publish(topic.topic_id, batch(b"x"))
-    policy.took(math.inf, math.inf)
+    node.inline_writes.took(math.inf, math.inf)
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]

@@ -36,6 +36,16 @@ class HotRing:
         """The first offset that can be read here."""
         return self._entries[0].base_offset if self._entries else self._end_offset
 
+    @property
+    def end_offset(self) -> int:
+        """Where the next batch begins."""
+        return self._end_offset
+
+    def restart(self, offset: int) -> None:
+        """Begin anew, empty, at `offset`: what comes next does not continue what was here."""
+        self.shrink(0)
+        self._end_offset = offset
+
     def push(self, entry: RingEntry) -> None:
         """Add the batch that continues the ring, dropping the oldest ones past the bound."""
         assert entry.base_offset == self._end_offset, "the ring has no holes"

@@ -102,7 +102,7 @@ def publish(node: Broker, request: Request) -> None:
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle = partial(progress.settle, index)
         try:
-            _submit(node, _writable(node, entry), data, settle)
+            _submit(node, _writable(node, entry), data, settle, asked.acks)
         except ProtocolError as error:
             settle(error, False)
     progress.start_clock(node.loop, asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT)
@@ -116,12 +116,12 @@ def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
     return partition
 
 
-def _submit(node: Broker, partition: Partition, data: memoryview, settle: partial[None]) -> None:
+def _submit(node: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:
     """Verify a batch here or on a worker, and queue it in its place either way."""
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(Pending(data, _verified(data), settle))
+        partition.pipeline.submit(Pending(data, _verified(data), settle, acks=acks))
         return
-    pending = Pending(data, None, settle)
+    pending = Pending(data, None, settle, acks=acks)
 
     def judged(header: BatchHeader | None, error: BaseException | None) -> None:
         pending.header = header

@@ -33,7 +33,7 @@ from tidelog_proto.batch import encode_batch
 from tidelog_proto.header import BatchHeader, unpack_header
 
 KEY = (bytes(16), 0)
-NODES = ("a", "b", "c")
+NODES: tuple[str, ...] = ("a", "b", "c")
 
 
 def batch(text: str) -> Candidate:

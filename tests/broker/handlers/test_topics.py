@@ -142,7 +142,7 @@ async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer
     await peer.delete("t")
     await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data is still there")
     assert await names(peer) == []
-    await settled(lambda: not node.epochs.knows(topic.topic_id, 0), "the chain is still there")
+    await settled(lambda: not node.replication.chains.knows(topic.topic_id, 0), "the chain is still there")
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "remove_dir"])
@@ -159,7 +159,7 @@ async def test_a_crash_while_deleting_is_finished_by_the_next_start(stand: Stand
     assert data_dirs(stand, topic.topic_id.hex())
     node = await stand.start()
     assert not data_dirs(stand, topic.topic_id.hex())
-    assert not node.epochs.knows(topic.topic_id, 0)
+    assert not node.replication.chains.knows(topic.topic_id, 0)
     assert await names(await stand.peer()) == []
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.faulty_disk import GoneError
@@ -9,15 +11,14 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.topics import META_TOPIC_ID
-from tidelog_broker.epochs import Epochs
 from tidelog_broker.node import Node
-from tidelog_broker.storage.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
 
 
 def chain_of(node: Node, topic_id: bytes, partition: int = 0) -> EpochChain:
-    return node.epochs._chains[topic_id, partition]
+    driver = node.replication.get((topic_id, partition))
+    assert driver is not None
+    return driver.replica.chain
 
 
 async def topic_with(stand: Stand, *values: bytes) -> bytes:
@@ -70,33 +71,37 @@ async def test_epochs_without_a_record_leave_no_directory_and_no_gap(stand: Stan
     assert await peer.read_all(topic_id) == [b"a", b"b"]
 
 
+def die_at(stand: Stand, node: Node, step: int, when: str) -> list[int]:
+    """Kill the node before or after the `step`-th append to a journal; return where the appends are counted."""
+    count = [0]
+    for writes in (node.replication.chains._fence_writes, node.replication.chains._chain_writes):
+
+        def counted(entries: list[Any], append: Callable[[list[Any]], None] = writes._append) -> None:
+            count[0] += 1
+            if count[0] == step and when == "before":
+                stand.disk.kill()
+                raise GoneError
+            append(entries)
+            if count[0] == step:
+                stand.disk.kill()
+                raise GoneError
+
+        writes._append = counted
+    return count
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("used", "step"), [(True, 1), (True, 2), (True, 3), (False, 1), (False, 2)])
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
 async def test_a_crash_at_every_step_of_a_take_over_is_repaired(stand: Stand, used: bool, step: int, when: str) -> None:
-    """A used partition takes three journal appends, a new one two; the next start goes on from what is there."""
+    """It takes four journal appends: promise, accept, decision, the step into the next epoch."""
     await stand.start()
     topic_id = await topic_with(stand, *([b"a"] if used else []))
     node = await stand.restart()
-    steps = 0
-    for journal in (node.epochs._fences, node.epochs._meta):
-        original = journal.append
-
-        def counted(entries: list[object], original: object = original) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == step and when == "before":
-                stand.disk.kill()
-                raise GoneError
-            assert callable(original)
-            original(entries)
-            if steps == step:
-                stand.disk.kill()
-                raise GoneError
-
-        journal.append = counted  # type: ignore[method-assign, assignment]  # either journal's entries
+    count = die_at(stand, node, step, when)
     peer = await stand.peer()
     peer.post_publish(topic_id, batch(b"lost"))
-    await settled(lambda: steps >= step, "the take-over did not get that far")
+    await settled(lambda: count[0] >= step, "the take-over did not get that far")
     await stand.crash()
 
     for life in range(2):
@@ -109,21 +114,19 @@ async def test_a_crash_at_every_step_of_a_take_over_is_repaired(stand: Stand, us
         await stand.stop()
 
 
-async def test_a_crash_before_the_very_first_genesis_does_not_keep_the_node_from_starting(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = Epochs._record
-
-    async def die(self: Epochs, entries: list[pb.ChainEntry]) -> None:
-        raise GoneError
-
-    monkeypatch.setattr(Epochs, "_record", die)
-    with pytest.raises(GoneError):
-        await stand.start()
-    monkeypatch.setattr(Epochs, "_record", record)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_crash_before_a_new_partition_is_fenced_leaves_it_usable(stand: Stand, when: str) -> None:
     node = await stand.start()
-    chain = chain_of(node, META_TOPIC_ID)
-    assert (chain.active.epoch, chain.active.owner_incarnation) == (1, node.incarnation)
+    count = die_at(stand, node, 1, when)
+    peer = await stand.peer()
+    peer.post(topic_create=pb.TopicCreate(name="t"))
+    await settled(lambda: count[0] >= 1, "nothing was fenced")
+    await stand.crash()
+    await stand.start()
+    peer = await stand.peer()
+    topic = (await peer.ask(topic_describe=pb.TopicDescribe(name="t"))).envelope.topic_reply.topics[0]
+    assert not (await peer.publish(topic.topic_id, batch(b"x")))[0].HasField("error")
+    assert await peer.read_all(topic.topic_id) == [b"x"]
 
 
 async def publish(peer: Peer, topic_id: bytes, sequence: int, producer_id: int = 5) -> pb.PublishResult:
@@ -194,20 +197,6 @@ async def test_append_timestamps_never_go_back_not_even_over_a_restart(
     first = await publish(peer, topic_id, 0)
     await getattr(stand, end)()
     await stand.start()
-    monkeypatch.setattr("tidelog_broker.pipeline.time.time_ns", lambda: 1_000_000)
+    monkeypatch.setattr("tidelog_broker.driver.time.time_ns", lambda: 1_000_000)
     second = await publish(await stand.peer(), topic_id, 1)
     assert second.append_timestamp_us >= first.append_timestamp_us
-
-
-def test_a_metadata_journal_that_contradicts_itself_is_damage() -> None:
-    epochs = Epochs(node_id="n", incarnation=1, meta=None, fences=None, offload=None)  # type: ignore[arg-type]  # unused
-    with pytest.raises(DamagedError, match="without a genesis"):
-        epochs.load([pb.ChainEntry(topic_id=b"t", decision=b"")])
-    genesis = pb.ChainEntry(topic_id=b"t", genesis=pb.EpochDescriptor(owner="n", placement=["n"], ack_quorum=1))
-    wrong = pb.ChainEntry(topic_id=b"t", decision=pb.EpochDecision(epoch=3).SerializeToString())
-    with pytest.raises(DamagedError, match="epoch 3"):
-        epochs.load([genesis, wrong])
-    with pytest.raises(DamagedError, match="kind"):
-        epochs.load([pb.ChainEntry(topic_id=b"t")])
-    epochs.load([genesis, pb.ChainEntry(topic_id=b"t", forgotten=True)])
-    assert not epochs.knows(b"t", 0)

@@ -1,0 +1,418 @@
+"""Carries out what one partition's replica wants: sends, reads, and writes one after the other.
+
+Theory of operation. After every input `pump` takes the replica's effects. Messages leave at once, before the node's own
+write, so that the replicas write at the same time. Writes form one queue: each is begun when the one before it is done,
+and `Replica.wrote` tells of each in order. Appends that continue each other, queued while a write was on its way, are
+written as one and synced once. Journal entries of all partitions meet in `Chains`, which merges them.
+
+A write that needs no sync, is small and finds its space taken already, is done on the event loop itself while that is
+quick (see `core.inline_writes`); everything else goes to the I/O worker of the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from tidelog_broker import log_writes
+from tidelog_broker.budget import Budget
+from tidelog_broker.chains import Chains
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.core.effects import (
+    Append,
+    AppendFill,
+    CommitMoved,
+    Effect,
+    EpochDecided,
+    EpochFenced,
+    Halted,
+    OwnerConfirmed,
+    OwnerReady,
+    PeerMessage,
+    ReadLog,
+    RebuildProducers,
+    Send,
+    Write,
+    WriteChain,
+    WriteFences,
+)
+from tidelog_broker.core.inline_writes import InlineWrites
+from tidelog_broker.core.owner import Candidate, Group
+from tidelog_broker.core.ports import Batch, PartitionKey, Plan, Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica import Replica
+from tidelog_broker.log_view import LogView, Stretch
+from tidelog_broker.offload import Offload
+from tidelog_broker.storage.errors import StorageError
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
+
+QUEUED_BYTES_MAX: Final = 16 * MIB
+"""Past this, appends of the owner are passed over; what is missed is pulled later, at this node's pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every driver of a node works with."""
+
+    io: Offload
+    readers: Offload
+    fs: FileSystem
+    chains: Chains
+    cluster: Cluster
+    inline_writes: InlineWrites
+    peers_budget: Callable[[], Budget | None]
+    """Where received batches are counted until they are written; None on a node that stands alone."""
+    now_ms: Callable[[], int]
+    group_bytes: int
+
+
+class Listener(Protocol):
+    """The partition, as its driver sees it: told of news, on the event loop. Must not raise."""
+
+    def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
+        """Batches are durable here, as far as their epoch asks for it."""
+
+    def owner_ready(self) -> None:
+        """Offsets may be given out."""
+
+    def owner_confirmed(self, number: int) -> None:
+        """This node still owned the epoch after question `number` was asked."""
+
+    def fenced(self) -> None:
+        """Nothing more is appended to the active epoch here."""
+
+    def decided(self, news: EpochDecided) -> None:
+        """An epoch has ended."""
+
+    def commit_moved(self) -> None:
+        """The high watermark is higher."""
+
+    def halted(self, reason: str) -> None:
+        """The replica takes no further part."""
+
+    def failed(self, error: BaseException) -> None:
+        """The disk has failed under this partition."""
+
+
+class _Queued(NamedTuple):
+    """Something for the disk; `size_bytes` of it came from other nodes."""
+
+    effect: Write | RebuildProducers
+    size_bytes: int
+
+
+class ReplicaDriver:
+    """See the module. Nothing is carried out before `start`.
+
+    Args:
+        key, name: the partition.
+        io_key: its I/O worker.
+        replica, view: its core, and what that sees of the log.
+        tools: the node's.
+        schedule: called when the replica's deadline may have changed.
+    """
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        name: str,
+        io_key: int,
+        *,
+        replica: Replica,
+        view: LogView,
+        tools: Tools,
+        schedule: Callable[[ReplicaDriver], None],
+    ) -> None:
+        self.key = key
+        self.name = name
+        self.replica = replica
+        self.view = view
+        self.scheduled_ms: int | None = None
+        """When it will be ticked."""
+        self.stopped = False
+        self.queued_bytes = 0
+        """Of batches from other nodes that are not written yet."""
+        self._io_key = io_key
+        self._tools = tools
+        self._schedule = schedule
+        self._listener: Listener | None = None
+        self._queue: deque[_Queued] = deque()
+        self._writing = False
+        self._pumping = False
+
+    # --- inputs ----------------------------------------------------------------------------------------
+
+    def start(self, listener: Listener) -> None:
+        """Begin to carry out effects, and to tell of news."""
+        self._listener = listener
+        self.pump()
+
+    def stop(self) -> None:
+        """Begin no more writes; what is on its way to the disk gets there, and nobody is told."""
+        self.stopped = True
+        self._queue.clear()
+        self._count(-self.queued_bytes)
+
+    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
+        """Hand a message of another node to the replica."""
+        if self.stopped or (isinstance(message, pb.AppendBatch) and self.queued_bytes > QUEUED_BYTES_MAX):
+            return
+        self.replica.receive(sender, message, batches, self._tools.now_ms())
+        self.pump()
+
+    def tick(self) -> None:
+        """Let time pass for the replica."""
+        if not self.stopped:
+            self.replica.tick(self._tools.now_ms())
+            self.pump()
+
+    def neighbours_changed(self) -> None:
+        """Let the replica look again at who is alive."""
+        if not self.stopped:
+            self.replica.neighbours_changed(self._tools.now_ms())
+            self.pump()
+
+    def want_owner(self) -> None:
+        """Somebody wants to write here."""
+        if not self.stopped:
+            self.replica.want_owner(self._tools.now_ms())
+            self.pump()
+
+    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+        """Give offsets to verified batches; they are sent and written by the `pump` that must follow."""
+        return self.replica.reserve(candidates, now_us=time.time_ns() // 1000, now_ms=self._tools.now_ms())
+
+    def roll_over(self, plan: Plan) -> None:
+        """End the epoch by plan, if this node owns it."""
+        if not self.stopped:
+            self.replica.roll_over(plan, self._tools.now_ms())
+            self.pump()
+
+    def confirm(self) -> int:
+        """Ask whether this node still owns the epoch; `Listener.owner_confirmed` tells. Only while it may append."""
+        number = self.replica.ownership.confirm()
+        self.pump()
+        return number
+
+    def raise_log_start(self, offset: int) -> None:
+        """Retention has deleted what lies below `offset`."""
+        if not self.stopped:
+            self.replica.raise_log_start(offset, self._tools.now_ms())
+            self.pump()
+
+    # --- effects ---------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Carry out what the replica wants, until it wants nothing more for now."""
+        if self._pumping or self._listener is None or self.stopped:
+            return
+        self._pumping = True
+        try:
+            effects = self.replica.take_effects()
+            while True:
+                for effect in effects:
+                    self._carry_out(effect, self._listener)
+                self._write_next()
+                effects = self.replica.take_effects()
+                if not effects:
+                    break
+        finally:
+            self._pumping = False
+        self._schedule(self)
+
+    def _carry_out(self, effect: Effect, listener: Listener) -> None:
+        match effect:
+            case Send():
+                self._tools.cluster.send(effect.to, effect.message, effect.batches)
+            case ReadLog():
+                self._read(effect)
+            case CommitMoved():
+                listener.commit_moved()
+            case OwnerReady():
+                listener.owner_ready()
+            case OwnerConfirmed():
+                listener.owner_confirmed(effect.number)
+            case EpochFenced():
+                listener.fenced()
+            case EpochDecided():
+                listener.decided(effect)
+            case Halted():
+                listener.halted(effect.reason)
+            case _:
+                self._enqueue(effect)
+
+    def _read(self, effect: ReadLog) -> None:
+        def done(found: Stretch | None, error: BaseException | None) -> None:
+            if self.stopped:
+                return
+            if found is None:
+                log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
+                nothing = Position(effect.from_offset, 0)
+                found = Stretch((), nothing, nothing)
+            self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())
+            self.pump()
+
+        self._tools.readers.start(self._io_key, lambda: self.view.read_epoch(effect), done)
+
+    # --- writes ----------------------------------------------------------------------------------------
+
+    def _enqueue(self, effect: Write | RebuildProducers) -> None:
+        size_bytes = 0
+        if isinstance(effect, AppendFill) or (isinstance(effect, Append) and not self._is_own(effect)):
+            size_bytes = sum(map(len, effect.batches))
+            self._count(size_bytes)
+        self._queue.append(_Queued(effect, size_bytes))
+
+    def _is_own(self, effect: Append) -> bool:
+        return self.view.descriptor(effect.epoch).owner == self.replica.node_id
+
+    def _count(self, size_bytes: int) -> None:
+        self.queued_bytes += size_bytes
+        budget = self._tools.peers_budget()
+        if budget is not None:
+            budget.take(size_bytes)
+
+    def _write_next(self) -> None:
+        """Begin the next write; writes that are done at once are followed by the one after them."""
+        while self._queue and not self._writing and not self.stopped:
+            self._writing = True
+            effect = self._queue[0].effect
+            chains = self._tools.chains
+            match effect:
+                case WriteFences():
+                    chains.write_fences(effect.entries, lambda: self._written(1, ok=True))
+                case WriteChain():
+                    chains.write_chain(self.key, effect.entries, lambda: self._written(1, ok=True))
+                case RebuildProducers():
+                    self._rebuild(effect)
+                case Append():
+                    self._append(self._merged())
+                case _:
+                    self._on_worker(partial(log_writes.perform, self.view, effect), 1)
+
+    def _merged(self) -> list[Append]:
+        """Return the first append and those behind it that continue it, up to a group's size."""
+        group: list[Append] = []
+        size_bytes = 0
+        for queued in self._queue:
+            effect = queued.effect
+            if not isinstance(effect, Append):
+                break
+            size_bytes += sum(map(len, effect.batches))
+            if group and (
+                (effect.epoch, effect.base_offset) != (group[-1].epoch, group[-1].end_offset)
+                or size_bytes > self._tools.group_bytes
+            ):
+                break
+            group.append(effect)
+        return group
+
+    def _append(self, group: list[Append]) -> None:
+        """Write appends here and now if that is quick, else on the worker."""
+        started = time.perf_counter()
+        synced = self.view.synced(group[0].epoch)
+        inline_writes = self._tools.inline_writes
+        write = partial(log_writes.append, self.view, group, synced=synced)
+        if not synced and self._tools.io.idle:
+            batches = [batch for one in group for batch in one.batches]
+            size_bytes = log_writes.padded_bytes(batches)
+            if inline_writes.allows(size_bytes, started) and log_writes.has_room(self.view, group[0], size_bytes):
+                ok, error = _run(write)
+                ended = time.perf_counter()
+                inline_writes.took(ended - started, ended)
+                self._appended(group, started, ok, error)
+                return
+        self._tools.io.start(self._io_key, write, partial(self._appended, group, started))
+
+    def _appended(self, group: list[Append], started: float, ok: bool | None, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._writing = False
+        if self.stopped:
+            return
+        assert self._listener is not None
+        self._tell(len(group), ok=bool(ok))
+        if ok:
+            self._listener.appended(group, seconds=time.perf_counter() - started)
+        self.pump()
+
+    def _on_worker(self, work: Callable[[], bool], count: int) -> None:
+        def done(ok: bool | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._fail(error)
+            else:
+                self._written(count, ok=bool(ok))
+
+        self._tools.io.start(self._io_key, work, done)
+
+    def _written(self, count: int, *, ok: bool) -> None:
+        """Tell the replica of writes that are done."""
+        self._writing = False
+        if self.stopped:
+            return
+        self._tell(count, ok=ok)
+        self.pump()
+
+    def _tell(self, count: int, *, ok: bool) -> None:
+        now_ms = self._tools.now_ms()
+        for _ in range(count):
+            queued = self._queue.popleft()
+            if queued.size_bytes:
+                self._count(-queued.size_bytes)
+            self.replica.wrote(now_ms, ok=ok)
+        self._look_at_repair()
+
+    def _look_at_repair(self) -> None:
+        """A copy that was cut in front of damage is whole again once the core has no doubt about it."""
+        if self.view.repairing and not self.replica.doubt and not self._writing:
+            self._writing = True
+            self._tools.io.start(self._io_key, self.view.end_repair, lambda _, error: self._repaired(error))
+
+    def _repaired(self, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._fail(error)
+        else:
+            self.pump()
+
+    def _rebuild(self, effect: RebuildProducers) -> None:
+        log_start = self.replica.log_start
+
+        def done(found: tuple[ProducerTable | None, int] | None, error: BaseException | None) -> None:
+            self._writing = False
+            if self.stopped:
+                return
+            if found is None:
+                self._fail(error or AssertionError("nothing came of a rebuild"))
+                return
+            self._queue.popleft()
+            self.replica.producers_rebuilt(effect, *found, self._tools.now_ms())
+            self.pump()
+
+        self._tools.io.start(self._io_key, lambda: self.view.producers_at(effect.offset, log_start=log_start), done)
+
+    def _fail(self, error: BaseException) -> None:
+        """The disk has failed, or the code: either way nothing more is written, and the node stops."""
+        if self.stopped:
+            return
+        self.stop()
+        assert self._listener is not None
+        self._listener.failed(error)
+
+
+def _run(write: Callable[[], bool]) -> tuple[bool | None, BaseException | None]:
+    """Do a write here, as `Offload.start` would elsewhere."""
+    try:
+        return write(), None
+    except StorageError as error:
+        return None, error

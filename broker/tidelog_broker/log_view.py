@@ -1,0 +1,247 @@
+"""A partition's log as its replica sees it: what it holds, what lies damaged, what its headers say of producers.
+
+Opening heals what others can give back: a damaged sealed epoch is set aside, to be filled again, and the open epoch is
+cut in front of its damage and stays in doubt until the owner's log has been caught up with. A copy that nobody else
+has is left as it is: its partition stays in LIMBO and can be read up to the damage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import ReadLog
+from tidelog_broker.core.ports import Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica_state import Doubt
+from tidelog_broker.storage.epoch_log import EpochLog
+from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+
+log = logging.getLogger(__name__)
+
+
+class Stretch(NamedTuple):
+    """Whole batches of one epoch between two positions."""
+
+    batches: Sequence[memoryview]
+    base: Position
+    end: Position
+
+
+class _Known(NamedTuple):
+    """The producers' state at an offset, the append timestamp there, and the headers behind it."""
+
+    table: ProducerTable
+    timestamp_us: int
+    offset: int
+    headers: Iterator[BatchHeader]
+
+
+class LogView:
+    """What the core asks of a log, see `core.ports.LogView`; used by the event loop. Made by `open`.
+
+    Args:
+        store: the log.
+        chain: the partition's chain, which grows while this is used.
+        node_id: this node.
+        log_start: where retention has cut, as it was kept.
+    """
+
+    def __init__(self, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int) -> None:
+        self.store = store
+        self._chain = chain
+        self._node_id = node_id
+        self._log_start = log_start
+        self._limbo: str | None = None
+
+    @classmethod
+    def open(cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int) -> LogView:
+        """Heal what can be healed; runs on the partition's I/O worker.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        view = cls(store, chain, node_id=node_id, log_start=log_start)
+        view._heal()
+        view.go_on_filling()
+        return view
+
+    # --- the chain, as this log needs it ---------------------------------------------------------------
+
+    def descriptor(self, epoch: int) -> pb.EpochDescriptor:
+        """Return the descriptor of an epoch of the chain."""
+        chain = self._chain
+        if epoch == chain.active.epoch:
+            return chain.active
+        if epoch == chain.genesis.epoch:
+            return chain.genesis
+        return pb.EpochDecision.FromString(chain.decisions[epoch - chain.genesis.epoch - 1]).next
+
+    def synced(self, epoch: int) -> bool:
+        """Whether an append to an epoch counts only once it is synced."""
+        return self.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+
+    def _others_hold(self, epoch: int) -> bool:
+        holders = {*self.descriptor(epoch).placement, *self._chain.active.placement}
+        return bool(holders - {self._node_id})
+
+    # --- opening ---------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        store, active = self.store, self._chain.active.epoch
+        if store.limbo is None:
+            return
+        log.warning("%s: %s", store.name.topic, store.limbo)
+        while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
+            store.set_aside(epoch, "it cannot be opened")
+        for held in reversed(store.epochs):
+            if held.damage is not None and held.epoch < active and self._others_hold(held.epoch):
+                store.set_aside(held.epoch, held.damage.reason)
+        if store.repairable_end(active) is not None and self._others_hold(active):
+            store.cut_to_good(active)
+        still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
+        if still and not self.repairing:
+            self._limbo = store.limbo
+
+    def go_on_filling(self) -> None:
+        """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in."""
+        for epoch in self.store.fill_epochs:
+            if self.store.fill_position(epoch) is None and epoch < self._chain.active.epoch:
+                decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
+                end = (decision.end_offset, decision.end_digest)
+                if self.store.begin_fill(epoch, self.descriptor(epoch).start_offset, *end) == end:
+                    self.store.finish_fill(epoch)
+
+    def doubt(self, *, rebooted: bool) -> Doubt:
+        """Return why the open epoch's copy may lack what it acknowledged, after a start."""
+        if self.repairing:
+            return "damaged"
+        return "short" if rebooted and not self.synced(self._chain.active.epoch) else ""
+
+    @property
+    def repairing(self) -> bool:
+        """Whether the open epoch was cut in front of damage and lacks what it once held."""
+        newest = self.store.active
+        return newest is not None and newest.is_repairing
+
+    def end_repair(self) -> None:
+        """What the open epoch lacked is here; runs on the I/O worker.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        if self.repairing and self.store.active is not None:
+            self.store.finish_repair(self.store.active.epoch)
+
+    # --- for the core ----------------------------------------------------------------------------------
+
+    def limbo(self) -> str | None:
+        """Why the log is damaged for good; None when it is not."""
+        return self._limbo
+
+    def newest_epoch(self) -> int | None:
+        """The newest epoch with anything in the log."""
+        return self.store.active.epoch if self.store.active is not None else None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """End offset and digest of the copy of an epoch; None when there is none."""
+        held = self.log_of(epoch)
+        return (held.end_offset, held.end_digest) if held is not None else None
+
+    def digest_at(self, epoch: int, offset: int) -> int | None:
+        """The running digest at a batch boundary; None when that is none, or not here."""
+        try:
+            return self.store.digest_at(epoch, offset)
+        except ProtocolError as error:
+            log.warning("%s: the digest at offset %d cannot be read: %s", self.store.directory.name, offset, error)
+            return None
+
+    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+        """How far a partial copy of a sealed epoch reaches; None without one."""
+        return self.store.fill_position(epoch) or self.epoch_end(epoch)
+
+    def log_start(self) -> int:
+        """Retention has deleted what lies before this offset; what nobody else ever had is gone by retention, too."""
+        epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
+        alone = not any(self._others_hold(epoch) for epoch in epochs)
+        return max(self._log_start, self.store.start_offset) if alone else self._log_start
+
+    def log_of(self, epoch: int) -> EpochLog | None:
+        """Return the log of an epoch, if it is in the partition's log."""
+        return next((held for held in self.store.epochs if held.epoch == epoch), None)
+
+    # --- reading, on a worker --------------------------------------------------------------------------
+
+    def read_epoch(self, effect: ReadLog) -> Stretch:
+        """Read whole batches of an epoch for another node; nothing when they are not here."""
+        nothing = Stretch((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
+        held = self.log_of(effect.epoch)
+        if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
+            return nothing
+        base = held.digest_at(effect.from_offset)
+        if base is None:
+            return nothing
+        found = held.read(effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset)
+        end = held.digest_at(found.next_offset)
+        if end is None:
+            return nothing
+        return Stretch(found.batches, Position(effect.from_offset, base), Position(found.next_offset, end))
+
+    def producers_at(self, offset: int, *, log_start: int) -> tuple[ProducerTable | None, int]:
+        """Rebuild what the log says of producers at `offset`, and the append timestamp there.
+
+        What retention has deleted, below `log_start`, is forgotten.
+
+        Returns:
+            None for the table when the log here does not reach there without a hole, from a snapshot or from its start.
+        """
+        if offset == 0:
+            return ProducerTable(), 0
+        try:
+            return self._scan_producers(offset, log_start)
+        except ProtocolError as error:
+            log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
+            return None, 0
+
+    def _scan_producers(self, offset: int, log_start: int) -> tuple[ProducerTable | None, int]:
+        store = self.store
+        known = self._snapshot_at_most(offset)
+        if known is None:
+            if store.start_offset > log_start or not store.epochs:
+                return None, 0
+            known = _Known(ProducerTable(), 0, store.start_offset, store.scan_headers(store.start_offset))
+        table, timestamp_us, at, headers = known
+        for header in headers:
+            if header.end_offset > offset:
+                break
+            table.apply(header)
+            timestamp_us, at = header.append_timestamp_us, header.end_offset
+        return (table, timestamp_us) if at == offset else (None, 0)
+
+    def _snapshot_at_most(self, offset: int) -> _Known | None:
+        """Return the newest snapshot and what is behind it, if it counts.
+
+        A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
+        other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
+        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there.
+        """
+        store = self.store
+        snapshot = store.load_producer_snapshot()
+        if snapshot is None or snapshot.offset > offset:
+            return None
+        table = ProducerTable.restore(snapshot.payload)
+        held = self.log_of(snapshot.epoch)
+        if held is not None and snapshot.digest == 0 and held.start_offset == snapshot.offset:
+            return _Known(table, 0, snapshot.offset, store.scan_headers(snapshot.offset))
+        if not store.start_offset < snapshot.offset <= store.end_offset:
+            return None
+        headers = store.scan_headers(snapshot.offset - 1)
+        last = next(headers, None)
+        if last is None or (last.epoch, last.end_offset, last.digest) != snapshot[:3]:
+            return None
+        return _Known(table, last.append_timestamp_us, snapshot.offset, headers)
