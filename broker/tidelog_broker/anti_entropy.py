@@ -1,0 +1,72 @@
+"""Comparing chains of epochs: whoever has not heard of a decision hears of it, however it came to miss it.
+
+A decision is told to the nodes of the epoch that ends and of the one that begins, once. The news can get lost, and
+worst of all on its way to the node that the decision makes the owner, because then nobody speaks of the new epoch at
+all. So every replica that is not the owner tells the owner how long its chain is: soon after an epoch has begun, then
+less and less often, and for ever now and then. Whose chain is shorter asks for the rest. A replica outside the
+placement asks all nodes that it has a link to: it may be the one that is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.core.replica import Replica
+from tidelog_broker.replication import Replication
+
+PERIOD_S: Final = 0.1
+EVERY: Final = 256
+"""Periods after which every replica speaks again, however old its epoch is."""
+
+
+class AntiEntropy:
+    """Runs as long as the node does.
+
+    Args:
+        node_id: this node.
+        replication: its replicas.
+        cluster: to send, and to know who is linked.
+    """
+
+    def __init__(self, node_id: str, replication: Replication, cluster: Cluster) -> None:
+        self._node_id = node_id
+        self._replication = replication
+        self._cluster = cluster
+        self._ages: dict[PartitionKey, tuple[int, int]] = {}
+        """Of each replica its epoch, and the periods since it was first seen."""
+
+    async def run(self) -> None:
+        """Compare, again and again."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            self.step()
+
+    def step(self) -> None:
+        """Let a period go by."""
+        ages: dict[PartitionKey, tuple[int, int]] = {}
+        for driver in self._replication.all():
+            replica = driver.replica
+            epoch, age = self._ages.get(driver.key, (-1, 0))
+            age = age + 1 if epoch == replica.active.epoch else 1
+            ages[driver.key] = (replica.active.epoch, age)
+            # At 1, 2, 4, 8, … periods, and then at a time of its own in each stretch of EVERY.
+            if age & (age - 1) == 0 or age % EVERY == hash(driver.key) % EVERY:
+                self._tell(replica)
+        self._ages = ages
+
+    def _tell(self, replica: Replica) -> None:
+        if replica.role in {"owner", "opening"}:
+            return
+        for node_id in self._whom(replica):
+            if node_id != self._node_id:
+                self._cluster.send(node_id, replica.chain_status())
+
+    def _whom(self, replica: Replica) -> Iterable[str]:
+        active = replica.active
+        if replica.role == "outsider":
+            return self._cluster.linked
+        return active.placement if active.owner in {"", self._node_id} else (active.owner,)
