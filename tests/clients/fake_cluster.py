@@ -121,7 +121,9 @@ class ClusterConnection(FakeConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self.node.frozen:
+        if not self.node.alive:
+            self.transport.abort()  # accepted while the node was being stopped
+        elif self.node.frozen:
             self.transport.pause_reading()
 
     def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:

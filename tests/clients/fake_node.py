@@ -123,6 +123,11 @@ class FakeNode:
 
     async def stop(self) -> None:
         if self._server is not None:
+            # What asyncio is about to accept while a server closes it never closes: accept nothing new, then close.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._server.close()
         for connection in list(self.connections):
             connection.transport.abort()

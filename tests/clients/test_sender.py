@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.clients.fake_node import Do, FakeNode
+from tests.clients.fake_node import Do, FakeNode, running_fake_node
 
 from tidelog import sender as module
+from tidelog.errors import OutcomeUnknownError
 from tidelog.lane import Lane, LaneOptions
 from tidelog.loads import ColumnsLoad
 from tidelog.pool import ConnectionPool, Identity
@@ -116,3 +117,73 @@ async def test_a_closed_sender_sends_nothing_more(node: FakeNode, sender: Sender
     await asyncio.sleep(0)
     assert lane.flying == 0
     assert node.publishes == []
+
+
+# -------------------------------------------------------------------------------------------- a partition that moves
+
+
+@pytest.fixture
+async def heir() -> AsyncIterator[FakeNode]:
+    """The node that owns the partition next."""
+    async with running_fake_node() as heir:
+        heir.node_id = "heir"
+        yield heir
+
+
+async def publish_and_move(node: FakeNode, heir: FakeNode, router: Router, sender: Sender) -> tuple[Lane, ColumnsLoad]:
+    """Leave a batch without an answer at `node`, and let `heir` own its partition."""
+    node.hold = asyncio.Event()
+    (lane,) = lanes_of(1)
+    waiting = load(lane, b"first")
+    sender.wake(lane)
+    await node.received("publish")
+    node.others = [pb.NodeInfo(node_id="heir", host="127.0.0.1", port=heir.port)]
+    node.owner_of, node.epoch = {0: "heir"}, 1
+    await router.refresh("wide")
+    await router.connection("wide", 0)
+    return lane, waiting
+
+
+async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answer(
+    node: FakeNode, heir: FakeNode, router: Router, sender: Sender
+) -> None:
+    lane, first = await publish_and_move(node, heir, router, sender)
+    second = load(lane, b"second")
+    sender.wake(lane)
+    await router.call(await router.connection("wide", 0), pb.Envelope(cluster_status=pb.ClusterStatus()))
+    assert heir.publishes == []
+    assert node.hold is not None
+    node.hold.set()
+    await asyncio.gather(first.delivery.wait(), second.delivery.wait())
+    assert heir.publishes[0] == [(0, 1, 1)]
+
+
+async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
+    node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.moves.GRACE_S", 0.0)
+    heir.hold = asyncio.Event()
+    lane, waiting = await publish_and_move(node, heir, router, sender)
+    await heir.received("publish")
+    assert node.hold is not None
+    node.hold.set()
+    await router.call(await router.pool.get(("127.0.0.1", node.port)), pb.Envelope(cluster_status=pb.ClusterStatus()))
+    assert not waiting.delivery.done
+    assert lane.flying == 1
+    heir.hold.set()
+    await waiting.delivery.wait()
+    assert heir.publishes == node.publishes, "the same batch under the same sequence"
+
+
+async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
+    node: FakeNode, router: Router, sender: Sender
+) -> None:
+    node.script.append(Do.SILENT_BEFORE)
+    (lane,) = lanes_of(1)
+    waiting = load(lane)
+    sender.wake(lane)
+    await node.received("publish")
+    await sender.close()
+    node.drop_connections()
+    with pytest.raises(OutcomeUnknownError, match="closed"):
+        await waiting.delivery.wait()
