@@ -43,7 +43,8 @@ class Client:
     """A connection to a Tidelog cluster.
 
     Args:
-        bootstrap: "host:port" (several: a list, or comma-separated); the rest of the cluster is found through them.
+        bootstrap: "host:port" (several: a list, or comma-separated); the rest of the cluster is found through the
+            first that answers.
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
 

@@ -7,7 +7,7 @@ TidelogError                      code, retriable, definite, retry_after_ms
 │   ├── ForkedError               it was made before a fork and used behind it
 │   └── WrongEventLoopError       it belongs to another event loop
 ├── NodeUnreachableError          no connection could be made; nothing was sent
-├── ConnectionLostError           the connection broke while an answer was due; the outcome is unknown
+├── ConnectionLostError           the connection broke, or was given up, while an answer was due; the outcome is unknown
 ├── BadReplyError                 what answers does not speak the protocol; the outcome is unknown
 ├── RequestTimeoutError           no answer in time; the outcome is unknown
 ├── DeliveryTimeoutError          a record's delivery deadline passed
@@ -107,7 +107,7 @@ class NodeUnreachableError(TidelogError):
 
 
 class ConnectionLostError(TidelogError):
-    """The connection broke while an answer was due."""
+    """The connection broke while an answer was due, or its node was silent and no longer the owner."""
 
     default_retriable = True
     default_definite = False
