@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from tidelog.errors import (
@@ -52,9 +53,13 @@ Address = tuple[str, int]
 class Pending(NamedTuple):
     """A request without its answer. `due_at`: the loop time from which on silence is no longer what was asked for."""
 
-    future: asyncio.Future[Frame]
+    answered: Answered
     timer: asyncio.TimerHandle
     due_at: float
+
+
+Answered = Callable[[Frame | TidelogError], None]
+"""Called once with what became of a request."""
 
 
 class Subscriber(Protocol):
@@ -126,14 +131,37 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float,
         wait_s: float = 0.0,
     ) -> asyncio.Future[Frame]:
-        """Write a request now and return the future of its answer.
+        """As `ask`, with the future of the answer instead of a callback."""
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        self.ask(
+            envelope,
+            attachment,
+            attachment_bytes=attachment_bytes,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
+            answered=partial(_settle, future),
+        )
+        return future
+
+    def ask(
+        self,
+        envelope: pb.Envelope,
+        attachment: Sequence[Any] = (),
+        *,
+        attachment_bytes: int = 0,
+        timeout_s: float,
+        wait_s: float = 0.0,
+        answered: Answered,
+    ) -> None:
+        """Write a request now.
 
         Args:
             envelope: with a kind; its correlation id is set here.
             attachment: parts (anything with the buffer protocol) that are sent behind it.
             attachment_bytes: the sum of their lengths.
-            timeout_s: after this the future fails with RequestTimeoutError.
+            timeout_s: after this the answer is a RequestTimeoutError.
             wait_s: how long the node was asked to hold the answer back; part of `timeout_s`.
+            answered: called where the answer is received, without a turn of the loop in between; it must not raise.
 
         Raises:
             TidelogError: the connection is gone, or the frame breaks a limit; nothing was sent.
@@ -143,10 +171,8 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id += 1
         correlation_id = envelope.correlation_id = self._correlation_id
         self._write(envelope, attachment, attachment_bytes)
-        future: asyncio.Future[Frame] = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
-        self._pending[correlation_id] = Pending(future, timer, self._loop.time() + wait_s)
-        return future
+        self._pending[correlation_id] = Pending(answered, timer, self._loop.time() + wait_s)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
         """Send a request as soon as there is room and return its answer.
@@ -268,12 +294,8 @@ class Connection(asyncio.BufferedProtocol):
                 raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
             return  # the answer to a request that timed out
         pending.timer.cancel()
-        future = pending.future
-        if not future.done():
-            if frame.envelope.WhichOneof("kind") == "error":
-                future.set_exception(error_of(frame.envelope.error))
-            else:
-                future.set_result(frame)
+        is_error = frame.envelope.WhichOneof("kind") == "error"
+        pending.answered(error_of(frame.envelope.error) if is_error else frame)
         if len(self._pending) == REQUESTS_IN_FLIGHT_MAX - 1:
             self._wake()
 
@@ -292,9 +314,8 @@ class Connection(asyncio.BufferedProtocol):
             subscriber.pushed(frame)
 
     def _expire(self, correlation_id: int, timeout_s: float) -> None:
-        future = self._pending.pop(correlation_id).future
-        if not future.done():
-            future.set_exception(RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s"))
+        pending = self._pending.pop(correlation_id)
+        pending.answered(RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s"))
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -307,10 +328,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self, error: TidelogError) -> None:
         pending, self._pending = self._pending, {}
-        for future, timer, _ in pending.values():
+        for answered, timer, _ in pending.values():
             timer.cancel()
-            if not future.done():
-                future.set_exception(error)
+            answered(error)
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers.values():
             subscriber.connection_lost(error)
@@ -351,6 +371,16 @@ async def connect(address: Address, *, client_id: str, software: str, timeout_s:
         raise bad
     connection.greeted(frame.envelope.hello_reply)
     return connection
+
+
+def _settle(future: asyncio.Future[Frame], answer: Frame | TidelogError) -> None:
+    """Give a future its answer, unless whoever waited has gone."""
+    if future.done():
+        return
+    if isinstance(answer, TidelogError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface

@@ -215,17 +215,22 @@ class Sender:
                 self._topic, shipment.lane.partition, connection, partial(self._abandoned, shipment)
             )
         try:
-            future = connection.request(
-                pb.Envelope(publish=publish), parts, attachment_bytes=size_bytes, timeout_s=timeout_s
+            connection.ask(
+                pb.Envelope(publish=publish),
+                parts,
+                attachment_bytes=size_bytes,
+                timeout_s=timeout_s,
+                answered=partial(self._answered, connection, shipments),
             )
         except TidelogError as error:
             self._failed(shipments, error)
-        else:
-            future.add_done_callback(partial(self._answered, connection, shipments))
 
-    def _answered(self, connection: Connection, shipments: list[Shipment], future: asyncio.Future[Frame]) -> None:
+    def _answered(self, connection: Connection, shipments: list[Shipment], answer: Frame | TidelogError) -> None:
+        if isinstance(answer, TidelogError):
+            self._failed(shipments, answer)
+            return
         try:
-            reply = check_answer("publish", future.result(), connection).envelope.publish_reply
+            reply = check_answer("publish", answer, connection).envelope.publish_reply
             results = results_of(reply.results, len(shipments), connection)
         except TidelogError as error:
             self._failed(shipments, error)
