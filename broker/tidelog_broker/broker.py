@@ -99,6 +99,7 @@ class Broker(Services):
         Raises:
             ProtocolError: the data is damaged where a node must not go on.
         """
+        self.topics.may_lag = True
         snapshot = await self.io.call(0, load_meta_snapshot, self.disk.fs, self.dir.meta_state)
         if snapshot is not None:
             self.topics.apply(snapshot.meta)
@@ -219,6 +220,7 @@ class Broker(Services):
         for index in range(record.config.partitions):
             if index in here:
                 info.partitions.append(here[index].info())
+                info.partitions[-1].replicas.extend(_replicas(here[index]))
                 continue
             route = self.routes.get((record.topic_id, index)) or Route(0, "", ())
             info.partitions.add(
@@ -254,6 +256,26 @@ class Broker(Services):
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
             state=self.health.state,
         )
+
+
+def _replicas(partition: Partition) -> list[pb.ReplicaInfo]:
+    """Return a partition's copies as its owner sees them; none where this node is not the owner."""
+    owner = partition.replica.owner
+    if owner is None:
+        return []
+    own = pb.ReplicaInfo(node_id=owner.node_id, held_offset=owner.held_by(owner.node_id), streaming=True)
+    others = [
+        pb.ReplicaInfo(
+            node_id=follower.node_id,
+            held_offset=follower.held_offset,
+            streaming=follower.streaming,
+            latency_us=int(follower.latency_ms * 1000),
+        )
+        for follower in partition.replica.followers
+    ]
+    for replica in (own, *others):
+        replica.lag = owner.next_offset - replica.held_offset
+    return [own, *others]
 
 
 META_COPIES: Final = 5

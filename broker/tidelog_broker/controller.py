@@ -177,11 +177,19 @@ class Controller:
             await self._meta_log.write_node(record)
 
     def _refuse_while_it_stores(self, node_id: str) -> None:
-        """A node that is in a placement counts towards its quorums: removing it would only take its name away."""
+        """A node that stores something is drained first. What nobody else can store leaves with the node's name."""
+        others = sum(
+            1
+            for record in self._nodes.live()
+            if record.node_id != node_id and not record.draining and pb.PERSISTENCE in record.roles
+        )
         for record in self._topics.live():
             for index in range(record.config.partitions):
                 route = self._routes.get((record.topic_id, index))
-                if route is not None and node_id in route.placement:
+                if route is None or node_id not in route.placement:
+                    continue
+                draining = (standing := self._nodes.get(node_id)) is not None and standing.draining
+                if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
                     )

@@ -80,6 +80,7 @@ def not_owner(node: Broker, key: PartitionKey) -> ProtocolError:
 
 
 Settle = Callable[[pb.PublishResult], None]
+"""Called once with what became of a batch."""
 
 
 class Forwarded:

@@ -74,11 +74,11 @@ class Mover:
         self._woken.set()
 
     def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
-        """Return what should move and where to: what concerns draining nodes, or everything out of its place."""
-        draining = {record.node_id for record in self._nodes.live() if record.draining}
+        """Return what should move and where to: what concerns leaving nodes, or everything out of its place."""
+        leaving = {record.node_id for record in self._nodes.records() if record.draining or record.removed}
         found: list[tuple[Owned, Plan]] = []
         for owned in self._owned():
-            if everything or draining.intersection(owned.active.placement):
+            if everything or leaving.intersection(owned.active.placement):
                 plan = self._cluster.wanted(owned.key, owned.active)
                 if plan is not None:
                     found.append((owned, plan))

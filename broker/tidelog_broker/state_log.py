@@ -38,6 +38,7 @@ SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 
 _READ_BYTES: Final = 4 * MIB
 _WRITE_TIMEOUT_S: Final = 20.0
+_READY_TIMEOUT_S: Final = 5.0
 _RECORDS_PER_BATCH: Final = 10_000
 
 
@@ -81,14 +82,26 @@ class StateLog:
     def _partition(self) -> Partition:
         return self._find()
 
-    async def ready(self) -> None:
+    async def ready(self, *, confirmed: bool = False) -> None:
         """Make sure that this node owns the log and that the state is exact: all is applied that is committed.
+
+        Args:
+            confirmed: ask the replicas, too, whether this node still owns it. For answers that are not written: what
+                is written is confirmed by that.
 
         Raises:
             ProtocolError: another node owns it, nobody does, or the log is damaged: half of a state is none.
         """
-        await self._partition.ensure_active()
-        await self.catch_up()
+        partition = self._partition
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                await (partition.confirm_owner() if confirmed else partition.ensure_active())
+                end = partition.high_watermark
+                await self.catch_up()
+        except TimeoutError:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
+        if self.applied < end and partition.log_start < end:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
 
     async def catch_up(self) -> None:
         """Apply what is committed here and is not applied yet.

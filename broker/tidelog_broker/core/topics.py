@@ -28,6 +28,8 @@ class TopicRegistry:
     def __init__(self) -> None:
         self._by_id: dict[bytes, pb.TopicRecord] = {}
         self._by_name: dict[str, pb.TopicRecord] = {}
+        self.may_lag = False
+        """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
 
     def apply(self, record: pb.TopicRecord) -> bool:
         """Take a durable record; return whether it changed anything."""
@@ -58,9 +60,13 @@ class TopicRegistry:
         """Return the topic with this id.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC, also when it was deleted.
+            ProtocolError: UNKNOWN_TOPIC, also when it was deleted; EPOCH_CHANGING when it may be on its way here.
         """
         record = self._by_id.get(topic_id)
+        if record is None and self.may_lag:
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, f"this node has not heard of the topic with id {topic_id.hex()} yet; send again"
+            )
         if record is None or record.deleted:
             was = "was deleted" if record is not None else "does not exist"
             raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {topic_id.hex()} {was}; ask for metadata again")

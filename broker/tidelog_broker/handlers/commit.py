@@ -97,7 +97,7 @@ async def committed(node: Broker, request: Request) -> None:
 
 
 async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
-    await node.offsets_log.ready()
+    await node.offsets_log.ready(confirmed=True)
     reply = pb.CommittedReply()
     for entry in asked.entries:
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)

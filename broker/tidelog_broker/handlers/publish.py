@@ -1,4 +1,4 @@
-"""PUBLISH: batches in, offsets out.
+"""PUBLISH: batches in, offsets out; what another node owns is handed on to it.
 
 Nothing here looks at a record. Each batch is verified as it arrives (on the event loop when that is cheaper
 than a thread switch, on a worker when it is large once decompressed), queued on its partition's pipeline,
@@ -15,6 +15,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.forwarding import Forwarded
 from tidelog_broker.partition import Partition
 from tidelog_broker.pipeline import Pending
 from tidelog_proto import broker_pb2 as pb
@@ -64,6 +65,15 @@ class PublishInProgress:
             if duplicate:
                 self._metrics.duplicates.inc()
                 result.duplicate = True
+        self._settled()
+
+    def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
+        """Note what the owner of one batch has made of it."""
+        if self._request is not None:
+            self._results[index].CopyFrom(told)
+            self._settled()
+
+    def _settled(self) -> None:
         self._left -= 1
         if self._left == 0:
             if self._timer is not None:
@@ -99,13 +109,29 @@ def publish(node: Broker, request: Request) -> None:
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     progress = PublishInProgress(node, request, len(entries))
+    timeout_ms = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT
+    forwarded = Forwarded(node, asked, timeout_ms / 1000)
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle = partial(progress.settle, index)
         try:
-            _submit(node, _writable(node, entry), data, settle, asked.acks)
+            owner = "" if node.cluster.is_alone or asked.forwarded else _other_owner(node, entry)
+            if owner:
+                forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
+            else:
+                _submit(node, _writable(node, entry), data, settle, asked.acks)
         except ProtocolError as error:
             settle(error, False)
-    progress.start_clock(node.loop, asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT)
+    forwarded.send()
+    progress.start_clock(node.loop, timeout_ms)
+
+
+def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
+    """Return the other node that owns a partition; "" for one of this node's, and where nobody can be asked."""
+    record = node.topics.with_id(entry.topic_id)
+    if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
+        return ""  # refused here, and rightly
+    owner = node.routes.owner((entry.topic_id, entry.partition))
+    return owner if owner != node.node_id and owner in node.cluster.linked else ""
 
 
 def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:

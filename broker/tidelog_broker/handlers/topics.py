@@ -6,6 +6,11 @@ node that owns `__meta`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY
@@ -15,8 +20,11 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 from tidelog_proto.names import INTERNAL_PREFIX
 
+HEAR_TIMEOUT_S: Final = 1.0
+HEAR_AGAIN_S: Final = 0.01
 
-def metadata(node: Broker, request: Request) -> None:
+
+async def metadata(node: Broker, request: Request) -> None:
     """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
 
     Raises:
@@ -25,6 +33,8 @@ def metadata(node: Broker, request: Request) -> None:
     names = request.envelope.metadata.topics
     if len(names) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
+    if request.connection.peer_id is None:
+        await _hear_of(node, names)
     reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=node.cluster.nodes())
     for record in _records(node, list(names), reply, internal=request.connection.peer_id is not None):
         topic = reply.topics.add(name=record.name, topic_id=record.topic_id, config=record.config)
@@ -33,6 +43,24 @@ def metadata(node: Broker, request: Request) -> None:
             if route is not None:
                 topic.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)
     request.reply(pb.Envelope(metadata_reply=reply))
+
+
+async def _hear_of(node: Broker, names: Sequence[str]) -> None:
+    """Wait a little for topics that this node does not know and the owner of `__meta` does: they were just made."""
+    owner = node.routes.owner(META_KEY)
+    unknown = [name for name in names if not node.topics.exists(name)]
+    if not unknown or node.cluster.is_alone or owner in {"", node.node_id}:
+        return
+    try:
+        asked = pb.Envelope(metadata=pb.Metadata(topics=unknown))
+        told = (await node.cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.metadata_reply
+    except ProtocolError:
+        return  # what is known here has to do
+    coming = [topic.name for topic in told.topics if not topic.HasField("error")]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HEAR_TIMEOUT_S):
+            while not all(node.topics.exists(name) for name in coming):  # noqa: ASYNC110 - `__meta` is followed elsewhere
+                await asyncio.sleep(HEAR_AGAIN_S)
 
 
 def _records(node: Broker, names: list[str], reply: pb.MetadataReply, *, internal: bool) -> list[pb.TopicRecord]:
@@ -90,12 +118,13 @@ async def delete(node: Broker, request: Request) -> None:
     await at_owner(node, META_KEY, request, local)
 
 
-def describe_one(node: Broker, request: Request) -> None:
+async def describe_one(node: Broker, request: Request) -> None:
     """Handle TOPIC describe.
 
     Raises:
         ProtocolError: UNKNOWN_TOPIC.
     """
+    await _hear_of(node, [request.envelope.topic_describe.name])
     request.reply(_reply(node, [node.topics.named(request.envelope.topic_describe.name)]))
 
 
