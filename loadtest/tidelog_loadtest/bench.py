@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from tidelog import Client
+from tidelog.pool import parse_addresses
 from tidelog_loadtest import probe_client, product
+from tidelog_loadtest.cluster_stand import cluster_stand, copies_on
 from tidelog_loadtest.footprint import Watch
 from tidelog_loadtest.measure import Budget, Run
 from tidelog_loadtest.payloads import encoded, encoding_run, to_encode, value_batches
@@ -27,6 +29,7 @@ from tidelog_loadtest.probe_wire import aligned
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.result import Result, Side
 from tidelog_loadtest.stand import Stand, stand
+from tidelog_loadtest.view import settled_everywhere
 from tidelog_proto.limits import MIB
 
 ENCODE_SECONDS: Final = 0.5
@@ -45,7 +48,10 @@ ProbeRound = Callable[[Run], Awaitable[Run]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Sizes are bytes; a round lasts `seconds`, or moves `records` when that is given."""
+    """What to measure. Sizes are bytes; a round lasts `seconds`, or moves `records` when that is given.
+
+    With several `nodes` they are started here, and the probe has the topology of three copies, see `cluster_stand`.
+    """
 
     size_bytes: int = 100
     batch_records: int = 4_000
@@ -55,6 +61,7 @@ class Plan:
     data: Path | None = None
     bootstrap: str | None = None
     window: int = SENDS_UNDER_WAY
+    nodes: int = 1
 
     def budget(self, batch_records: int) -> Budget:
         """Return the budget of one round."""
@@ -78,6 +85,7 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
         _running(plan, flush, batch_bytes, keep_bytes=PROBE_KEEP_BYTES) as (where, client),
         product.own_topic(client, flush, retention_bytes=RETENTION_BYTES) as topic,
     ):
+        await _settle(plan, where, topic)
 
         async def product_round() -> Run:
             budget = plan.budget(plan.batch_records)
@@ -135,6 +143,7 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
         _running(plan, flush, payloads[0].length_bytes) as (where, client),
         product.own_topic(client, flush) as topic,
     ):
+        await _settle(plan, where, topic)
 
         async def product_round() -> Run:
             return await product.latency_run(client, topic, value, plan.budget(1))
@@ -150,18 +159,37 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
 async def _running(
     plan: Plan, flush: FlushName, payload_bytes: int, *, keep_bytes: int | None = None
 ) -> AsyncIterator[tuple[Stand, Client]]:
-    async with (
-        stand(
+    if plan.nodes == 1:
+        place = stand(
             data=plan.data,
             bootstrap=plan.bootstrap,
             sync=flush == "always",
             payload_bytes=payload_bytes,
             window=plan.window,
             keep_bytes=keep_bytes,
-        ) as where,
+        )
+    else:
+        assert plan.bootstrap is None, "the nodes of a cluster are started here"
+        place = cluster_stand(
+            nodes=plan.nodes,
+            data=plan.data,
+            sync=flush == "always",
+            payload_bytes=payload_bytes,
+            window=plan.window,
+            keep_bytes=keep_bytes,
+        )
+    async with (
+        place as where,
         Client(where.bootstrap, client_id="tidelog-bench") as client,
     ):
         yield where, client
+
+
+async def _settle(plan: Plan, where: Stand, topic: str) -> None:
+    """Wait until all nodes of a cluster know the topic and all its copies take what comes."""
+    if plan.nodes > 1:
+        addresses = parse_addresses(where.bootstrap)
+        await settled_everywhere(addresses, topic, copies=copies_on(plan.nodes), partitions=1)
 
 
 async def _in_turns(

@@ -14,7 +14,8 @@ import typer
 import uvloop
 from rich.console import Console
 
-from tidelog_loadtest import bench
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_loadtest import bench, cluster_commands
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.result import Result, caption_of, table_of
@@ -41,7 +42,8 @@ BatchOption = Annotated[int, typer.Option("--batch-records", min=1, max=1_000_00
 RecordsOption = Annotated[int | None, typer.Option("--records", min=1, help="Records a round, instead of a time.")]
 SecondsOption = Annotated[float, typer.Option("--seconds", min=0.1, help="How long a round lasts.")]
 RoundsOption = Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")]
-NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start (one, for now).")]
+NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=9, help="Nodes to start; three copies from three on.")]
+OneNodeOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start: one.")]
 FlushOption = Annotated[FlushChoice, typer.Option("--flush", help="The topic's flush.")]
 BootstrapOption = Annotated[str | None, typer.Option("--bootstrap", help="Measure this node instead of an own one.")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="Keep files in a temporary directory in here.")]
@@ -54,6 +56,7 @@ def register(app: typer.Typer) -> None:
     group.command("produce")(produce)
     group.command("consume")(consume)
     group.command("latency")(latency)
+    cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
 
@@ -71,8 +74,8 @@ def produce(
     as_json: JsonOption = False,
 ) -> None:
     """Publish Arrow record batches to one partition, as fast as they are acknowledged."""
-    del nodes  # the parser holds it at one
-    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap)
+    _refuse_foreign_cluster(nodes, bootstrap)
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, nodes=nodes)
     _show(bench.produce, plan, flush, as_json=as_json)
 
 
@@ -83,7 +86,7 @@ def consume(
     records: RecordsOption = None,
     seconds: SecondsOption = 2.0,
     rounds: RoundsOption = 3,
-    nodes: NodesOption = 1,
+    nodes: OneNodeOption = 1,
     flush: FlushOption = FlushChoice.NEVER,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
@@ -107,9 +110,14 @@ def latency(
     as_json: JsonOption = False,
 ) -> None:
     """Publish one record at a time; the ratio is of the median times, the product's to the probe's."""
-    del nodes  # the parser holds it at one
-    plan = bench.Plan(size, 1, rounds, records=records, data=data, bootstrap=bootstrap)
+    _refuse_foreign_cluster(nodes, bootstrap)
+    plan = bench.Plan(size, 1, rounds, records=records, data=data, bootstrap=bootstrap, nodes=nodes)
     _show(bench.latency, plan, flush, as_json=as_json)
+
+
+def _refuse_foreign_cluster(nodes: int, bootstrap: str | None) -> None:
+    if nodes > 1 and bootstrap is not None:
+        raise CommandFailed("--nodes starts nodes and --bootstrap names a running one: give one of them", EXIT_USAGE)
 
 
 def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bool) -> None:

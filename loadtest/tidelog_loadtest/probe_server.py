@@ -21,6 +21,7 @@ import mmap
 import os
 import signal
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, cast
@@ -33,7 +34,7 @@ from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
 """How far the file is allocated ahead of the writes, in one step."""
 
-_FIRST_READ_BYTES: Final = 4096
+FIRST_READ_BYTES: Final = 4096
 """Received together with a header: a small frame arrives in one call, of a large one little is copied."""
 
 
@@ -107,7 +108,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
     def __init__(self, server: ProbeServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        size_bytes = REQUEST.size + server.frame_bytes_max + _FIRST_READ_BYTES
+        size_bytes = REQUEST.size + server.frame_bytes_max + FIRST_READ_BYTES
         self._pool = [memoryview(bytearray(size_bytes)) for _ in range(server.window + 1)]
         self._buffer = self._pool.pop()
         self._have = 0
@@ -125,7 +126,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         """Hand out the rest of the frame that is arriving, or room for a header and a little more."""
         if self._end:
             return self._buffer[self._have : self._end]
-        return self._buffer[self._have : REQUEST.size + _FIRST_READ_BYTES]
+        return self._buffer[self._have : REQUEST.size + FIRST_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received; act on every frame that is whole."""
@@ -171,6 +172,10 @@ class ProbeProtocol(asyncio.BufferedProtocol):
             self._pool.append(frame)
             self._transport.write(REPLY.pack(APPEND, 0, position))
             return
+        self._write_soon(frame, end)
+
+    def _write_soon(self, frame: memoryview, end: int) -> None:
+        """Write and sync a frame on the worker, with all that have arrived when it is free; then `_answer`."""
         self._waiting.append((frame, end))
         if not self._syncing:
             self._sync_group()
@@ -188,11 +193,14 @@ class ProbeProtocol(asyncio.BufferedProtocol):
     def _synced(self, frames: list[memoryview], done: asyncio.Future[list[int]]) -> None:
         positions = done.result()
         self._syncing = False
-        self._pool.extend(frames)
-        assert self._transport is not None
-        self._transport.write(b"".join([REPLY.pack(APPEND, 0, position) for position in positions]))
+        self._answer(frames, positions)
         if self._waiting:
             self._sync_group()
+
+    def _answer(self, frames: list[memoryview], positions: list[int]) -> None:
+        assert self._transport is not None
+        self._pool.extend(frames)
+        self._transport.write(b"".join([REPLY.pack(APPEND, 0, position) for position in positions]))
 
     def _abort(self, why: str) -> None:
         print(f"limit probe: connection closed: {why}", file=sys.stderr)  # noqa: T201 - a child says it to its parent
@@ -200,13 +208,13 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-async def serve(server: ProbeServer) -> None:
-    """Listen on a free loopback port, say so on stdout, and run until SIGTERM or SIGINT."""
+async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol]) -> None:
+    """Listen on a free loopback port, say so on stdout, and run until SIGTERM or SIGINT; `make` for a connection."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    listener = await loop.create_server(lambda: ProbeProtocol(server), "127.0.0.1", 0)
+    listener = await loop.create_server(make, "127.0.0.1", 0)
     port: int = listener.sockets[0].getsockname()[1]
     print(json.dumps({"event": "ready", "port": port}), flush=True)  # noqa: T201 - the parent reads this line
     await stop.wait()
@@ -214,26 +222,28 @@ async def serve(server: ProbeServer) -> None:
     server.close()
 
 
-def main() -> None:
-    """Run the probe as a process of its own."""
-    parser = argparse.ArgumentParser(description="The limit probe's server")
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """Return the command line of a probe's server; an owner of followers adds to it."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, required=True, help="an existing directory for the probe's file")
     parser.add_argument("--sync", action="store_true", help="fdatasync every group before it is acknowledged")
     parser.add_argument("--frame-bytes", type=int, required=True, help="the largest payload")
     parser.add_argument("--window", type=int, required=True, help="the most payloads a sender has in flight")
     parser.add_argument("--keep-bytes", type=int, help="how long the file gets before it begins again at its front")
-    arguments = parser.parse_args()
-    uvloop.run(
-        serve(
-            ProbeServer(
-                arguments.data,
-                sync=arguments.sync,
-                frame_bytes_max=arguments.frame_bytes,
-                window=arguments.window,
-                keep_bytes=arguments.keep_bytes,
-            )
-        )
+    return parser
+
+
+def main() -> None:
+    """Run the probe as a process of its own."""
+    arguments = parser_of("The limit probe's server").parse_args()
+    server = ProbeServer(
+        arguments.data,
+        sync=arguments.sync,
+        frame_bytes_max=arguments.frame_bytes,
+        window=arguments.window,
+        keep_bytes=arguments.keep_bytes,
     )
+    uvloop.run(serve(server, lambda: ProbeProtocol(server)))
 
 
 if __name__ == "__main__":

@@ -137,18 +137,18 @@ def _latency_cells(side: Side) -> list[str]:
 
 
 def _cpu_cells(side: Side) -> tuple[str, str]:
-    """Return the client's and the server's cell; a server that is not ours has none."""
+    """Return the client's and the server's cell: of several servers the sum. A server that is not ours has none."""
     per_million = 1e6 / max(1, side.records)
-    return _client_and_server({name: f"{seconds * per_million:.3f}" for name, seconds in side.cpu_s().items()})
+    servers = dict(side.cpu_s())
+    client = servers.pop("client")
+    return f"{client * per_million:.3f}", f"{sum(servers.values()) * per_million:.3f}" if servers else "-"
 
 
 def _memory_cells(side: Side) -> tuple[str, str]:
-    return _client_and_server({name: f"{used / _MIB:.0f}" for name, used in side.memory_bytes().items()})
-
-
-def _client_and_server(cells: dict[str, str]) -> tuple[str, str]:
-    server = [cell for name, cell in cells.items() if name != "client"]
-    return cells["client"], server[0] if server else "-"
+    """Return the same for memory: of several servers the largest."""
+    servers = dict(side.memory_bytes())
+    client = servers.pop("client")
+    return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"
 
 
 def caption_of(environment: Environment) -> str:

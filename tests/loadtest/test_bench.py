@@ -42,6 +42,22 @@ async def test_latency_compares_times_not_rates(tmp_path: Path) -> None:
     assert result.ratio > 0
 
 
+@pytest.mark.parametrize("flush", ["never", "always"])
+async def test_a_cluster_is_measured_beside_a_probe_of_its_topology(tmp_path: Path, flush: FlushName) -> None:
+    plan = bench.Plan(batch_records=100, rounds=1, records=2_000, data=tmp_path, nodes=3)
+    document = (await bench.produce(plan, flush)).document(environment_of(tmp_path))
+    assert document["records"] == document["probe_records"] == 2_000
+    assert document["cpu_s"].keys() == {"client", "node1", "node2", "node3"}
+    assert document["probe_cpu_s"].keys() == {"client", "owner", "follower-1", "follower-2"}
+    assert document["ratio"] > 0
+
+
+async def test_the_latency_of_a_quorum(tmp_path: Path) -> None:
+    result = await bench.latency(bench.Plan(rounds=1, records=20, data=tmp_path, nodes=3), "never")
+    assert len(result.probe.runs[0].latencies_ns) == 20
+    assert result.ratio > 0
+
+
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     await bench.latency(bench.Plan(rounds=1, records=1, data=tmp_path), "never")
     assert next(tmp_path.iterdir(), None) is None  # noqa: ASYNC240 - a test may look at a directory

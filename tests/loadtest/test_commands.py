@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
+from tidelog_cli.failures import CommandFailed
 from tidelog_loadtest import bench, commands
 from tidelog_loadtest.footprint import Watch
 from tidelog_loadtest.measure import Run
@@ -75,7 +76,21 @@ def test_people_get_a_table(plans: list[bench.Plan]) -> None:
     assert len(plans) == 1
 
 
-def test_several_nodes_are_for_later(plans: list[bench.Plan]) -> None:
-    code, _ = _invoke("produce", "--nodes", "3")
+@pytest.mark.parametrize("name", ["produce", "latency"])
+def test_a_cluster_is_measured_on_request(plans: list[bench.Plan], name: str) -> None:
+    code, _ = _invoke(name, "--nodes", "3")
+    assert code == 0
+    assert [plan.nodes for plan in plans] == [3]
+
+
+def test_consuming_is_measured_on_one_node(plans: list[bench.Plan]) -> None:
+    code, _ = _invoke("consume", "--nodes", "3")
     assert code == 2
+    assert not plans
+
+
+def test_nodes_that_run_are_not_started(plans: list[bench.Plan]) -> None:
+    outcome = _run("produce", "--nodes", "3", "--bootstrap", "127.0.0.1:1")
+    assert isinstance(outcome.exception, CommandFailed)
+    assert outcome.exception.exit_code == 2
     assert not plans

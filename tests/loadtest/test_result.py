@@ -68,6 +68,17 @@ def test_the_table_shows_both_sides_and_the_ratio_in_80_columns() -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
+def test_the_servers_of_a_cluster_share_a_row() -> None:
+    result = _result()
+    for side in (result.product, result.probe):
+        for watch in side.watches:
+            watch.cpu_s = {"client": 1.0, "node1": 0.6, "node2": 0.06}
+            watch.peak_rss_anon_bytes = {"client": 1 << 20, "node1": 200 << 20, "node2": 50 << 20}
+    text = _text(result)
+    assert " 200 " in text
+    assert " 0.330 " in text  # three rounds of 0.66 s for 6 M records
+
+
 def test_a_latency_table_shows_times() -> None:
     text = _text(_result(by_latency=True))
     assert "3.0 x" in text
