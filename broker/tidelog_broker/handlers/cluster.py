@@ -59,20 +59,22 @@ def merge(node: Broker, own: pb.ClusterStatusReply, told: list[pb.ClusterStatusR
     by_teller = {reply.nodes[0].node.node_id: reply for reply in told if reply.nodes}
     for topic in own.topics:
         for partition in topic.partitions:
-            best = _best(topic.topic_id, partition, by_teller)
+            best = _best(node.node_id, topic.topic_id, partition, by_teller)
             if best is not partition:
                 partition.CopyFrom(best)
     del own.nodes[:]
     own.nodes.extend(ordered)
 
 
-def _best(topic_id: bytes, own: pb.PartitionInfo, by_teller: dict[str, pb.ClusterStatusReply]) -> pb.PartitionInfo:
+def _best(
+    node_id: str, topic_id: bytes, own: pb.PartitionInfo, by_teller: dict[str, pb.ClusterStatusReply]
+) -> pb.PartitionInfo:
     """Return what is best known of a partition: of the newest epoch, by its owner if that has told."""
 
     def worth(teller: str, info: pb.PartitionInfo) -> tuple[int, bool, bool]:
         return info.epoch, info.owner == teller, teller in info.placement
 
-    best, best_worth = own, worth("", own)
+    best, best_worth = own, worth(node_id, own)
     for teller, reply in by_teller.items():
         for topic in reply.topics:
             if topic.topic_id == topic_id and own.partition < len(topic.partitions):
