@@ -83,8 +83,7 @@ class Load:
         Raises:
             TidelogError: a topic cannot be found.
         """
-        for topic in self.topics:
-            self._topic_ids[topic] = (await self.client.topic(topic)).topic_id
+        self._topic_ids = {topic: (await self.client.topic(topic)).topic_id for topic in self.topics}
         for topic in self.topics:
             for temper in TEMPERS:
                 self._producing.append(self._task(self._produce(topic, temper, Random(self._rng.random()))))

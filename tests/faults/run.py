@@ -98,7 +98,7 @@ class Run:
         try:
             await asyncio.gather(*(node.start() for node in self.nodes))
             await self._create_topics()
-            await self.load.start()
+            await self._insist(CREATE_S, self.load.start)
             self.tell(f"{len(self.nodes)} nodes are up, {len(self.keys)} partitions; clients are running")
             await torment(self.stage, time.monotonic() + self.plan.seconds)
             self.tell("no more faults; everything is healed and brought to its end")
