@@ -96,6 +96,9 @@ class Listener(Protocol):
     def commit_moved(self) -> None:
         """The high watermark is higher."""
 
+    def acknowledged(self) -> None:
+        """Another replica has said how much it holds, whether or not that moves the high watermark."""
+
     def halted(self, reason: str) -> None:
         """The replica takes no further part."""
 
@@ -168,6 +171,8 @@ class ReplicaDriver:
             return
         self.replica.receive(sender, message, batches, self._tools.now_ms())
         self.pump()
+        if self._listener is not None and isinstance(message, pb.ReplicationAck):
+            self._listener.acknowledged()
 
     def tick(self) -> None:
         """Let time pass for the replica."""

@@ -249,6 +249,10 @@ class Partition(PartitionReads):
         if self.listeners:
             self.wake()
 
+    def acknowledged(self) -> None:
+        """Another replica has said how much it holds."""
+        self.pipeline.acknowledged()
+
     def halted(self, reason: str) -> None:
         """The replica takes no further part, in this epoch or for good."""
         log.error("%s: %s", self.name, reason)

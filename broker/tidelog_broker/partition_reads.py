@@ -70,6 +70,10 @@ class PartitionReads:
         """The first offset that retention has left."""
         return self.log.start_offset if self.is_alone else self.replica.log_start
 
+    def is_changing(self, epoch: int) -> bool:
+        """Whether `epoch` is over here, or about to be."""
+        return self.epoch != epoch or self.replica.promised or self.replica.retiring
+
     def not_owner(self) -> ProtocolError:
         """Return the error that sends a client to the owner."""
         active = self.replica.active
@@ -154,9 +158,10 @@ class PartitionReads:
         Raises:
             ProtocolError: NOT_OWNER, or what `ensure_active` raises; QUORUM_LOST when too few replicas answer.
         """
-        await self.ensure_active()
+        await self.ensure_readable()
         if self.is_alone:
             return
+        await self.ensure_active()
         confirmed: asyncio.Future[None] = self.node.loop.create_future()
         number = self.replica.ownership.confirm()
         self._confirmations[number] = confirmed

@@ -288,6 +288,13 @@ class Pipeline:
             self._waiting.release(owner, high_watermark)
         self.go_on()
 
+    def acknowledged(self) -> None:
+        """Some replica holds more, which matters to who waits for all of them."""
+        owner = self._partition.writer
+        if owner is not None and self._waiting.wants_all:
+            self._waiting.release(owner, self._partition.high_watermark)
+            self._tell_idle()
+
     def decided(self, end_offset: int, refusal: ProtocolError) -> None:
         """The epoch has ended at `end_offset`; `refusal` is for what is not stored."""
         self._uncommitted.clear()

@@ -34,6 +34,11 @@ class Waiting:
     def __bool__(self) -> bool:
         return any(self._queues.values())
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether somebody waits for every replica."""
+        return bool(self._queues[pb.ALL])
+
     def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle) -> None:
         """Let a batch wait that has its offsets."""
         self._queues.get(acks, self._queues[pb.QUORUM]).append(_Awaiting(stored, duplicate, settle))

@@ -48,6 +48,7 @@ async def fetch(node: Broker, request: Request) -> None:
     deadline = node.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
     partitions = _listen(node, asked.entries, woken)
+    epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         while True:
@@ -55,6 +56,8 @@ async def fetch(node: Broker, request: Request) -> None:
             async with request.connection.reading:
                 await request.connection.drained()
                 gathered = await _gather(node, asked.entries, bytes_max)
+                _tell_changes(gathered, epochs)
+                epochs = epochs or [(partition, partition.epoch) for partition in partitions]
                 left_s = deadline - node.loop.time()
                 enough = gathered.size_bytes >= min_bytes and (gathered.size_bytes > 0 or min_bytes == 0)
                 if gathered.failed or enough or left_s <= 0 or node.stopping or not request.connection.is_open:
@@ -68,6 +71,21 @@ async def fetch(node: Broker, request: Request) -> None:
         request.connection.closed_listeners.discard(woken.set)
         for partition in partitions:
             partition.listeners.discard(woken.set)
+
+
+def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
+    """Let a fetch that would wait on answer now, if a partition of it is in another epoch than when it came."""
+    if gathered.failed or not epochs:
+        return
+    for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
+        if partition.is_changing(epoch):
+            gathered.failed = True
+            if result.length:
+                continue
+            error = ProtocolError(
+                pb.EPOCH_CHANGING, f"{partition.name} is changing hands: ask for metadata and read on"
+            )
+            result.error.CopyFrom(error.to_message())
 
 
 def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
@@ -139,19 +157,22 @@ async def list_offsets(node: Broker, request: Request) -> None:
 async def _locate(node: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
     partition = node.partitions.get(entry.topic_id, entry.partition)
     await partition.ensure_readable()
-    result.high_watermark = partition.high_watermark
     match entry.WhichOneof("at"):
         case "earliest":
             result.offset = partition.log_start
         case "latest":
+            await partition.confirm_owner()
             result.offset = partition.high_watermark
         case "timestamp_us":
             found = await partition.find_by_time(entry.timestamp_us)
+            if found is None:
+                await partition.confirm_owner()
             result.found = found is not None
             result.offset, result.timestamp_us = found if found is not None else (partition.high_watermark, 0)
         case _:
             raise ProtocolError(pb.INVALID_REQUEST, "say earliest, latest or a timestamp")
     result.log_start_offset = partition.log_start
+    result.high_watermark = partition.high_watermark
 
 
 def check_entries(count: int) -> None:

@@ -76,8 +76,11 @@ class Pump:
         partition = self._partitions.get(key)
         if partition is None or not self._may_send:
             return False
-        if partition.refusal is not None and partition.refusal.code != pb.LIMBO:
-            self._end(key, partition.refusal)
+        ended = partition.refusal
+        if ended is None and not partition.replica.is_member:
+            ended = partition.not_owner()
+        if ended is not None:
+            self._end(key, ended)
             return False
         offset = self.subscription.positions[key]
         bytes_max = min(EVENT_BYTES, self.subscription.credit_bytes)

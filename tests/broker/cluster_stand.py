@@ -1,0 +1,255 @@
+"""Several nodes in the test's own process and event loop, with links and a view of who is alive that the test sets.
+
+Messages between nodes are encoded and decoded as on the wire and arrive in order; clients use real connections. There
+is no `__meta`: every node is told of the topic by the test. Membership and gossip have tests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import DEFAULTS, settled
+
+from tidelog_broker.cluster import Cluster
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.core.effects import PeerMessage
+from tidelog_broker.core.ports import Batch, PartitionKey, Plan
+from tidelog_broker.node import Node
+from tidelog_broker.partition import Partition
+from tidelog_broker.storage.node_dir import NodeDir, open_node_dir
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import iter_batches
+from tidelog_proto.header import unpack_header
+
+TOPIC_ID = b"T" * 16
+KEY = (TOPIC_ID, 0)
+NODES = ("a", "b", "c")
+
+
+class StandCluster(Cluster):
+    """What a node of the stand believes of the others, and its way to them."""
+
+    def __init__(self, stand: ClusterStand, node: Node) -> None:
+        super().__init__(node.node_id, node.incarnation, topics=node.topics, nodes=node.nodes, info=node.info)
+        self._stand = stand
+        self._name = node.node_id
+
+    def alive(self, node_id: str) -> bool:
+        return node_id == self._name or self._stand.sees(self._name, node_id)
+
+    def incarnation(self, node_id: str) -> int:
+        node = self._stand.nodes.get(node_id)
+        return node.incarnation if node is not None else 0
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        del key
+        return Plan(self._name, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        del key
+        before = list(active.placement)[: list(active.placement).index(self._name)]
+        return sum(1 for node in before if self.alive(node))
+
+    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+        data = b"".join(batches)
+        copy = type(message).FromString(message.SerializeToString())
+        asyncio.get_running_loop().call_soon(self._stand.deliver, self._name, to, copy, data)
+
+
+class StandNode(Node):
+    """A node that is told of its topic and reads no `__meta`."""
+
+    def __init__(self, stand: ClusterStand, settings: NodeSettings, directory: NodeDir, disk: FaultyDisk) -> None:
+        super().__init__(settings, directory, fs=disk)
+        self._stand = stand
+        self.cluster = StandCluster(stand, self)
+
+    async def recover(self) -> None:
+        record = self._stand.record
+        self.topics.apply(record)
+        await self.partitions.follow(record)
+
+
+class ClusterStand:
+    """Nodes by id. Messages from and to nodes in `cut` are lost; who believes what about that is told apart.
+
+    `suspected` nodes are thought dead by the others and think themselves that all is well; nodes in `known` are
+    known to be cut off, on both sides.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nodes: dict[str, StandNode] = {}
+        self.disks: dict[str, FaultyDisk] = {}
+        self.cut: set[str] = set()
+        self.suspected: set[str] = set()
+        self.known: set[str] = set()
+        self.record = pb.TopicRecord()
+        self.settings: dict[str, Any] = {"stop_timeout_ms": 500}
+        self.peers: list[Peer] = []
+        self._dirs: dict[str, NodeDir] = {}
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    async def start(self, *node_ids: str, quorum: int = 2, flush: pb.Flush = pb.ALWAYS, **settings: Any) -> None:
+        """Start nodes (all three unless told otherwise); settings stay for the starts that follow."""
+        self.settings |= settings
+        if not self.record.name:
+            genesis = pb.EpochDescriptor(placement=NODES, ack_quorum=quorum, flush=flush)
+            config = pb.TopicConfig(
+                partitions=1,
+                flush=flush,
+                flush_interval_ms=1,
+                segment_bytes=64 * 1024,
+                replication_factor=3,
+                ack_quorum=quorum,
+            )
+            self.record = pb.TopicRecord(name="t", topic_id=TOPIC_ID, config=config, revision=1, first_epochs=[genesis])
+        for node_id in node_ids or NODES:
+            disk = self.disks[node_id] = FaultyDisk()
+            home = self.path / node_id
+            directory = self._dirs[node_id] = open_node_dir(home, node_id=node_id)
+            checked = NodeSettings(data=home, **DEFAULTS).model_copy(update=self.settings)
+            node = StandNode(self, checked, directory, disk)
+            node.inline_writes.took(math.inf, math.inf)
+            await node.start()
+            self.nodes[node_id] = node
+        self.tell()
+
+    def tell(self) -> None:
+        """Let everybody look again at who is alive."""
+        for node in self.nodes.values():
+            node.neighbours_changed()
+
+    def sees(self, here: str, there: str) -> bool:
+        return there in self.nodes and not {here, there} & self.known and there not in self.suspected
+
+    def deliver(self, sender: str, to: str, message: Any, data: bytes) -> None:
+        node = self.nodes.get(to)
+        if node is None or sender not in self.nodes or {sender, to} & self.cut:
+            return
+        views = list(iter_batches(memoryview(bytearray(data)))) if data else []
+        node.received(sender, message, [Batch(unpack_header(view), view) for view in views])
+
+    def isolate(self, *node_ids: str) -> None:
+        """Cut nodes off from all others; none: everybody is together again."""
+        self.cut = self.known = set(node_ids)
+        self.suspected = set()
+        self.tell()
+
+    def suspect(self, node_id: str) -> None:
+        """Cut a node off, which the others notice and it does not."""
+        self.cut = self.suspected = {node_id}
+        for name, node in self.nodes.items():
+            if name != node_id:
+                node.neighbours_changed()
+
+    async def stop(self, node_id: str) -> None:
+        """Stop a node gracefully."""
+        node = self.nodes[node_id]
+        node.ask_to_stop()
+        await node.run_until_stopped()
+        del self.nodes[node_id]
+        self._forget(node_id)
+
+    async def crash(self, node_id: str) -> None:
+        """End a node as kill -9 does."""
+        self.disks[node_id].kill()
+        node = self.nodes.pop(node_id)
+        node.server.stop_listening()
+        for connection in list(node.server.connections):
+            connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+        tasks = list(node._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await node.replication.close()
+        for partition in node.partitions.all():
+            partition._cancel_sync()
+            for log in partition.log.epochs:
+                with contextlib.suppress(Exception):  # a kill closes every file, whatever state its log was in
+                    log.close(sync=False)
+        node._resources.close()
+        await asyncio.sleep(0)  # answers of the workers that were on their way
+        self._forget(node_id)
+
+    def _forget(self, node_id: str) -> None:
+        self._dirs.pop(node_id).close()
+        self.tell()
+
+    async def close(self) -> None:
+        """End everything."""
+        for disk in self.disks.values():
+            disk.heal()
+        self.isolate()
+        for peer in self.peers:
+            await peer.close()
+        for node_id in list(self.nodes):
+            await self.stop(node_id)
+
+    # --- what tests look at ----------------------------------------------------------------------------
+
+    def partition(self, node_id: str) -> Partition:
+        return self.nodes[node_id].partitions.get(*KEY)
+
+    def owners(self) -> list[str]:
+        """The nodes that may give out offsets."""
+        found = {name: node.partitions.find(KEY) for name, node in self.nodes.items()}
+        return [name for name, one in found.items() if one is not None and one.writer is not None]
+
+    async def owner(self, *, but: str = "") -> str:
+        """Wait for an owner other than `but`."""
+
+        def there_is_one() -> bool:
+            return any(name != but for name in self.owners())
+
+        await settled(there_is_one, "nobody took over")
+        return next(name for name in self.owners() if name != but)
+
+    async def peer(self, node_id: str) -> Peer:
+        peer = await Peer.connect(self.nodes[node_id].port)
+        self.peers.append(peer)
+        await peer.greet()
+        return peer
+
+    async def publish(self, *values: bytes, to: str = "", acks: pb.Acks = pb.QUORUM) -> list[pb.PublishResult]:
+        """Publish each value as a batch, to the owner unless told otherwise."""
+        peer = await self.peer(to or await self.owner())
+        data = [batch(value) for value in values]
+        entries = [pb.PublishEntry(topic_id=TOPIC_ID, length=len(one)) for one in data]
+        return await peer.published(peer.post(b"".join(data), publish=pb.Publish(entries=entries, acks=acks)))
+
+    async def read(self, node_id: str) -> list[bytes | None]:
+        """Return what a node serves."""
+        return await (await self.peer(node_id)).read_all(TOPIC_ID)
+
+    async def agree(self, *values: bytes) -> None:
+        """Wait until every node holds and serves exactly these values."""
+        count = len(values)
+        await settled(
+            lambda: all(
+                (one.high_watermark, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
+                for one in (self.partition(name) for name in self.nodes)
+            ),
+            "the nodes do not come together",
+        )
+        for name in self.nodes:
+            assert await self.read(name) == list(values)
+
+
+@asynccontextmanager
+async def standing(path: Path) -> AsyncIterator[ClusterStand]:
+    """A stand without nodes, closed in the end."""
+    stand = ClusterStand(path)
+    try:
+        yield stand
+    finally:
+        await stand.close()

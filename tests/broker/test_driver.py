@@ -1,0 +1,293 @@
+"""Three nodes, one partition: what the shell makes of the core's decisions, with real logs and real clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.peer import batch
+from tests.broker.stand import settled
+
+from tidelog_broker.core.ports import Plan, Timing
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import KIB
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as made:
+        yield made
+
+
+def others(node_id: str) -> list[str]:
+    return [name for name in NODES if name != node_id]
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
+async def test_what_is_published_is_on_every_node(stand: ClusterStand, flush: pb.Flush) -> None:
+    await stand.start(flush=flush)
+    results = await stand.publish(b"a", b"b", b"c")
+    assert [(one.base_offset, one.HasField("error")) for one in results] == [(0, False), (1, False), (2, False)]
+    await stand.agree(b"a", b"b", b"c")
+
+
+async def test_one_replica_may_be_down_and_catches_up(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    away = others(owner)[0]
+    await stand.publish(b"a")
+    await stand.crash(away)
+    await stand.publish(b"b")
+    await stand.publish(b"c")
+    await stand.start(away)
+    await stand.agree(b"a", b"b", b"c")
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays(stand: ClusterStand, end: str) -> None:
+    await stand.start()
+    first = await stand.owner()
+    peer = await stand.peer(first)
+    for number in range(5):
+        await peer.publish(TOPIC_ID, batch(b"%d" % number, producer_id=7, sequence=number))
+    await getattr(stand, end)(first)
+    second = await stand.owner(but=first)
+    peer = await stand.peer(second)
+    (again,) = await peer.publish(TOPIC_ID, batch(b"4", producer_id=7, sequence=4))
+    assert (again.duplicate, again.base_offset) == (True, 4), "the new owner knows what producers have sent"
+    (gap,) = await peer.publish(TOPIC_ID, batch(b"6", producer_id=7, sequence=6))
+    assert gap.error.code == pb.SEQUENCE_GAP
+    (fresh,) = await peer.publish(TOPIC_ID, batch(b"5", producer_id=7, sequence=5))
+    assert (fresh.base_offset, fresh.epoch) == (5, again.epoch + 1)
+    await stand.start(first)
+    await stand.agree(*(b"%d" % number for number in range(6)))
+
+
+async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: ClusterStand) -> None:
+    """The owner is cut off with a record that nobody else has: the others go on without it."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    peer = await stand.peer(first)
+    stand.cut = {first}  # nobody knows yet
+    lost = peer.post_publish(TOPIC_ID, batch(b"lost"))
+    await settled(lambda: stand.partition(first).log.end_offset == 2, "the owner did not write it")
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"after", to=second)
+    stand.isolate()
+    (result,) = await peer.published(lost)
+    assert (result.error.code, result.error.definite, result.error.retriable) == (pb.NOT_OWNER, True, True)
+    assert result.error.epoch == stand.partition(second).epoch
+    await stand.agree(b"kept", b"after")
+
+
+async def test_an_owner_without_a_quorum_refuses_and_serves_readers(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    stand.isolate(*others(owner))
+    (refused,) = await stand.publish(b"b", to=owner)
+    assert (refused.error.code, refused.error.definite, refused.error.retriable) == (pb.QUORUM_LOST, True, True)
+    assert await stand.read(owner) == [b"a"]
+    stand.isolate()
+    await stand.publish(b"b")
+    await stand.agree(b"a", b"b")
+
+
+async def test_who_is_not_the_owner_says_so(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    for name in others(owner):
+        (refused,) = await stand.publish(b"b", to=name)
+        assert (refused.error.code, refused.error.epoch) == (pb.NOT_OWNER, stand.partition(owner).epoch)
+    await stand.agree(b"a")
+
+
+@pytest.mark.parametrize("acks", [pb.ONE, pb.QUORUM, pb.ALL])
+async def test_acknowledgements_are_as_asked(stand: ClusterStand, acks: pb.Acks) -> None:
+    """With one follower that does not write, two copies of three are there; with two such, one is."""
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"0", acks=acks)
+    held = others(owner)[: {pb.ONE: 2, pb.QUORUM: 1, pb.ALL: 0}[acks]]
+    for name in held:
+        stand.disks[name].hold("sync")
+    (result,) = await stand.publish(b"1", to=owner, acks=acks)
+    assert result.base_offset == 1
+    if acks != pb.ONE:
+        one_more = next(name for name in others(owner) if name not in held)
+        stand.disks[one_more].hold("sync")
+        peer = await stand.peer(owner)
+        data = batch(b"2")
+        entry = pb.PublishEntry(topic_id=TOPIC_ID, length=len(data))
+        number = peer.post(data, publish=pb.Publish(entries=[entry], acks=acks, timeout_ms=200))
+        (late,) = await peer.published(number)
+        assert (late.error.code, late.error.definite) == (pb.TIMED_OUT, False)
+    for name in NODES:
+        stand.disks[name].heal()
+
+
+async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    slow = others(owner)[0]
+    replica = stand.partition(owner).replica
+    replica.timing = replica.ownership._pushes.timing = Timing(window_bytes=64 * KIB)  # type: ignore[union-attr]
+    await stand.publish(b"first")
+    stand.disks[slow].hold("sync")
+    values = [bytes([number]) * 20_000 for number in range(20)]
+    for value in values:
+        await stand.publish(value)
+    pushes = replica.ownership._pushes
+    assert pushes is not None
+    assert pushes.recent_bytes <= 64 * KIB
+    assert not pushes.followers[slow].streaming
+    stand.disks[slow].heal()
+    await stand.agree(b"first", *values)
+    assert stand.nodes[slow].replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
+
+
+async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    full = others(owner)[0]
+    await stand.publish(b"first")
+    await stand.agree(b"first")
+    stand.disks[full].fill_up()
+    values = [bytes([number]) * 30_000 for number in range(6)]
+    for value in values:
+        await stand.publish(value)
+    assert stand.nodes[full].health.state == "running"
+    stand.disks[full].heal()
+    await stand.agree(b"first", *values)
+
+
+async def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    broken = others(owner)[0]
+    await stand.publish(b"a")
+    stand.disks[broken].break_at("sync")
+    await stand.publish(b"b")
+    node = stand.nodes[broken]
+    await settled(lambda: node.health.state == "failed", "the node goes on with a broken disk")
+    stand.disks[broken].heal()
+    await stand.stop(broken)
+    await stand.publish(b"c")
+    assert await stand.read(owner) == [b"a", b"b", b"c"]
+
+
+async def test_all_nodes_restarted_have_everything_and_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    values = [b"%d" % number for number in range(10)]
+    await stand.publish(*values)
+    for name in NODES:
+        await stand.crash(name)
+    await stand.start()
+    await stand.publish(b"more")
+    await stand.agree(*values, b"more")
+
+
+async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterStand) -> None:
+    await stand.start(*NODES, "d")
+    owner = await stand.owner()
+    values = [bytes([number]) * 10_000 for number in range(20)]
+    for value in values:
+        await stand.publish(value)
+    stay = others(owner)[0]
+    placement = (owner, stay, "d")
+    stand.partition(owner).driver.roll_over(Plan(owner, placement, 2))
+    await settled(lambda: stand.nodes["d"].partitions.find(KEY) is not None, "the new node was not told")
+    await stand.publish(b"more")
+    new = stand.partition("d")
+    await settled(lambda: new.high_watermark == 21 and new.log.start_offset == 0, "the history does not come")
+    assert await stand.read("d") == [*values, b"more"]
+    left = next(name for name in NODES if name not in placement)
+    frame = await (await stand.peer(left)).ask(fetch=pb.Fetch(entries=[pb.FetchEntry(topic_id=TOPIC_ID)]))
+    assert frame.envelope.fetch_reply.results[0].error.code == pb.NOT_OWNER
+    await stand.crash(owner)
+    await stand.publish(b"last", to=await stand.owner(but=owner))
+
+
+async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> None:
+    """It is cut off and does not know: what it has committed it may serve, where the log ends it does not know."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"a")
+    peer = await stand.peer(first)
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"b", to=second)
+    assert stand.partition(first).writer is not None, "it thinks that it is the owner"
+    latest = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=TOPIC_ID, latest=True)])
+    number = peer.post(list_offsets=latest)
+    assert await stand.read(first) == [b"a"]
+    result = (await peer.reply(number)).envelope.list_offsets_reply.results[0]
+    assert result.error.code in {pb.QUORUM_LOST, pb.NOT_OWNER}
+    good = (await (await stand.peer(second)).ask(list_offsets=latest)).envelope.list_offsets_reply.results[0]
+    assert good.offset == 2
+    stand.isolate()
+    await stand.agree(b"a", b"b")
+    moved = (await peer.ask(list_offsets=latest)).envelope.list_offsets_reply.results[0]
+    assert moved.error.code == pb.NOT_OWNER
+
+
+async def test_long_polls_end_with_the_epoch_and_subscriptions_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    follower = others(first)[0]
+    peer = await stand.peer(follower)
+    entry = pb.SubscribeEntry(topic_id=TOPIC_ID, offset=0)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
+    assert (await peer.event()).envelope.message_event.next_offset == 1
+    poll = peer.post_fetch(TOPIC_ID, 1, min_bytes=1, wait_ms=30_000)
+    await settled(lambda: len(stand.partition(follower).listeners) == 2, "the fetch does not wait")
+    await stand.crash(first)
+    result = (await peer.reply(poll)).envelope.fetch_reply.results[0]
+    assert result.error.code == pb.EPOCH_CHANGING
+    await stand.publish(b"b", to=await stand.owner(but=first))
+    assert (await peer.event()).envelope.message_event.next_offset == 2
+
+
+async def test_publishes_under_failures_are_stored_once_and_in_order(stand: ClusterStand) -> None:
+    """One producer retries the same batches at whoever owns, while owners are killed and come back."""
+    await stand.start()
+    acknowledged: list[int] = []
+
+    async def produce() -> None:
+        while len(acknowledged) < 60:
+            sequence = len(acknowledged)
+            owners = stand.owners()
+            if not owners:
+                await asyncio.sleep(0.005)
+                continue
+            try:
+                peer = await stand.peer(owners[0])
+                (result,) = await peer.publish(TOPIC_ID, batch(b"%d" % sequence, producer_id=7, sequence=sequence))
+            except (ConnectionError, OSError):
+                continue
+            if not result.HasField("error"):
+                acknowledged.append(result.base_offset)
+            else:
+                assert result.error.retriable, result.error
+
+    task = asyncio.create_task(produce())
+    for round_number in range(3):
+        await settled(lambda: len(acknowledged) >= 15 * (round_number + 1) or task.done(), "nothing is acknowledged")  # noqa: B023
+        if task.done():
+            break
+        victim = await stand.owner()
+        await stand.crash(victim)
+        await stand.owner(but=victim)
+        await stand.start(victim)
+    await task
+    assert acknowledged == list(range(60))
+    await stand.agree(*(b"%d" % number for number in range(60)))
