@@ -40,6 +40,8 @@ class History:
         self._opening: Opening | None = None
         self._fill_pull: Pull | None = None
         self._fill_at = Position(0, 0)
+        self._refills = 0
+        """Copies that turned out wrong: each time another source is asked first, since the first one may be the cause."""
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no whole copy."""
 
@@ -148,6 +150,8 @@ class History:
         if not sources:
             state.halt(f"epoch {epoch} is not whole here and nobody else holds it")
             return
+        first = self._refills % len(sources)
+        sources = sources[first:] + sources[:first]
         have = state.log.fill_position(epoch) or (state.start_of(epoch), 0)
         self._fill_at = Position(*have)
         self._fill_pull = Pull(
@@ -227,6 +231,7 @@ class History:
     def _refill(self, pull: Pull, reason: str) -> None:
         """Begin a sealed epoch anew, from nothing."""
         pull.answered()
+        self._refills += 1
 
         def set_aside(_ok: bool, now_ms: int) -> None:
             self._fill_pull = None
@@ -250,7 +255,10 @@ class History:
                 else:
                     self._take_tail(tail_pull, reply, batches, now_ms)
             elif fill_pull is not None and fill_pull.expects(sender, reply, self._fill_at):
-                if reply.status != pb.HELD:
+                if reply.status == pb.DIVERGED:
+                    # One of the two is wrong, and only a copy that is whole can be held against the decision.
+                    self._refill(fill_pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
+                elif reply.status != pb.HELD:
                     fill_pull.turned_down(now_ms)
                 else:
                     self._take_fill(fill_pull, batches, now_ms)
