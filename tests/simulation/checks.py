@@ -81,8 +81,10 @@ class Checks:
         for log in driver.store.log.epochs:
             known = truth.durable.get((node, log.epoch), log.start_offset)
             if log.end_offset > known:
-                headers = list(log.scan_headers(max(known, log.start_offset)))
-                truth.wrote(node, log.epoch, max(known, log.start_offset), headers)
+                from_offset = max(known, log.start_offset)
+                batches = log.read(from_offset, 1 << 20, limit_offset=log.end_offset).batches
+                truth.wrote(node, log.epoch, from_offset, [unpack_header(batch) for batch in batches])
+                truth.payloads(batches)
                 truth.made_durable(node, log.epoch, log.end_offset)
 
     def booted(self, process: Process) -> None:
@@ -120,17 +122,17 @@ class Checks:
         self._world.clock.note("wrote", driver.name, effect, done, checksum=effect.epoch if _has_epoch(effect) else 0)
         if not done:
             return
-        if isinstance(effect, fx.Append | fx.AppendFill):
+        if isinstance(effect, fx.Append):
             truth.wrote(node, effect.epoch, effect.base_offset, [unpack_header(batch) for batch in effect.batches])
             truth.payloads(effect.batches)
-            if isinstance(effect, fx.Append):
-                truth.made_durable(node, effect.epoch, effect.end_offset)
+            truth.made_durable(node, effect.epoch, effect.end_offset)
         elif isinstance(effect, fx.Truncate):
             truth.truncated(node, effect.epoch, effect.end_offset)
         elif isinstance(effect, fx.FinishFill):
-            truth.filled(node, effect.epoch)
+            end = driver.store.epoch_end(effect.epoch) or driver.store.fill_position(effect.epoch)
+            truth.filled(node, effect.epoch, end)
         elif isinstance(effect, fx.SetAside):
-            self.require(self._bad(node), "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
+            self.require(self._bad(node) or self._world.faults.lied, "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
 
     def journalled(self, process: Process, entries: Sequence[Any]) -> None:
         """Entries of fences or chains are durable."""

@@ -19,6 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
 from tests.simulation.publishing import Pending, PublishReply, Waiting
+from tests.simulation.lies import lie
 from tests.simulation.store import Store
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class PartitionDriver:
             lambda: self.store.read_epoch(effect.epoch, effect.from_offset, effect.end_offset, effect.bytes_max)
         )
         if found is not None:
+            if self.process.machine.lies and effect.epoch < self.replica.active.epoch:
+                found = lie(*found)
             self.replica.read(effect, *found, self.process.now_ms)
             self.pump()
 

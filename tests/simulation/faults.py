@@ -27,6 +27,8 @@ class Faults:
         self._random = world.clock.random
         self._stopped = False
         self._joins = world.scenario.joins
+        self.lied = False
+        """Whether some node has served wrong content: what was made of it is set aside."""
         self._bad = set(
             self._random.sample(
                 [machine.name for machine in world.machines], min(world.scenario.bad_machines, len(world.machines))
@@ -37,18 +39,20 @@ class Faults:
             (self._power_off, 8),
             (self._crash_in_write, 10),
             (self._pause, 8),
-            (self._isolate, 6),
+            (self._isolate, 10),
             (self._one_way, 6),
             (self._halves, 4),
-            (self._reset, 4),
-            (self._loss_burst, 3),
+            (self._reset, 3),
+            (self._old_messages, 8),
+            (self._loss_burst, 4),
             (self._disk_full, 4),
             (self._disk_fails, 2),
             (self._wipe, 2),
-            (self._rot, 3),
+            (self._rot, 4),
+            (self._lie, 3),
             (self._join, 2),
-            (self._roll_over, 8),
-            (self._wall_clock, 2),
+            (self._roll_over, 10),
+            (self._wall_clock, 1),
             (self._everybody_down, 2),
         ]
 
@@ -60,6 +64,7 @@ class Faults:
         """Undo everything: all machines run, no disk is full, nobody is paused."""
         self._stopped = True
         for machine in self._world.machines:
+            machine.lies = False
             self._heal_disk(machine)
             if machine.process is not None and machine.process.paused:
                 machine.process.resume(0, clock_stood_still=False)
@@ -80,7 +85,14 @@ class Faults:
         self._later(self._world.scenario.fault_gap_ms, self._next)
 
     def _machine(self) -> Machine:
-        return self._random.choice(self._world.machines)
+        """Draw a machine, often one that owns something."""
+        owners = [machine for machine in self._world.machines if _owns(machine)]
+        return self._random.choice(owners if owners and self._random.random() < 0.5 else self._world.machines)
+
+    def _loser(self) -> Machine | None:
+        """Draw a machine that may lose what it called durable; None where none may."""
+        losers = [machine for machine in self._world.machines if self.may_lose(machine)]
+        return self._random.choice(losers) if losers else None
 
     def _note(self, what: str, *names: str) -> None:
         self._world.clock.note("fault", what, *names)
@@ -100,8 +112,8 @@ class Faults:
         self._restart_later(machine)
 
     def _power_off(self) -> None:
-        machine = self._machine()
-        if self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine):
+        machine = self._machine() if self._world.scenario.flush == pb.ALWAYS else self._loser()
+        if machine is not None:
             machine.power_off("power off")
             self._restart_later(machine)
 
@@ -167,6 +179,8 @@ class Faults:
         one = self._machine().node_id
         others = [name for name in self._names() if name != one]
         self._cut([link for other in others for link in ((one, other), (other, one))], "isolate")
+        if self._random.random() < 0.4:
+            self._later(300, lambda: None if self._stopped else self._roll_over())
 
     def _one_way(self) -> None:
         one, *rest = self._random.sample(self._names(), self._random.choice([2, len(self._names())]))
@@ -180,6 +194,11 @@ class Faults:
 
     def _reset(self) -> None:
         self._world.network.reset(*self._random.sample(self._names(), 2))
+
+    def _old_messages(self) -> None:
+        """Let messages arrive once more that were sent long ago."""
+        self._note("old messages")
+        self._world.network.repeat_old(self._random.randint(1, 40))
 
     def _loss_burst(self) -> None:
         network = self._world.network
@@ -224,8 +243,8 @@ class Faults:
 
     def _wipe(self) -> None:
         """Replace a disk; the old node id never comes back, and is removed from the registry later."""
-        machine = self._machine()
-        if not self.may_lose(machine):
+        machine = self._loser()
+        if machine is None:
             return
         old = machine.node_id
         machine.wipe()
@@ -243,13 +262,25 @@ class Faults:
 
     def _rot(self) -> None:
         """Flip a bit in a log or a journal of a machine that is down."""
-        machine = self._machine()
-        if not self.may_lose(machine):
+        machine = self._loser()
+        if machine is None:
             return
         machine.stop("for rot")
         if where := rot(machine.disk, self._random):
             self._note("rot", machine.node_id, where)
         self._restart_later(machine)
+
+    def _lie(self) -> None:
+        """Let a machine serve other content than was decided, with checksums that are right."""
+        machine = self._loser()
+        if machine is not None:
+            machine.lies = self.lied = True
+            self._note("lie", machine.node_id)
+
+            def honest() -> None:
+                machine.lies = False
+
+            self._later(800, honest)
 
     # ------------------------------------------------------------------------------------------ planned
 
@@ -276,3 +307,8 @@ class Faults:
                     self._note("roll over", driver.name, owner, str(nodes))
                     driver.roll_over(neighbours.plan_of(owner, nodes))
                     return
+
+
+def _owns(machine: Machine) -> bool:
+    process = machine.running
+    return process is not None and any(driver.replica.owner is not None for driver in process.partitions.values())

@@ -186,18 +186,16 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
 
 def fill_cut_short() -> Replacements:
     """What has been fetched of a sealed epoch counts as soon as one read of it is here."""
-    original = History._is_whole
+    original = History._ask
 
-    def is_whole(self: History, epoch: int) -> bool:
-        return original(self, epoch) or (self._state.log.fill_position(epoch) or (0, 0))[1] != 0
+    def ask(self: History, pull: Any, now_ms: int) -> None:
+        if pull is self._fill_pull and self._fill_at.digest:
+            self._fill_pull = None
+            self.incomplete.discard(pull.epoch)
+        else:
+            original(self, pull, now_ms)
 
-    def may_serve(self: History, ask: pb.Backfill) -> pb.ReplicaStatus:
-        status = serve(self, ask)
-        return pb.HELD if ask.producers and ask.epoch < self._state.active.epoch else status
-
-    serve = History._may_serve
-
-    return [(History, "_is_whole", is_whole), (History, "_may_serve", may_serve)]
+    return [(History, "_ask", ask)]
 
 
 def retries_are_new() -> Replacements:

@@ -132,7 +132,7 @@ def fast_path_at_high_ballot() -> Replacements:
     original = Candidate.roll_over
 
     def roll_over(self: Candidate, *arguments: Any) -> None:
-        with_round = lambda **fields: pb.Ballot(**{**fields, "round": self._highest_round + 1})  # noqa: E731
+        with_round = lambda **fields: pb.Ballot(**{**fields, "round": self._highest_round + 10})  # noqa: E731
         real = candidate.pb
         candidate.pb = _WithBallot(real, with_round)  # type: ignore[assignment]
         try:

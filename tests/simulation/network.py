@@ -6,6 +6,7 @@ object with anybody. Whether it arrives is decided when it would: a cut that beg
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from tests.simulation.payload import is_sound
 from tests.simulation.clock import Clock
 
 RARE_DELAY = 100
+OLD_MESSAGES = 400
 
 
 class Receiver(Protocol):
@@ -39,7 +41,7 @@ class Network:
         self._cut: set[tuple[str, str]] = set()
         self._connections: dict[tuple[str, str], int] = {}
         self._last_arrival_us: dict[tuple[str, str], int] = {}
-        self.sent = 0
+        self._old: deque[tuple[str, str, type[PeerMessage], bytes, list[bytes]]] = deque(maxlen=OLD_MESSAGES)
 
     # --------------------------------------------------------------------------------------- faults
 
@@ -70,15 +72,20 @@ class Network:
 
     def send(self, sender: str, to: str, message: PeerMessage, batches: Sequence[memoryview]) -> None:
         """Send a message; it arrives later, perhaps, perhaps twice."""
-        self.sent += 1
         random = self._clock.random
-        if self.loss and random.random() < self.loss:
-            return
         raw = message.SerializeToString()
         copies = [bytes(batch) for batch in batches]
+        self._old.append((sender, to, type(message), raw, copies))
+        if self.loss and random.random() < self.loss:
+            return
         times = 2 if self.duplication and random.random() < self.duplication else 1
         for _ in range(times):
             self._put(sender, to, type(message), raw, copies)
+
+    def repeat_old(self, count: int) -> None:
+        """Let some of the newest messages arrive again, or for the first time."""
+        for old in self._clock.random.sample(self._old, min(count, len(self._old))):
+            self._put(*old)
 
     def _put(self, sender: str, to: str, kind: type[PeerMessage], raw: bytes, batches: list[bytes]) -> None:
         link = (sender, to)

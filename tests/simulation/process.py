@@ -19,7 +19,7 @@ from tests.broker.storage.sim_disk import PowerCutError
 from tests.simulation.driver import PartitionDriver
 from tests.simulation.journals import JournalWorker, NodeJournals
 from tests.simulation.store import Store
-from tests.simulation.surroundings import Neighbours, Seen
+from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
@@ -126,7 +126,7 @@ class Process:
         for driver in list(self.partitions.values()):
             self.world.checks.started(driver)
             driver.pump()
-        self.after(self.world.clock.random.randrange(150_000), self._look)
+        self.after(self.world.clock.random.randrange(LOOK_US), self._look)
         self.after(self.world.clock.random.randrange(COMPARE_US), self._compare_chains)
 
     def pause(self) -> None:
@@ -170,7 +170,7 @@ class Process:
         if self.neighbours.look(self._see, calm=self.world.calm):
             for driver in self.partitions.values():
                 driver.neighbours_changed()
-        self.after(150_000, self._look)
+        self.after(LOOK_US, self._look)
 
     def _compare_chains(self) -> None:
         """Ask some node whether it knows more of some partition's chain, as anti-entropy does."""

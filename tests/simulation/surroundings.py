@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
 
-LOOK_MS = 150
+LOOK_US = 80_000
 
 
 class Seen(NamedTuple):
@@ -37,7 +37,7 @@ class Neighbours:
         self._missed_since_us: dict[str, int] = {}
         self._wrong_until_us: dict[str, int] = {}
         self._incarnations: dict[str, int] = {}
-        self.patience_us = 1000 * clock.random.randint(300, 900)
+        self.patience_us = 1000 * clock.random.randint(50, 400)
 
     def look(self, see: Callable[[str], Seen], *, calm: bool) -> bool:
         """Look around; return whether a belief has changed. `calm`: without mistakes."""

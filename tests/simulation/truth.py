@@ -119,11 +119,13 @@ class Truth:
         )
         self.durable[node, epoch] = end_offset
 
-    def filled(self, node: str, epoch: int) -> None:
-        """A node has made a fetched copy part of its log."""
+    def filled(self, node: str, epoch: int, end: tuple[int, int] | None) -> None:
+        """A node has made a fetched copy part of its log (I15)."""
         chosen = self.chosen.get(epoch)
         self._require(chosen is not None, "I15", f"{node} has filled epoch {epoch}, which has not ended")
         assert chosen is not None
+        decided = (chosen.value.end_offset, chosen.value.end_digest)
+        self._require(end == decided, "I15", f"{node} has filled epoch {epoch} to {end}, decided is {decided}")
         self.made_durable(node, epoch, chosen.value.end_offset)
 
     def reopened(self, node: str, ends: dict[int, int]) -> None:
