@@ -33,18 +33,17 @@ Local = Callable[[pb.Envelope], Awaitable[pb.Envelope]]
 """Answers a request as the owner; raises NOT_OWNER or EPOCH_CHANGING when this node is not (yet)."""
 
 
-async def at_owner(node: Broker, key: PartitionKey, request: Request, local: Local) -> None:
-    """Answer a request by `local` if this node owns partition `key`, or by the node that does.
+async def at_owner(node: Broker, key: PartitionKey, request: Request, local: Local) -> pb.Envelope:
+    """Return the answer to a request: `local`'s if this node owns partition `key`, or that of the node that does.
 
     Raises:
         ProtocolError: what the owner says; NOT_OWNER to another node; EPOCH_CHANGING when nobody was found in time.
     """
     if request.connection.peer_id is None:
-        request.reply(await ask_owner(node, key, request.envelope, local))
-    elif node.routes.owner(key) in {node.node_id, ""}:
-        request.reply(await local(request.envelope))
-    else:
-        raise not_owner(node, key)
+        return await ask_owner(node, key, request.envelope, local)
+    if node.routes.owner(key) in {node.node_id, ""}:
+        return await local(request.envelope)
+    raise not_owner(node, key)
 
 
 async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local) -> pb.Envelope:

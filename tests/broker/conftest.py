@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
@@ -30,3 +31,11 @@ async def node(stand: Stand) -> Node:
 async def peer(stand: Stand, node: Node) -> Peer:
     """A connection to the running node that has said HELLO."""
     return await stand.peer()
+
+
+@pytest.fixture
+async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
+    """A bootstrap file for three nodes; the test starts them."""
+    cluster = Founded(tmp_path)
+    yield cluster
+    await cluster.close()

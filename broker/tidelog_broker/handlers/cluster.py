@@ -102,7 +102,7 @@ async def cluster_change(node: Broker, request: Request) -> None:
     if request.envelope.cluster_change.WhichOneof("change") == "rebalance":
         await _rebalance(node, request)
     else:
-        await at_owner(node, META_KEY, request, local)
+        request.reply(await at_owner(node, META_KEY, request, local))
 
 
 async def _rebalance(node: Broker, request: Request) -> None:
@@ -145,7 +145,7 @@ async def node_announce(node: Broker, request: Request) -> None:
     if announce.node.node_id == request.connection.peer_id:
         request.reply(await ask_owner(node, META_KEY, request.envelope, local))
     else:  # another node passes it on
-        await at_owner(node, META_KEY, request, local)
+        request.reply(await at_owner(node, META_KEY, request, local))
 
 
 def known(node: Broker, asker: str) -> pb.NodeAnnounceReply:

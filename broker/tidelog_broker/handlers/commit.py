@@ -29,7 +29,7 @@ async def commit(node: Broker, request: Request) -> None:
     """
     check_group_name(request.envelope.commit.group)
     check_entries(len(request.envelope.commit.entries))
-    await at_owner(node, OFFSETS_KEY, request, lambda envelope: _commit(node, envelope.commit))
+    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _commit(node, envelope.commit)))
 
 
 async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
@@ -93,7 +93,7 @@ async def committed(node: Broker, request: Request) -> None:
     check_group_name(asked.group)
     if asked.entries:
         check_entries(len(asked.entries))
-    await at_owner(node, OFFSETS_KEY, request, lambda envelope: _committed(node, envelope.committed))
+    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _committed(node, envelope.committed)))
 
 
 async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidelog_broker.broker import Broker
@@ -57,9 +57,14 @@ async def _hear_of(node: Broker, names: Sequence[str]) -> None:
     except ProtocolError:
         return  # what is known here has to do
     coming = [topic.name for topic in told.topics if not topic.HasField("error")]
+    await _wait_until(lambda: all(node.topics.exists(name) for name in coming))
+
+
+async def _wait_until(condition: Callable[[], bool]) -> None:
+    """Wait a little for what is committed elsewhere to be applied here; whoever asked this node asks it again next."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HEAR_TIMEOUT_S):
-            while not all(node.topics.exists(name) for name in coming):  # noqa: ASYNC110 - `__meta` is followed elsewhere
+            while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare
                 await asyncio.sleep(HEAR_AGAIN_S)
 
 
@@ -86,7 +91,10 @@ async def create(node: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         return _reply(node, [await node.controller.create_topic(envelope.topic_create)])
 
-    await at_owner(node, META_KEY, request, local)
+    reply = await at_owner(node, META_KEY, request, local)
+    made = [topic.topic_id for topic in reply.topic_reply.topics]
+    await _wait_until(lambda: all(node.topics.get(topic_id) is not None for topic_id in made))
+    request.reply(reply)
 
 
 async def alter(node: Broker, request: Request) -> None:
@@ -100,7 +108,10 @@ async def alter(node: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         return _reply(node, [await node.controller.alter_topic(envelope.topic_alter)])
 
-    await at_owner(node, META_KEY, request, local)
+    reply = await at_owner(node, META_KEY, request, local)
+    wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
+    await _wait_until(lambda: all(node.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    request.reply(reply)
 
 
 async def delete(node: Broker, request: Request) -> None:
@@ -115,7 +126,11 @@ async def delete(node: Broker, request: Request) -> None:
         await node.controller.delete_topic(envelope.topic_delete.name)
         return pb.Envelope(topic_reply=pb.TopicReply())
 
-    await at_owner(node, META_KEY, request, local)
+    name = request.envelope.topic_delete.name
+    standing = node.topics.named(name).topic_id if node.topics.exists(name) else b""
+    reply = await at_owner(node, META_KEY, request, local)
+    await _wait_until(lambda: not standing or node.topics.config_of(standing) is None)
+    request.reply(reply)
 
 
 async def describe_one(node: Broker, request: Request) -> None:

@@ -1,0 +1,122 @@
+"""A real cluster in the test's own process: nodes with a bootstrap file, gossip and links over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import DEFAULTS
+
+from tidelog_broker.bootstrap import Founder, make_bootstrap
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.founding import open_founding
+from tidelog_broker.node import Node
+from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_cli.local_cluster import free_ports
+from tidelog_proto import broker_pb2 as pb
+
+WAIT_S = 30
+
+
+class Founded:
+    """Nodes by id; founders are started with the bootstrap file, joiners with seeds."""
+
+    def __init__(self, path: Path, names: tuple[str, ...] = ("a", "b", "c")) -> None:
+        self.path = path
+        self.nodes: dict[str, Node] = {}
+        self._dirs: dict[str, NodeDir] = {}
+        self._peers: list[Peer] = []
+        self._ports = dict(zip((*names, "d"), free_ports(len(names) + 1), strict=True))
+        founders = [
+            Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": self._ports[name]}) for name in names
+        ]
+        make_bootstrap("test", founders).save(path / "cluster.json")
+        (path / "secret").write_text("a secret for tests")
+
+    async def found(self, *names: str) -> None:
+        """Start founders, all at once: they wait for each other."""
+        await asyncio.gather(*map(self.start, names or tuple(name for name in self._ports if name != "d")))
+
+    async def start(self, name: str, *, data: str = "", replaces: bool = False) -> Node:
+        return await self._start(name, data or name, {"bootstrap": self.path / "cluster.json"}, replaces=replaces)
+
+    async def join(self, name: str = "d", *seeds: str) -> Node:
+        """Start a node that knows nothing but seeds."""
+        addresses = [f"127.0.0.1:{self._ports[seed]}" for seed in seeds or tuple(self.nodes)]
+        told = {"seeds": addresses, "port": self._ports[name]}
+        return await self._start(name, name, told)
+
+    async def _start(self, name: str, data: str, told: dict[str, object], *, replaces: bool = False) -> Node:
+        common = DEFAULTS | {"stop_timeout_ms": 2000, "node_id": name, "secret_file": self.path / "secret"}
+        del common["port"]
+        settings = NodeSettings.model_validate(common | {"data": self.path / data} | told)
+        opened = await open_founding(settings, replaces=replaces)
+        node = Node(opened.settings, opened.directory, founding=opened.founding)
+        try:
+            await node.start()
+        except BaseException:
+            await node.stop()
+            opened.directory.close()
+            raise
+        self.nodes[node.node_id] = node
+        self._dirs[node.node_id] = opened.directory
+        return node
+
+    async def stop(self, name: str) -> int:
+        node = self.nodes.pop(name)
+        node.ask_to_stop()
+        code = await node.run_until_stopped()
+        self._dirs.pop(name).close()
+        return code
+
+    async def close(self) -> None:
+        for peer in self._peers:
+            await peer.close()
+        await asyncio.gather(*(self.stop(name) for name in list(self.nodes)))
+
+    async def peer(self, name: str) -> Peer:
+        """Return a client of one node."""
+        peer = await Peer.connect(self.nodes[name].port)
+        self._peers.append(peer)
+        await peer.greet()
+        return peer
+
+    async def until(self, condition: Callable[[], bool], message: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not condition():  # noqa: ASYNC110 - what is waited for has no event that a test could see
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(message) from None
+
+    async def settled(self) -> None:
+        """Wait until `__meta` is owned, every node is registered, and all know all of it."""
+
+        def agreed() -> bool:
+            nodes = list(self.nodes.values())
+            registered = all(
+                (record := one.nodes.get(other.node_id)) is not None and record.incarnation == other.incarnation
+                for one in nodes
+                for other in nodes
+            )
+            return registered and len({self.owner(META_KEY, name) for name in self.nodes} - {""}) == 1
+
+        await self.until(agreed, "the nodes never agreed")
+        await self.until(lambda: all(one.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets")
+
+    def owner(self, key: PartitionKey, seen_by: str) -> str:
+        return self.nodes[seen_by].routes.owner(key)
+
+    async def publish(self, peer: Peer, topic_id: bytes, *values: bytes, partition: int = 0) -> pb.PublishResult:
+        """Publish as a client does: again, as long as it is said that nothing was written and another try may do."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                (result,) = await peer.publish(topic_id, batch(*values), partition=partition)
+                if not (result.error.retriable and result.error.definite):
+                    assert not result.HasField("error"), result
+                    return result
+                await asyncio.sleep(0.02)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.node import Node
+from tidelog_proto import broker_pb2 as pb
+
+
+async def status_by(peer: Peer) -> pb.ClusterStatusReply:
+    return (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
+
+
+async def test_a_node_that_stands_alone_tells_of_itself_and_changes_nothing(node: Node, peer: Peer) -> None:
+    status = await status_by(peer)
+    assert [one.node.node_id for one in status.nodes] == [node.node_id]
+    refused = await peer.refused(cluster_change=pb.ClusterChange(rebalance=True))
+    assert refused.code == pb.FORBIDDEN
+
+
+async def test_clients_may_not_speak_as_nodes(stand: Stand, peer: Peer) -> None:
+    del stand
+    assert (await peer.refused(node_announce=pb.NodeAnnounce(ask=True))).code == pb.FORBIDDEN
+
+
+async def test_the_status_is_put_together_from_all_nodes(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=6, replication_factor=2)
+    assert {len(partition.placement) for partition in topic.partitions} == {2}
+    for index in range(6):
+        await founded.publish(peer, topic.topic_id, b"x" * 100, partition=index)
+    for via in "abc":
+        status = await status_by(await founded.peer(via))
+        assert [(one.node.node_id, one.membership, one.state) for one in status.nodes] == [
+            (name, "alive", "running") for name in "abc"
+        ]
+        assert all(list(one.roles) == [pb.INGESTION, pb.PERSISTENCE] for one in status.nodes)
+        (mine,) = [one for one in status.topics if one.name == "t"]
+        assert [one.high_watermark for one in mine.partitions] == [1] * 6, "owners tell, wherever they are"
+        for one in mine.partitions:
+            assert [replica.node_id for replica in one.replicas] == [one.owner, *(set(one.placement) - {one.owner})]
+
+
+async def test_a_node_that_is_away_stands_in_the_status_all_the_same(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    await founded.stop("b")
+    peer = await founded.peer("a")
+    await founded.until(lambda: not founded.nodes["a"].cluster.alive("b"), "b is not missed")
+    away = (await status_by(peer)).nodes[1]
+    assert (away.node.node_id, away.state, away.node.alive) == ("b", "no answer", False)
+
+
+async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
+    await founded.found()
+    await founded.join()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=8, replication_factor=3)
+    keys = [(topic.topic_id, index) for index in range(8)]
+    assert founded.nodes["a"].stored_by("b")
+    early = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
+    assert (early.code, "drain it" in early.message) == (pb.INVALID_REQUEST, True)
+    told = (await peer.ask(cluster_change=pb.ClusterChange(drain="b"))).envelope.cluster_change_reply
+    assert told.moves > 0
+
+    def is_clear() -> bool:
+        stored = founded.nodes["a"].stored_by("b")
+        return not set(keys).intersection(stored) and founded.owner(META_KEY, "a") != "b"
+
+    await founded.until(is_clear, "b still stores something")
+    for key in keys:
+        await founded.publish(peer, key[0], b"after", partition=key[1])
+    assert (await status_by(peer)).nodes[1].draining
+    reply = await peer.ask(cluster_change=pb.ClusterChange(remove="b"))
+    assert reply.envelope.HasField("cluster_change_reply"), reply.envelope
+    await founded.until(lambda: "b" not in founded.nodes["c"].cluster.addresses(), "c still knows b")
+    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "b is still counted on")
+
+
+async def test_a_change_of_a_node_that_is_not_there_is_refused(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    assert (await peer.refused(cluster_change=pb.ClusterChange(drain="z"))).code == pb.INVALID_REQUEST
+    assert (await peer.refused(cluster_change=pb.ClusterChange())).code == pb.INVALID_REQUEST
+
+
+async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=9, replication_factor=3)
+    keys = [(topic.topic_id, index) for index in range(9)]
+    before = [founded.owner(key, "a") for key in keys]
+    await founded.stop("b")
+    await founded.until(lambda: all(founded.owner(key, "a") != "b" for key in keys), "b still owns something")
+    await founded.start("b")
+    await founded.settled()
+    moves = (await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))).envelope.cluster_change_reply.moves
+    assert moves >= before.count("b") > 0
+    await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")

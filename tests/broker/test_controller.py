@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer
+
+from tidelog_broker.broker import internal_config
+from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
+from tidelog_broker.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+async def test_a_node_on_its_own_gives_new_partitions_one_copy(node: Node, peer: Peer) -> None:
+    await peer.create(partitions=2)
+    record = await node.controller.alter_topic(pb.TopicAlter(name="t", partitions=5))
+    assert [epoch.placement for epoch in record.first_epochs] == [[node.node_id]] * 5
+    assert (await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(replication_factor=2)))).code
+
+
+async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
+    standing = node.topics.get(OFFSETS_TOPIC_ID)
+    await node.controller.found_offsets(internal_config())
+    assert node.topics.get(OFFSETS_TOPIC_ID) is standing
+
+
+async def test_copies_are_as_many_as_asked_for_and_as_nodes_allow(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    for asked, copies, quorum in ((0, 3, 2), (1, 1, 1), (2, 2, 2), (7, 3, 2)):
+        topic = await peer.create(f"copies-{asked}", replication_factor=asked, partitions=2)
+        record = founded.nodes[founded.owner(META_KEY, "a")].topics.named(topic.name)
+        assert {(len(epoch.placement), epoch.ack_quorum) for epoch in record.first_epochs} == {(copies, quorum)}
+        assert topic.config.replication_factor == (asked or 3)
+    for bad in (pb.TopicConfig(replication_factor=10), pb.TopicConfig(replication_factor=2, ack_quorum=3)):
+        refused = await peer.refused(topic_create=pb.TopicCreate(name="bad", config=bad))
+        assert refused.code == pb.INVALID_REQUEST
+
+
+async def test_a_foreign_node_under_a_known_id_is_refused(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes[founded.owner(META_KEY, "a")]
+    said = pb.NodeRecord()
+    said.CopyFrom(next(record for record in node.nodes.live() if record.node_id != node.node_id))
+    said.incarnation ^= 1
+    with pytest.raises(ProtocolError) as refused:
+        await node.controller.announce(pb.NodeAnnounce(node=said, is_new=True))
+    assert refused.value.code == pb.FORBIDDEN

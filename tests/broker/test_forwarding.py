@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.linked import linked
+from tests.broker.peer import batch
+
+from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+@pytest.fixture
+async def three(founded: Founded) -> Founded:
+    await founded.found()
+    await founded.settled()
+    return founded
+
+
+async def test_any_node_takes_any_request(three: Founded) -> None:
+    """Topics are made, written, positions kept, through whichever node is asked."""
+    for via in "abc":
+        peer = await three.peer(via)
+        topic = await peer.create(f"by-{via}", replication_factor=3)
+        for value in (b"0", b"1"):
+            await three.publish(peer, topic.topic_id, value)
+        entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=2)
+        committed = (await peer.ask(commit=pb.Commit(group="g", entries=[entry]))).envelope.commit_reply
+        assert committed.results[0].next_offset == 2
+    for via in "abc":
+        peer = await three.peer(via)
+        found = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply
+        assert [result.next_offset for result in found.results] == [2, 2, 2]
+        described = (await peer.ask(topic_describe=pb.TopicDescribe(name="by-a"))).envelope.topic_reply.topics[0]
+        assert len(described.partitions[0].placement) == 3
+
+
+async def test_one_publish_for_many_owners_is_answered_as_one(three: Founded) -> None:
+    peer = await three.peer("a")
+    topic = await peer.create(partitions=12, replication_factor=3)
+    assert {partition.owner for partition in topic.partitions} == {"a", "b", "c"}
+    for index in range(12):  # every owner has heard of the topic
+        await three.publish(peer, topic.topic_id, b"first", partition=index)
+    batches = [batch(b"%d" % index) for index in range(12)]
+    entries = [
+        pb.PublishEntry(topic_id=topic.topic_id, partition=index, length=len(one)) for index, one in enumerate(batches)
+    ]
+    entries.append(pb.PublishEntry(topic_id=topic.topic_id, partition=99, length=len(batches[0])))
+    frame = await peer.ask(b"".join([*batches, batches[0]]), publish=pb.Publish(entries=entries))
+    *good, bad = frame.envelope.publish_reply.results
+    assert [(result.error.code, result.base_offset) for result in good] == [(0, 1)] * 12
+    assert bad.error.code == pb.UNKNOWN_PARTITION
+
+
+async def test_nothing_takes_a_second_hop(three: Founded) -> None:
+    peer = await three.peer("a")
+    topic = await peer.create(replication_factor=3)
+    owner = topic.partitions[0].owner
+    other = next(name for name in "abc" if name != owner)
+    await three.publish(peer, topic.topic_id, b"first")
+    data = batch(b"v")
+    entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(data))
+    frame = await (await three.peer(other)).ask(data, publish=pb.Publish(entries=[entry], forwarded=True))
+    (result,) = frame.envelope.publish_reply.results
+    assert result.error.code == pb.NOT_OWNER
+
+    offsets_owner = three.owner(OFFSETS_KEY, "a")
+    elsewhere = three.nodes[next(name for name in "abc" if name != offsets_owner)]
+    own = Identity(elsewhere.cluster_id, "z", 1 << 24, b"a secret for tests")
+    link = await linked(elsewhere.port, own, to=elsewhere.node_id)
+    with pytest.raises(ProtocolError) as refused:
+        await link.request(pb.Envelope(committed=pb.Committed(group="g")), timeout_s=10)
+    link.close("done")
+    assert refused.value.code == pb.NOT_OWNER
+
+
+async def test_a_topic_that_was_just_made_is_known_to_whoever_is_asked_next(three: Founded) -> None:
+    peers = {name: await three.peer(name) for name in "abc"}
+    for number in range(20):
+        await peers["abc"[number % 3]].create(f"t-{number}")
+        asked = pb.Metadata(topics=[f"t-{number}"])
+        reply = (await peers["abc"[(number + 1) % 3]].ask(metadata=asked)).envelope.metadata_reply
+        assert not reply.topics[0].HasField("error")
+    assert (await peers["a"].ask(metadata=pb.Metadata(topics=["none"]))).envelope.metadata_reply.topics[
+        0
+    ].error.code == pb.UNKNOWN_TOPIC
+
+
+async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: Founded) -> None:
+    owner = three.owner(OFFSETS_KEY, "a")
+    via = next(name for name in "abc" if name != owner)
+    peer = await three.peer(via)
+    topic = await peer.create(replication_factor=3)
+    await three.publish(peer, topic.topic_id, *[b"v"] * 10)
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=7)
+    await peer.ask(commit=pb.Commit(group="g", entries=[entry]))
+    await three.stop(owner)
+    found = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply
+    assert [result.next_offset for result in found.results] == [7]
+    assert three.owner(OFFSETS_KEY, via) != owner
