@@ -193,6 +193,8 @@ class Partition(PartitionReads):
             self._retain_soon()
         self.pipeline.written(end_offset)
         self.pipeline.released()
+        if self.listeners and self.high_watermark > appends[0].base_offset:
+            self.wake()  # the other replicas were faster: it was committed before it was in the log here
 
     def _feed(self, entry: RingEntry) -> None:
         if entry.base_offset != self.ring.end_offset:

@@ -291,3 +291,22 @@ async def test_publishes_under_failures_are_stored_once_and_in_order(stand: Clus
     await task
     assert acknowledged == list(range(60))
     await stand.agree(*(b"%d" % number for number in range(60)))
+
+
+async def test_a_subscriber_gets_what_the_other_replicas_committed_before_the_owner_had_written_it(
+    stand: ClusterStand,
+) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    peer = await stand.peer(owner)
+    entry = pb.SubscribeEntry(topic_id=TOPIC_ID, offset=1)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
+    stand.disks[owner].hold("sync")
+    await stand.publish(b"b", to=owner)
+    assert stand.partition(owner).high_watermark == 2
+    assert stand.partition(owner).ring.end_offset == 1, "the others were faster"
+    stand.disks[owner].heal()
+    async with asyncio.timeout(10):
+        event = await peer.event()
+    assert event.envelope.message_event.next_offset == 2
