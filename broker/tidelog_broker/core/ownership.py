@@ -59,8 +59,9 @@ class Ownership:
         self._heartbeats(now_ms)
 
     def neighbours_changed(self, now_ms: int) -> None:
-        """Speak to everybody again: somebody may have come back."""
+        """Speak to everybody again: somebody may have come back, and does not know what is committed."""
         for follower in self.followers:
+            follower.answered = False
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
     # --- beginning -------------------------------------------------------------------------------------

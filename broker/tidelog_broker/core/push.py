@@ -39,7 +39,7 @@ class Follower:
     """Its durable end, as it said last."""
     streaming: bool = True
     answered: bool = False
-    """Whether it has acknowledged anything in this epoch."""
+    """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
     told_commit: int = -1
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
@@ -130,6 +130,8 @@ class Pushes:
             beat = Sent(end, end, (), 0, now_ms)
             sends.append(Send(follower.node_id, self._message(beat, commit=commit, log_start=log_start)))
             self._told(follower, commit, now_ms)
+            # One that gets lost would leave readers there waiting until the next publish.
+            follower.answered = False
         return sends
 
     def deadline_ms(self, end_offset: int, *, commit: int, alive: Iterable[str]) -> int | None:
