@@ -24,7 +24,7 @@ from tidelog.connection import Address, Connection
 from tidelog.errors import ConnectionLostError
 from tidelog.metadata import Metadata
 
-SILENCE_S: Final = 1.0
+SILENCE_S: Final = 0.5
 GRACE_S: Final = 1.0
 TICKS_PER_SILENCE: Final = 4
 

@@ -59,6 +59,9 @@ ANSWERS: Final = {
 HEDGE_S: Final = 0.3
 """How long a node may take to connect or to tell what it knows before another one is asked as well."""
 
+REQUEST_HEDGE_S: Final = 1.0
+"""The same for requests that may have to be stored by a quorum."""
+
 
 def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
     """Return `frame` if it is what answers `kind`; otherwise close the connection.
@@ -155,7 +158,7 @@ class Router:
         async def attempt(address: Address) -> T:
             return await ask(await self.pool.get(address))
 
-        return await race([partial(attempt, address) for address in self._candidates()], stagger_s=SILENCE_S)
+        return await race([partial(attempt, address) for address in self._candidates()], stagger_s=REQUEST_HEDGE_S)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool, topic: str | None = None) -> T:
         """Run `attempt` until it succeeds, fails for good, or the request timeout is over.

@@ -113,7 +113,7 @@ async def test_an_owners_error_tells_the_epoch(node: FakeNode, router: Router) -
 async def test_a_question_that_may_be_repeated_goes_to_another_node_when_one_takes_long(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENCE_S", 0.02)
+    monkeypatch.setattr(module, "REQUEST_HEDGE_S", 0.02)
     async with running_fake_node() as other:
         router = Router([("127.0.0.1", node.port), ("127.0.0.1", other.port)], router.pool, request_timeout_s=5.0)
         await router.any_connection()
