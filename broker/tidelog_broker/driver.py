@@ -157,7 +157,7 @@ class ReplicaDriver:
     def start(self, listener: Listener) -> None:
         """Begin to carry out effects, and to tell of news."""
         self._listener = listener
-        self.pump()
+        self.tick()  # whoever is missing now is not going to be missed later
 
     def stop(self) -> None:
         """Begin no more writes; what is on its way to the disk gets there, and nobody is told."""

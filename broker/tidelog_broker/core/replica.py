@@ -226,9 +226,12 @@ class Replica(ReplicaState):
             return None
         if self.promised:
             return (self._promised_ms or 0) + STALLED_MS
-        if self._heard_ms is not None and not self.surroundings.alive(self.active.owner):
-            return self._heard_ms + self.timing.heard_ms
-        return None
+        owner, hints = self.active.owner, self.surroundings
+        gone = not hints.alive(owner) or hints.incarnation(owner) > self.active.owner_incarnation
+        if owner == self.node_id or not gone:
+            return None
+        # Never heard: it was gone before this replica, or this epoch, was there, and nobody will tell again.
+        return (self._heard_ms or 0) + self.timing.heard_ms
 
     # --- inputs ----------------------------------------------------------------------------------------
 

@@ -365,3 +365,15 @@ def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_
     follower.wrote(stage.now_ms, ok=False)
     follower.wrote(stage.now_ms)
     assert follower.tail.durable.offset == 1
+
+
+def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None:
+    """Nobody tells of its death again, so the replica has to look by itself."""
+    stage = Stage()
+    stage.down = {"a"}
+    stage.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
+    stage.logs = {node: Log() for node in NODES}
+    stage.replicas = {node: stage.replica(node) for node in ("b", "c")}
+    assert all(replica.deadline_ms is not None for replica in stage.replicas.values())
+    stage.later(2000)
+    assert {replica.active.owner for replica in stage.replicas.values()} <= {"b", "c"}
