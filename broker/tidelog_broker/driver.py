@@ -37,6 +37,8 @@ from tidelog_broker.core.effects import (
     ReadLog,
     RebuildProducers,
     Send,
+    SetAside,
+    Truncate,
     Write,
     WriteChain,
     WriteFences,
@@ -149,8 +151,18 @@ class ReplicaDriver:
         self._schedule = schedule
         self._listener: Listener | None = None
         self._queue: deque[_Queued] = deque()
+        self._cuts: deque[int] = deque()
+        """Of the cuts in the queue, in its order."""
         self._writing = False
         self._pumping = False
+
+    @property
+    def cut_offset(self) -> int | None:
+        """Where the log is about to be cut; None when it is not. What lies behind that may have been decided otherwise.
+
+        The watermark moves when a decision is known, the cut is done when the disk gets to it.
+        """
+        return min(self._cuts, default=None)
 
     # --- inputs ----------------------------------------------------------------------------------------
 
@@ -275,6 +287,10 @@ class ReplicaDriver:
         if isinstance(effect, AppendFill) or (isinstance(effect, Append) and not self._is_own(effect)):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
+        elif isinstance(effect, Truncate):
+            self._cuts.append(effect.end_offset)
+        elif isinstance(effect, SetAside):
+            self._cuts.append(self.replica.start_of(effect.epoch))
         self._queue.append(_Queued(effect, size_bytes))
 
     def _is_own(self, effect: Append) -> bool:
@@ -374,6 +390,8 @@ class ReplicaDriver:
             queued = self._queue.popleft()
             if queued.size_bytes:
                 self._count(-queued.size_bytes)
+            if isinstance(queued.effect, Truncate | SetAside):
+                self._cuts.popleft()
             self.replica.wrote(now_ms, ok=ok)
         self._look_at_repair()
 

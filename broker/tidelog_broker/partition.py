@@ -166,7 +166,9 @@ class Partition(PartitionReads):
         metrics.append_seconds.observe(seconds)
         end_offset = appends[-1].end_offset
         self._batches_since_snapshot += sum(len(one.batches) for one in appends)
-        if group is not None and group.end_offset <= end_offset:
+        if appends[-1].epoch != self.epoch:
+            pass  # decided meanwhile: the ring begins at its end, and what lies behind that is cut next
+        elif group is not None and group.end_offset <= end_offset:
             for header, data in zip(group.headers, group.batches, strict=True):
                 count = header.record_count
                 metrics.records_in.value += count
@@ -229,7 +231,8 @@ class Partition(PartitionReads):
             self.offload.start(
                 self.io_key, lambda: self._keep_log_start(start_offset), lambda _, error: self._snapshot_saved(error)
             )
-        if self.ring.end_offset != news.end_offset:
+        cut_offset = self.driver.cut_offset
+        if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
         not_written = (
             ProtocolError(

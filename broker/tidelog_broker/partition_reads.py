@@ -62,8 +62,9 @@ class PartitionReads:
 
     @property
     def readable_end(self) -> int:
-        """The end of what is committed and in the log here."""
-        return min(self.high_watermark, self.log.end_offset)
+        """The end of what is committed and in the log here, and is going to stay there."""
+        end, cut_offset = min(self.high_watermark, self.log.end_offset), self.driver.cut_offset
+        return end if cut_offset is None else min(end, cut_offset)
 
     @property
     def log_start(self) -> int:

@@ -85,6 +85,31 @@ async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: C
     await stand.agree(b"kept", b"after")
 
 
+async def test_a_tail_that_is_to_be_cut_is_served_to_nobody(stand: ClusterStand) -> None:
+    """It hears of two epochs at once, the second committed past its old tail: the watermark is ahead of the disk."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    peer = await stand.peer(first)
+    stand.cut = {first}
+    for value in (b"lost", b"lost too"):
+        peer.post_publish(TOPIC_ID, batch(value))
+    await settled(lambda: stand.partition(first).log.end_offset == 3, "the owner did not write it")
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"1", b"2", b"3", to=second)
+    epoch = stand.partition(second).epoch + 1
+    stand.partition(second).driver.roll_over(Plan(second, (second, *others(second)), 2))
+    await settled(lambda: stand.partition(second).epoch == epoch, "the epoch did not end")
+    stand.disks[first].hold("truncate")
+    stand.isolate()
+    await settled(lambda: stand.partition(first).high_watermark == 4, "the old owner did not learn what happened")
+    for offset in (1, 2):
+        assert await peer.fetch(TOPIC_ID, offset) == []
+    stand.disks[first].heal()
+    await stand.agree(b"kept", b"1", b"2", b"3")
+
+
 async def test_an_owner_without_a_quorum_refuses_and_serves_readers(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
