@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
-from tidelog_broker.services import Services
 from tidelog_broker.storage.node_dir import open_node_dir
 
 
@@ -17,7 +17,7 @@ async def test_a_task_that_fails_is_logged_by_name_and_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = open_node_dir(tmp_path / "data")
-    services = Services(NodeSettings.model_validate({"data": tmp_path / "data"}), directory)
+    services = Broker(NodeSettings.model_validate({"data": tmp_path / "data"}), directory)
     await services.open_services()
 
     async def fail() -> None:
@@ -34,7 +34,7 @@ async def test_a_task_that_fails_is_logged_by_name_and_forgotten(
 
 async def test_a_failed_disk_ends_the_node_with_a_code_of_its_own(tmp_path: Path) -> None:
     directory = open_node_dir(tmp_path / "data")
-    services = Services(NodeSettings.model_validate({"data": tmp_path / "data"}), directory)
+    services = Broker(NodeSettings.model_validate({"data": tmp_path / "data"}), directory)
     services.storage_failed("t/0", OSError("gone"))
     assert (services.health.state, services.exit_code) == ("failed", os.EX_IOERR)
     assert services._stop_asked.is_set()

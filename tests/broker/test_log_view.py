@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, open_log, view_of, write_epoch
+
+from tidelog_broker.core.effects import ReadLog
+from tidelog_broker.core.ports import Position
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+
+
+def reopened(disk: FaultyDisk, home: Path, *, broken: tuple[int, bytes] | None = None) -> None:
+    """Write two epochs of three batches, close the log, perhaps with damage."""
+    store = open_log(disk, home)
+    write_epoch(store, 0, b"zero", b"one", b"two")
+    write_epoch(store, 1, b"three", b"four", b"five")
+    store.close()
+    if broken is not None:
+        damage(store, *broken)
+
+
+def decided(disk: FaultyDisk, home: Path) -> tuple[int, int]:
+    """Return the end of epoch 0."""
+    store = open_log(disk, home)
+    end = store.epoch_end(0, 0)
+    store.close()
+    return end
+
+
+def test_it_tells_what_is_held(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    view = view_of(open_log(disk, tmp_path), chain_of(decided(disk, tmp_path)))
+    assert view.newest_epoch() == 1
+    assert view.limbo() is None
+    end = view.epoch_end(1)
+    assert end is not None
+    assert (end[0], view.digest_at(1, 6)) == (6, end[1])
+    assert (view.epoch_end(2), view.digest_at(1, 99), view.digest_at(2, 3)) == (None, None, None)
+
+
+@pytest.mark.parametrize(("placement", "expected"), [(ALONE, 3), (THREE, 0)])
+def test_a_late_start_is_retention_only_where_nobody_else_could_have_the_rest(
+    tmp_path: Path, placement: tuple[str, ...], expected: int
+) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path), placement=placement)
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    assert view_of(store, chain).log_start() == expected
+    assert view_of(store, chain, log_start=3).log_start() == 3
+
+
+def test_an_unreadable_sealed_epoch_is_set_aside_where_others_have_it(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 0, b"TLSG")
+    view = view_of(open_log(disk, tmp_path), chain_of(end))
+    assert view.limbo() is None
+    assert view.epoch_end(0) is None
+    assert view.epoch_end(1) is not None
+    assert not view.repairing
+
+
+def test_a_damaged_lone_copy_is_left_as_it_is(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path, broken=(1, b"four"))
+    view = view_of(open_log(disk, tmp_path), chain_of((3, 0), placement=ALONE))
+    assert view.limbo() is not None
+    assert "damaged" in (view.limbo() or "")
+    assert view.epoch_end(1) is not None
+
+
+def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 1, b"four")
+    view = view_of(open_log(disk, tmp_path), chain_of(end))
+    assert view.limbo() is None
+    assert view.repairing
+    assert view.doubt(rebooted=False) == "damaged"
+    assert (view.epoch_end(1) or (0, 0))[0] == 4
+    view.end_repair()
+    assert not view.repairing
+
+
+@pytest.mark.parametrize(
+    ("flush", "rebooted", "doubt"),
+    [(pb.ALWAYS, True, ""), (pb.NEVER, True, "short"), (pb.INTERVAL, True, "short"), (pb.NEVER, False, "")],
+)
+def test_a_reboot_throws_doubt_on_what_was_not_synced(
+    tmp_path: Path, flush: pb.Flush, rebooted: bool, doubt: str
+) -> None:
+    view = view_of(open_log(FaultyDisk(), tmp_path), chain_of(flush=flush))
+    assert view.doubt(rebooted=rebooted) == doubt
+
+
+def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    view = view_of(open_log(disk, tmp_path), chain_of(decided(disk, tmp_path)))
+    found = view.read_epoch(ReadLog("b", 1, 4, 6, 1 << 20))
+    assert (found.base, found.end) == (
+        Position(4, view.digest_at(1, 4) or 0),
+        Position(6, view.digest_at(1, 6) or 0),
+    )
+    assert b"".join(found.batches).count(b"fi") == 1
+    assert len(view.read_epoch(ReadLog("b", 1, 3, 5, 1 << 20)).batches) > 0
+    for absent in (ReadLog("b", 2, 6, 7, 100), ReadLog("b", 1, 6, 7, 100), ReadLog("b", 1, 0, 3, 100)):
+        assert not view.read_epoch(absent).batches
+
+
+def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    assert view.producers_at(0, log_start=0)[0] is not None
+    table, timestamp_us = view.producers_at(6, log_start=0)
+    assert table is not None
+    assert timestamp_us == 7
+    assert view.producers_at(7, log_start=0) == (None, 0), "the log does not reach there"
+    store.delete_before(3)
+    assert view.producers_at(6, log_start=0) == (None, 0), "its front is missing"
+    assert view.producers_at(6, log_start=3)[0] is not None, "its front is gone for good"
+
+
+def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    store.save_producer_snapshot(1, 3, 0, ProducerTable().snapshot())
+    view = view_of(store, chain)
+    assert view.producers_at(6, log_start=0)[0] is not None
+    store.save_producer_snapshot(1, 5, 12345, ProducerTable().snapshot())
+    assert view.producers_at(6, log_start=0) == (None, 0), "another log's digest"

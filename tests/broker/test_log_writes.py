@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_epoch
+from tests.broker.storage.build import read_all
+
+from tidelog_broker import log_writes
+from tidelog_broker.core.effects import Append, AppendFill, FinishFill, SetAside, Truncate
+from tidelog_broker.log_view import LogView
+from tidelog_proto.header import unpack_header
+
+
+def fresh(path: Path) -> tuple[FaultyDisk, LogView]:
+    disk = FaultyDisk()
+    return disk, view_of(open_log(disk, path), chain_of())
+
+
+def syncs(disk: FaultyDisk) -> int:
+    return sum(1 for operation, path in disk.log if operation == "sync" and path.suffix == ".seg")
+
+
+def test_appends_that_continue_each_other_are_one_write_and_one_sync(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    first = group(0, 0, b"a", b"b")
+    assert log_writes.append(view, [first], synced=True)
+    digest = view.store.end_digest
+    second = group(2, digest, b"c")
+    third = group(3, _digest_after(second), b"d", b"e")
+    disk.log.clear()
+    assert log_writes.append(view, [second, third], synced=True)
+    assert syncs(disk) == 1
+    assert [len(one) for one in read_all(view.store)] != []
+    assert view.store.end_offset == view.store.synced_offset == 5
+
+
+def _digest_after(append: Append) -> int:
+    return unpack_header(append.batches[-1]).digest
+
+
+def test_an_append_without_a_sync_is_in_the_log_and_not_synced(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    assert log_writes.append(view, [group(0, 0, b"a")], synced=False)
+    disk.log.clear()
+    assert log_writes.append(view, [group(1, view.store.end_digest, b"b")], synced=False)
+    assert syncs(disk) == 0
+    assert view.store.end_offset == 2
+
+
+def test_what_does_not_continue_the_log_is_passed_over(tmp_path: Path) -> None:
+    _, view = fresh(tmp_path)
+    assert not log_writes.append(view, [group(1, 5, b"b")], synced=True)
+    assert view.store.end_offset == 0
+    assert not view.store.epochs
+
+
+def test_a_full_disk_writes_nothing_and_is_no_failure(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    disk.fill_up()
+    assert not log_writes.append(view, [group(0, 0, b"a")], synced=True)
+    disk.heal()
+    assert log_writes.append(view, [group(0, 0, b"a")], synced=True)
+    disk.fill_up()
+    large = group(1, view.store.end_digest, b"x" * 500_000)
+    assert not log_writes.append(view, [large], synced=True)
+    disk.heal()
+    assert log_writes.append(view, [large], synced=True)
+    assert view.store.end_offset == 2
+
+
+def test_room_is_there_only_for_what_continues_the_open_segment(tmp_path: Path) -> None:
+    _, view = fresh(tmp_path)
+    first = group(0, 0, b"a")
+    assert not log_writes.has_room(view, first, 128)
+    assert log_writes.append(view, [first], synced=True)
+    after = group(1, view.store.end_digest, b"b")
+    assert log_writes.has_room(view, after, log_writes.padded_bytes(after.batches))
+    assert not log_writes.has_room(view, group(2, 0, b"c"), 128)
+    assert not log_writes.has_room(view, group(1, 0, b"b", epoch=1, start_offset=1), 128)
+    assert not log_writes.has_room(view, after, 1 << 30)
+
+
+def test_a_tail_is_cut(tmp_path: Path) -> None:
+    _, view = fresh(tmp_path)
+    write_epoch(view.store, 0, b"a", b"b", b"c")
+    assert log_writes.perform(view, Truncate(0, 1))
+    assert view.store.end_offset == 1
+
+
+def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    source = open_log(FaultyDisk(), tmp_path / "source")
+    end = write_epoch(source, 0, b"a", b"b", b"c")
+    batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
+    disk = FaultyDisk()
+    (tmp_path / "copy").mkdir()
+    view = view_of(open_log(disk, tmp_path / "copy"), chain_of(end))
+    first = AppendFill(0, 0, 0, 2, batches[:2], *end)
+    assert log_writes.perform(view, first)
+    assert (view.fill_position(0) or (0, 0))[0] == 2
+    assert log_writes.perform(view, first), "what is there already is passed over"
+    disk.fill_up()
+    large = AppendFill(0, 0, 2, 3, batches[2:], *end)
+    log_writes.perform(view, large)
+    disk.heal()
+    assert log_writes.perform(view, large)
+    assert view.store.end_offset == 0, "it does not count yet"
+    assert log_writes.perform(view, FinishFill(0))
+    assert read_all(view.store) == read_all(source)
+    assert log_writes.perform(view, FinishFill(0)), "twice is fine"
+
+
+def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path: Path) -> None:
+    _, view = fresh(tmp_path)
+    write_epoch(view.store, 0, b"a")
+    assert log_writes.perform(view, SetAside(5, "not here"))
+    assert log_writes.perform(view, SetAside(0, "it differs"))
+    assert view.epoch_end(0) is None

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from tidelog_broker.core.owner import Owner
+from tidelog_broker.core.producers import ProducerTable, StoredBatch
+from tidelog_broker.waiting import Waiting
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def owner() -> Owner:
+    descriptor = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=["a", "b", "c"], ack_quorum=2)
+    made = Owner(descriptor, producers=ProducerTable())
+    made.next_offset = 9
+    return made
+
+
+def stored(end_offset: int) -> StoredBatch:
+    return StoredBatch(0, 1, end_offset - 1, end_offset, 0, 5)
+
+
+def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, list[int | str]]:
+    subject, settled = Waiting(), list[int | str]()
+
+    def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        assert not duplicate
+        settled.append(outcome.end_offset if isinstance(outcome, StoredBatch) else outcome.message)
+
+    for end in ends:
+        subject.add(acks, stored(end), False, settle)
+    return subject, settled
+
+
+def test_each_kind_waits_for_what_it_asked_for() -> None:
+    holder = owner()
+    one, settled_one = waiting(1, 2, 3, acks=pb.ONE)
+    most, settled_most = waiting(1, 2, 3)
+    every, settled_every = waiting(1, 2, 3, acks=pb.ALL)
+    for node, end in (("a", 3), ("b", 2), ("c", 1)):
+        holder.acknowledge(node, end)
+    for subject in (one, most, every):
+        subject.release(holder, holder.high_watermark)
+    assert (settled_one, settled_most, settled_every) == ([1, 2, 3], [1, 2], [1])
+    assert not one
+    assert most
+    assert every.wants_all
+    assert not most.wants_all
+
+
+def test_the_end_of_an_epoch_parts_what_is_stored_from_what_is_nowhere() -> None:
+    for acks in (pb.ONE, pb.QUORUM, pb.ALL):
+        subject, settled = waiting(1, 2, 3, acks=acks)
+        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"))
+        assert settled == [1, 2, "not stored"]
+        assert not subject
+
+
+def test_a_failure_is_told_to_everybody() -> None:
+    subject, settled = waiting(1, 2)
+    subject.fail(ProtocolError(pb.STORAGE_FAILED, "who knows"))
+    assert settled == ["who knows"] * 2
+
+
+def test_an_unknown_kind_of_acknowledgement_waits_for_a_quorum() -> None:
+    subject, settled = waiting(1, acks=7)  # type: ignore[arg-type]  # of a newer client
+    holder = owner()
+    holder.acknowledge("a", 1)
+    subject.release(holder, holder.high_watermark)
+    assert not settled
+    holder.acknowledge("b", 1)
+    subject.release(holder, holder.high_watermark)
+    assert settled == [1]
