@@ -48,3 +48,15 @@ async def test_a_foreign_node_under_a_known_id_is_refused(founded: Founded) -> N
     with pytest.raises(ProtocolError) as refused:
         await node.controller.announce(pb.NodeAnnounce(node=said, is_new=True))
     assert refused.value.code == pb.FORBIDDEN
+
+
+async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("b")
+    topic = await peer.create(replication_factor=3)
+    await peer.ask(topic_alter=pb.TopicAlter(name="t", partitions=6, retention_bytes=1 << 20))
+    for index in range(6):
+        result = await founded.publish(peer, topic.topic_id, b"v", partition=index)
+        assert result.base_offset == 0
+    assert all(node.topics.named("t").config.retention_bytes == 1 << 20 for node in founded.nodes.values())

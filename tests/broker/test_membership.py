@@ -43,6 +43,14 @@ async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: F
     assert node.node_id.startswith("node-")
     await founded.settled()
     assert [record.node_id for record in founded.nodes["a"].nodes.live()] == sorted(["a", "b", "c", node.node_id])
+    peer = await founded.peer("a")
+    await peer.ask(cluster_change=pb.ClusterChange(drain="b"))
+    await founded.until(
+        lambda: all(key == META_KEY for key in founded.nodes["a"].stored_by("b")), "the dead one is still counted on"
+    )
+    reply = await peer.ask(cluster_change=pb.ClusterChange(remove="b"))
+    assert reply.envelope.HasField("cluster_change_reply"), reply.envelope
+    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "it still has its place in __meta")
 
 
 async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:
