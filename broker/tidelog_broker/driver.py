@@ -30,6 +30,7 @@ from tidelog_broker.core.effects import (
     Effect,
     EpochDecided,
     EpochFenced,
+    FinishFill,
     Halted,
     OwnerConfirmed,
     OwnerReady,
@@ -82,6 +83,9 @@ class Listener(Protocol):
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable here, as far as their epoch asks for it."""
+
+    def filled(self) -> None:
+        """An older epoch that was not whole here is in the log."""
 
     def owner_ready(self) -> None:
         """Offsets may be given out."""
@@ -310,15 +314,15 @@ class ReplicaDriver:
             chains = self._tools.chains
             match effect:
                 case WriteFences():
-                    chains.write_fences(effect.entries, lambda: self._written(1, ok=True))
+                    chains.write_fences(effect.entries, lambda: self._written(ok=True))
                 case WriteChain():
-                    chains.write_chain(self.key, effect.entries, lambda: self._written(1, ok=True))
+                    chains.write_chain(self.key, effect.entries, lambda: self._written(ok=True))
                 case RebuildProducers():
                     self._rebuild(effect)
                 case Append():
                     self._append(self._merged())
                 case _:
-                    self._on_worker(partial(log_writes.perform, self.view, effect), 1)
+                    self._perform(effect)
 
     def _merged(self) -> list[Append]:
         """Return the first append and those behind it that continue it, up to a group's size."""
@@ -367,21 +371,23 @@ class ReplicaDriver:
             self._listener.appended(group, seconds=time.perf_counter() - started)
         self.pump()
 
-    def _on_worker(self, work: Callable[[], bool], count: int) -> None:
+    def _perform(self, effect: Truncate | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
             if error is not None:
                 self._fail(error)
-            else:
-                self._written(count, ok=bool(ok))
+                return
+            self._written(ok=bool(ok))
+            if self._listener is not None and isinstance(effect, FinishFill) and not self.stopped:
+                self._listener.filled()
 
-        self._tools.io.start(self._io_key, work, done)
+        self._tools.io.start(self._io_key, partial(log_writes.perform, self.view, effect), done)
 
-    def _written(self, count: int, *, ok: bool) -> None:
-        """Tell the replica of writes that are done."""
+    def _written(self, *, ok: bool) -> None:
+        """Tell the replica of a write that is done."""
         self._writing = False
         if self.stopped:
             return
-        self._tell(count, ok=ok)
+        self._tell(1, ok=ok)
         self.pump()
 
     def _tell(self, count: int, *, ok: bool) -> None:

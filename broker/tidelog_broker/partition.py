@@ -198,6 +198,10 @@ class Partition(PartitionReads):
         if self.listeners and self.high_watermark > appends[0].base_offset:
             self.wake()  # the other replicas were faster: it was committed before it was in the log here
 
+    def filled(self) -> None:
+        """More of the log is here: readers may have waited for it."""
+        self.wake()
+
     def _feed(self, entry: RingEntry) -> None:
         if entry.base_offset != self.ring.end_offset:
             self._restart_ring(entry.base_offset)
