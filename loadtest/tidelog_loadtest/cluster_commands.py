@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidelog_cli.failures import CommandFailed
+from tidelog_loadtest.bench import RETENTION_BYTES
 from tidelog_loadtest.environment import Environment, environment_of
 from tidelog_loadtest.failover import FailoverPlan, failover
 from tidelog_loadtest.ledger import NUMBER_BYTES
@@ -95,11 +96,14 @@ def slow_replica_command(
     ] = 10.0,
     flush: FlushOption = OneFlushChoice.NEVER,
     size: SizeOption = 100,
+    retention_bytes: Annotated[
+        int, typer.Option("--retention", min=0, help="About how many bytes of the log are kept; 0 keeps all.")
+    ] = RETENTION_BYTES,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Stop one follower under full load, then let it catch up: throughput, the owner's memory, the time it takes."""
-    plan = SlowPlan(nodes, seconds, around_s, flush.value, size, data=data)
+    plan = SlowPlan(nodes, seconds, around_s, flush.value, size, retention_bytes=retention_bytes, data=data)
     _say(f"{2 * around_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")
     _show(uvloop.run(slow_replica(plan)), data, as_json=as_json)
 

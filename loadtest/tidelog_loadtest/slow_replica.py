@@ -42,7 +42,10 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SlowPlan:
-    """What to do. `seconds` is how long the follower stands; before and after it the load runs for `around_s`."""
+    """What to do. `seconds` is how long the follower stands; before and after it the load runs for `around_s`.
+
+    The topic keeps about `retention_bytes`; what the follower missed may be gone from the log when it comes back.
+    """
 
     nodes: int = 3
     seconds: float = 60.0
@@ -50,6 +53,7 @@ class SlowPlan:
     flush: FlushName = "never"
     size_bytes: int = 100
     batch_records: int = 4_000
+    retention_bytes: int = RETENTION_BYTES
     data: Path | None = None
 
 
@@ -103,6 +107,7 @@ class SlowResult:
             "nodes": self.plan.nodes,
             "size_bytes": self.plan.size_bytes,
             "batch_records": self.plan.batch_records,
+            "retention_bytes": self.plan.retention_bytes,
             "stopped_s": self.plan.seconds,
             "records_per_s": {name: round(run.records_per_s) for name, run in self.runs.items()},
             "mb_per_s": {name: round(run.mb_per_s, 1) for name, run in self.runs.items()},
@@ -150,7 +155,7 @@ async def slow_replica(plan: SlowPlan) -> SlowResult:
     async with (
         own_cluster(plan.nodes, plan.data) as nodes,
         Client(nodes.bootstrap, client_id="tidelog-bench") as client,
-        product.own_topic(client, plan.flush, retention_bytes=RETENTION_BYTES) as topic,
+        product.own_topic(client, plan.flush, retention_bytes=plan.retention_bytes) as topic,
         _owner_of(nodes, topic, copies_on(plan.nodes)) as (owner_id, follower_id, view),
     ):
 
