@@ -27,7 +27,7 @@ from tidelog_broker.pipeline import Pending
 from tidelog_broker.services import Services
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import MIB
 
@@ -77,6 +77,8 @@ class StateLog:
         self._bytes_since_snapshot = 0
         self._snapshot_bytes = 0
         self._snapshotting = False
+        self._unsettled = 0
+        """Appends on their way, those included whose writers have stopped waiting."""
 
     @property
     def _partition(self) -> Partition:
@@ -154,6 +156,7 @@ class StateLog:
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "the broker's own batches carry no producer id"
+            self._unsettled -= 1
             if not isinstance(outcome, ProtocolError):
                 # Here and not after the wait: a snapshot that begins in between must hold all below the end.
                 self._apply_all(values)
@@ -166,6 +169,7 @@ class StateLog:
             else:
                 settled.set_result(None)
 
+        self._unsettled += 1
         self._partition.pipeline.submit(Pending(data, unpack_header(data), settle))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
@@ -179,7 +183,7 @@ class StateLog:
     async def _snapshot(self) -> None:
         """Write everything that stands, then let go of what lies before it."""
         try:
-            start = self._partition.high_watermark
+            start = self.applied
             size_bytes = 0
             live = list(self._live())
             for first in range(0, len(live), _RECORDS_PER_BATCH):
@@ -259,18 +263,25 @@ class MetaLog(StateLog):
         """Make a node's new revision durable and apply it.
 
         Raises:
-            ProtocolError: as `StateLog.write`.
+            ProtocolError: as `write_topic`.
         """
+        self._one_at_a_time()
         await self.write([wrapped(record)])
 
     async def write_topic(self, record: pb.TopicRecord) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Raises:
-            ProtocolError: as `StateLog.write`.
+            ProtocolError: as `StateLog.write`; EPOCH_CHANGING while a change before it has no outcome.
         """
+        self._one_at_a_time()
         await self.write([record])
         await self.follow_changes()
+
+    def _one_at_a_time(self) -> None:
+        """Two changes made of one state have one revision, so the second would be lost if the first came about."""
+        if self._unsettled and not self._snapshotting:
+            raise ProtocolError(pb.EPOCH_CHANGING, "a change before this one has no outcome yet; send again")
 
 
 class OffsetsLog(StateLog):
@@ -292,11 +303,13 @@ class OffsetsLog(StateLog):
         """Make prepared positions durable and apply them.
 
         Raises:
-            ProtocolError: as `StateLog.write`; the prepared records are withdrawn.
+            ProtocolError: as `StateLog.write`; records of which it is certain that they were not written are withdrawn.
+                Others may come about, so what follows them gets a higher revision.
         """
         try:
             await self.write(list(records))
-        except ProtocolError:
-            for record in records:
-                self._groups.withdraw(record)
+        except ProtocolError as error:
+            if NATURE[error.code].definite:
+                for record in records:
+                    self._groups.withdraw(record)
             raise

@@ -15,6 +15,7 @@ from tidelog_broker.node import Node
 from tidelog_broker.state_log import StateLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 
@@ -180,3 +181,36 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
     assert [*stand.node.nodes.records()] == before
     assert stand.node.topics.exists("kept")
     assert not any("other" in one.name for one in stand.node.topics.records())
+
+
+@pytest.mark.parametrize("code", [pb.TIMED_OUT, pb.NOT_OWNER])
+async def test_a_position_that_may_have_been_written_is_not_written_over(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, code: pb.ErrorCode
+) -> None:
+    """What comes after it has a higher revision: else the two would be equal, and the later one lost."""
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
+    key = OffsetKey("g", topic.topic_id, 0)
+    first = node.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
+    assert first is not None
+
+    async def failing(self: StateLog, values: list[bytes]) -> int:
+        raise ProtocolError(code, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateLog, "_append", failing)
+        with pytest.raises(ProtocolError):
+            await node.offsets_log.write_offsets([first])
+    second = node.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
+    assert second is not None
+    assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
+
+
+async def test_a_change_waits_for_the_outcome_of_the_one_before_it(node: Node, peer: Peer) -> None:
+    await peer.create()
+    node.meta_log._unsettled = 1
+    refused = await peer.refused(topic_delete=pb.TopicDelete(name="t"))
+    assert refused.code == pb.EPOCH_CHANGING
+    node.meta_log._unsettled = 0
+    await peer.delete("t")
+    assert not node.topics.exists("t")
