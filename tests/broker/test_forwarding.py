@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.linked import linked
 from tests.broker.peer import batch
 
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -99,3 +101,16 @@ async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: 
     found = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply
     assert [result.next_offset for result in found.results] == [7]
     assert three.owner(OFFSETS_KEY, via) != owner
+
+
+async def test_topics_are_made_while_the_owner_of_meta_is_replaced(three: Founded) -> None:
+    owner = three.owner(META_KEY, "a")
+    via = next(name for name in "abc" if name != owner)
+    peer = await three.peer(via)
+    stopping = asyncio.create_task(three.stop(owner))
+    for number in range(5):
+        await peer.create(f"t-{number}", replication_factor=3)
+    await stopping
+    assert three.owner(META_KEY, via) != owner
+    topic = await peer.create("last", replication_factor=3)
+    await three.publish(peer, topic.topic_id, b"v")

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.cli.conftest import Cli
+
+from tidelog import Node, Partition
+from tidelog.model import Replica
+from tidelog_cli import failures
+from tidelog_cli.cluster import copies_text, state_text
 
 
 def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
@@ -16,3 +22,31 @@ def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> No
     shown = cli("cluster", "status").out
     assert only["node_id"] in shown
     assert topic in shown
+
+
+@pytest.mark.parametrize("words", [("drain", "n"), ("undrain", "n"), ("remove", "n"), ("rebalance",)])
+def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[str, ...]) -> None:
+    told = cli("cluster", *words)
+    assert told.code == failures.EXIT_FAILED
+    assert "stands alone" in told.err
+
+
+def test_copies_are_shown_with_what_they_lack() -> None:
+    partition = Partition(
+        0, "a", 3, ("a", "b", "c"), replicas=(Replica("a", 9, 0), Replica("b", 2, 7, streaming=False))
+    )
+    assert copies_text(partition) == "a (0) b (7, catching up) c"
+    assert copies_text(Partition(0, "a", 3, ("a", "b"))) == "a b"
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (Node("a", "h", 1, state="running"), "running"),
+        (Node("a", "h", 1, state="running", membership="suspect", draining=True), "suspect, draining"),
+        (Node("a", "h", 1, alive=False, state="no answer", membership="dead"), "dead"),
+        (Node("a", "h", 1, alive=False, state="no answer", membership="left"), "left"),
+    ],
+)
+def test_a_nodes_state_is_what_the_others_say_if_that_is_worse(node: Node, text: str) -> None:
+    assert state_text(node) == text

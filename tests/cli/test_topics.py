@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.cli.conftest import Cli
+
+from tidelog import Partition, Topic
+from tidelog_cli.topics import copies_text
 
 
 def test_a_topic_s_life(cli: Cli) -> None:
@@ -29,3 +33,12 @@ def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:
     unsure = cli("topic", "delete", topic)
     assert (unsure.code, "--yes" in unsure.err) == (2, True)
     assert topic in cli("topic", "list").out
+
+
+@pytest.mark.parametrize(
+    ("placement", "wanted", "text"),
+    [(("a", "b"), 2, "2"), (("a", "b"), 3, "2 (of 3, for lack of nodes)"), ((), 3, "3")],
+)
+def test_copies_that_are_missing_are_said(placement: tuple[str, ...], wanted: int, text: str) -> None:
+    partitions = (Partition(0, "a", 1, placement),)
+    assert copies_text(Topic("t", b"", partitions, replication_factor=wanted)) == text
