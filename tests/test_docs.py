@@ -48,7 +48,8 @@ def invocations(page: Path) -> set[tuple[str, str | None]]:
         *CODE_SPAN.findall(FENCE.sub("", text)),
         *(block for language, block in FENCE.findall(text) if language == "bash"),
     ]
-    found = re.findall(r"(?:^|[\s|(])tidelog ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*))?(?![\w.:=])", "\n".join(code), re.MULTILINE)
+    shown = r"(?:^|[\s|(])tidelog ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*))?(?![\w.:=])"
+    found = re.findall(shown, "\n".join(code), re.MULTILINE)
     return {(command, word or None) for command, word in found}
 
 
