@@ -27,9 +27,10 @@ class Death(NamedTuple):
 
 def first_kill(name: str, *, first: int, seeds: int) -> Result | None:
     """Return the first seed that notices a mutant; None when none of them does."""
-    with switched_on(MUTANTS[name]):
+    mutant = MUTANTS[name]
+    with switched_on(mutant):
         for seed in range(first, first + seeds):
-            result = run_seed(seed, trace=0)
+            result = run_seed(seed, trace=0, never_flushed=mutant.never_flushed)
             if result.invariant:
                 return result
     return None
@@ -37,8 +38,11 @@ def first_kill(name: str, *, first: int, seeds: int) -> Result | None:
 
 def count_kills(name: str, *, first: int, seeds: int) -> Death:
     """Run a mutant over all of the seeds."""
-    with switched_on(MUTANTS[name]):
-        results = [run_seed(seed, trace=0) for seed in range(first, first + seeds)]
+    mutant = MUTANTS[name]
+    with switched_on(mutant):
+        results = [
+            run_seed(seed, trace=0, never_flushed=mutant.never_flushed) for seed in range(first, first + seeds)
+        ]
     noticed = [result for result in results if result.invariant]
     return Death(name, noticed[0] if noticed else None, seeds, Counter(result.invariant for result in noticed))
 

@@ -84,7 +84,7 @@ class Process:
 
     def write_us(self) -> int:
         """Draw how long a write takes."""
-        return 10 + int(self.world.clock.random.expovariate(1.0) * self.world.write_ms * 1000)
+        return 10 + int(self.world.clock.random.expovariate(1.0) * self.machine.slowness * self.world.write_ms * 1000)
 
     def read_us(self) -> int:
         """Draw how long a read takes."""

@@ -18,15 +18,12 @@ from multiprocessing import get_context
 from random import Random
 from unittest.mock import patch
 
-from tidelog_broker.core.ports import Timing
 from tidelog_broker.storage import active_segment, journal
 from tests.simulation.scenario import scenario_of
 from tests.simulation.show import show
 from tests.simulation.truth import ViolationError
 from tests.simulation.world import World
 
-TIMING = Timing(pull_bytes=600, window_bytes=3000)
-"""Small reads and a small window, so that tiny logs are fetched in many steps."""
 JOURNAL_RESERVE_BYTES = 4096
 TRACE_SHOWN = 150
 
@@ -57,9 +54,9 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
         yield
 
 
-def run_seed(seed: int, *, trace: int = TRACE_SHOWN) -> Result:
+def run_seed(seed: int, *, trace: int = TRACE_SHOWN, never_flushed: bool = False) -> Result:
     """Run one seed."""
-    world = World(scenario_of(seed), TIMING)
+    world = World(scenario_of(seed, never_flushed=never_flushed))
     invariant = message = ""
     with small_and_repeatable(seed):
         try:

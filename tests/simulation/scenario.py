@@ -33,6 +33,10 @@ class Scenario:
     """Mean delay of a message; a few take a hundred times as long."""
     fifo: bool
     """Messages between two nodes keep their order, as on a connection."""
+    pull_bytes: int
+    """How much is fetched at a time, and ..."""
+    window_bytes: int
+    """... kept for those who lag: little, so that tiny logs are fetched in many steps."""
     write_ms: float
     """Mean duration of a write."""
     fault_ms: int
@@ -45,8 +49,8 @@ class Scenario:
     """How often the failure detector suspects a node that is well."""
 
 
-def scenario_of(seed: int) -> Scenario:
-    """Draw a scenario."""
+def scenario_of(seed: int, *, never_flushed: bool = False) -> Scenario:
+    """Draw a scenario, perhaps only of those in which acknowledged data is not synced."""
     random = Random(f"scenario {seed}")
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 2, min(4, machines), machines])
@@ -59,13 +63,15 @@ def scenario_of(seed: int) -> Scenario:
         partitions=random.choice([1, 1, 1, 1, 1, 2, 3]),
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=random.choice([pb.ALWAYS, pb.ALWAYS, pb.ALWAYS, pb.NEVER]),
+        flush=pb.NEVER if random.random() < 0.25 or never_flushed else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
         duplication=random.choice([0.0, 0.02, 0.1]),
         delay_ms=random.choice([0.3, 1.0, 5.0, 15.0]),
         fifo=random.choice([True, False]),
+        pull_bytes=random.choice([350, 700, 2000]),
+        window_bytes=random.choice([350, 1500, 5000]),
         write_ms=random.choice([0.2, 2.0, 10.0]),
         fault_ms=random.choice([1000, 1500, 3000]),
         fault_gap_ms=random.choice([40, 80, 150, 300]),

@@ -27,9 +27,9 @@ POLL_US = 50_000
 class World:
     """See the module."""
 
-    def __init__(self, scenario: Scenario, timing: Timing | None = None) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.timing = timing or Timing()
+        self.timing = Timing(pull_bytes=scenario.pull_bytes, window_bytes=scenario.window_bytes)
         self.clock = Clock(scenario.seed)
         random = self.clock.random
         self.network = Network(
