@@ -39,6 +39,7 @@ class Fault(Enum):
     REPEATED = "repeated: a reader got records again"
     UNREAD = "unread: a reader never came to the end"
     STALE = "stale answers: ends and positions that were known to be higher"
+    DENIED = "denials: something that is there was said not to be"
     STUCK = "stuck: no progress, or no end in time"
     FAILED = "nodes that failed by themselves, or logged a failure"
 
@@ -118,6 +119,8 @@ def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[
                 verdict.add(Fault.UNREAD, f"{key}: {reader} has read to {end} of {len(truth)}")
     for answer in history.stale:
         verdict.add(Fault.STALE, f"{answer.key}: {answer.what}: {answer.answered} was answered, {answer.floor} known")
+    for denial in history.denials:
+        verdict.add(Fault.DENIED, denial)
     return verdict
 
 

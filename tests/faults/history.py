@@ -10,7 +10,13 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+DENIALS: Final = frozenset(
+    {"OffsetOutOfRangeError", "OFFSET_OUT_OF_RANGE", "UnknownTopicError", "UNKNOWN_TOPIC", "UnknownPartitionError"}
+    | {"UNKNOWN_PARTITION", "CorruptBatchError", "SequenceGapError", "UnknownProducerError", "BadReplyError"}
+)
+"""Errors that nobody may meet who asks for topics, partitions and offsets that are there, with nothing ever deleted."""
 
 
 class Key(NamedTuple):
@@ -73,6 +79,8 @@ class History:
         self.committed: defaultdict[tuple[str, Key], int] = defaultdict(int)
         self.errors: Counter[str] = Counter()
         """What clients complained of, by the error's name; for the report, no fault by itself."""
+        self.denials: list[str] = []
+        """Errors that say of something which is there that it is not."""
 
     def send(self, key: Key, number: int) -> None:
         """A record goes out; its outcome is unknown until one of the three below is called."""
@@ -115,6 +123,12 @@ class History:
     def told_position(self, group: str, key: Key, floor: int, answered: int) -> None:
         """A group's position was asked for when `floor` was committed."""
         self._answer(Answer(f"position of {group}", key, floor, answered))
+
+    def complain(self, who: str, error: str, message: str) -> None:
+        """A client met an error; `error` is its name."""
+        self.errors[f"{who}: {error}"] += 1
+        if error in DENIALS:
+            self.denials.append(f"{who}: {error}: {message}")
 
     def _answer(self, answer: Answer) -> None:
         self.asked[answer.what.split(" ", maxsplit=1)[0]] += 1

@@ -115,7 +115,7 @@ class Load:
             raise
 
     def _complain(self, who: str, error: BaseException) -> None:
-        self.history.errors[f"{who}: {type(error).__name__}"] += 1
+        self.history.complain(who, type(error).__name__, str(error))
 
     # ------------------------------------------------------------------------------------------- producing
 
@@ -275,7 +275,7 @@ class Load:
         kind = frame.envelope.WhichOneof("kind")
         error = frame.envelope.error if kind == "error" else frame.envelope.fetch_reply.results[0].error
         if error.code:
-            self.history.errors[f"node reader: {pb.ErrorCode.Name(error.code)}"] += 1
+            self.history.complain("node reader", pb.ErrorCode.Name(error.code), f"{reader}, {key}: {error.message}")
         batches = [] if error.code else batches_of(frame)
         for batch in batches:
             part = batch.slice_from(offset)

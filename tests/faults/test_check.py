@@ -159,6 +159,11 @@ def lower_a_position(scene: Scene) -> None:
     scene.history.told_position("g", KEY, 9, 6)
 
 
+def deny(scene: Scene) -> None:
+    scene.history.complain("reader", "EpochChangingError", "that is fine")
+    scene.history.complain("reader", "OffsetOutOfRangeError", "offset 3 is not in 0..2")
+
+
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
@@ -181,6 +186,7 @@ def lower_a_position(scene: Scene) -> None:
         (stop_reading, Fault.UNREAD),
         (answer_late, Fault.STALE),
         (lower_a_position, Fault.STALE),
+        (deny, Fault.DENIED),
     ],
 )
 def test_each_fault_is_found(spoil: Callable[[Scene], None], fault: Fault) -> None:
