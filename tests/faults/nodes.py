@@ -26,6 +26,8 @@ from tidelog_broker.bootstrap import Founder, make_bootstrap
 READY_S: Final = 60
 STOP_S: Final = 40
 PORT: Final = 7400
+LAST_WORDS: Final = 15
+"""Lines of its log that are shown when a node does not start."""
 _ALARMING: Final = re.compile(r"Traceback|AssertionError|CRITICAL|DIVERGED|DATA_LOSS|never retrieved")
 
 
@@ -79,9 +81,10 @@ class Node:
             async with asyncio.timeout(READY_S):
                 line = await self._process.stdout.readline()
         except TimeoutError:
-            raise RuntimeError(f"{self.name} was not ready after {READY_S} s; see {self.log}") from None
+            raise RuntimeError(f"{self.name} was not ready after {READY_S} s: {self._last_words()}") from None
         if not line:
-            raise RuntimeError(f"{self.name} ended with {await self._process.wait()} at its start; see {self.log}")
+            code = await self._process.wait()
+            raise RuntimeError(f"{self.name} ended with {code} at its start: {self._last_words()}")
         assert json.loads(line)["event"] == "ready"
 
     async def kill(self) -> None:
@@ -128,6 +131,10 @@ class Node:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         found = [f"{self.name}.log:{at}: {line}" for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
         return ends + found
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+        return "\n".join([f"the last lines of {self.log}:", *lines])
 
     def _note_end(self) -> None:
         if self._process is not None and self._process.returncode is not None and not self._expected:
