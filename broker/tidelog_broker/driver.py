@@ -159,6 +159,7 @@ class ReplicaDriver:
         """Of the cuts in the queue, in its order."""
         self._writing = False
         self._pumping = False
+        self._is_repairing = view.repairing
 
     @property
     def cut_offset(self) -> int | None:
@@ -251,6 +252,9 @@ class ReplicaDriver:
         self._schedule(self)
 
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
+        if isinstance(effect, Append):  # the most frequent by far
+            self._enqueue(effect)
+            return
         match effect:
             case Send():
                 self._tools.cluster.send(effect.to, effect.message, effect.batches)
@@ -298,6 +302,9 @@ class ReplicaDriver:
         self._queue.append(_Queued(effect, size_bytes))
 
     def _is_own(self, effect: Append) -> bool:
+        owner = self.replica.owner
+        if owner is not None and owner.epoch == effect.epoch:
+            return True
         return self.view.descriptor(effect.epoch).owner == self.replica.node_id
 
     def _count(self, size_bytes: int) -> None:
@@ -311,6 +318,9 @@ class ReplicaDriver:
         while self._queue and not self._writing and not self.stopped:
             self._writing = True
             effect = self._queue[0].effect
+            if isinstance(effect, Append):
+                self._append(self._merged() if len(self._queue) > 1 else [effect])
+                continue
             chains = self._tools.chains
             match effect:
                 case WriteFences():
@@ -319,8 +329,6 @@ class ReplicaDriver:
                     chains.write_chain(self.key, effect.entries, lambda: self._written(ok=True))
                 case RebuildProducers():
                     self._rebuild(effect)
-                case Append():
-                    self._append(self._merged())
                 case _:
                     self._perform(effect)
 
@@ -346,16 +354,15 @@ class ReplicaDriver:
         started = time.perf_counter()
         synced = self.view.synced(group[0].epoch)
         inline_writes = self._tools.inline_writes
-        write = partial(log_writes.append, self.view, group, synced=synced)
         if not synced and self._tools.io.idle:
-            batches = [batch for one in group for batch in one.batches]
-            size_bytes = log_writes.padded_bytes(batches)
+            size_bytes = log_writes.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and log_writes.has_room(self.view, group[0], size_bytes):
-                ok, error = _run(write)
+                ok, error = _run(partial(log_writes.append_in_place, self.view, group))
                 ended = time.perf_counter()
                 inline_writes.took(ended - started, ended)
                 self._appended(group, started, ok, error)
                 return
+        write = partial(log_writes.append, self.view, group, synced=synced)
         self._tools.io.start(self._io_key, write, partial(self._appended, group, started))
 
     def _appended(self, group: list[Append], started: float, ok: bool | None, error: BaseException | None) -> None:
@@ -403,7 +410,8 @@ class ReplicaDriver:
 
     def _look_at_repair(self) -> None:
         """A copy that was cut in front of damage is whole again once the core has no doubt about it."""
-        if self.view.repairing and not self.replica.doubt and not self._writing:
+        if self._is_repairing and not self.replica.doubt and not self._writing:
+            self._is_repairing = False
             self._writing = True
             self._tools.io.start(self._io_key, self.view.end_repair, lambda _, error: self._repaired(error))
 

@@ -58,6 +58,7 @@ class LogView:
         self._node_id = node_id
         self._log_start = log_start
         self._limbo: str | None = None
+        self._synced: tuple[int, bool] | None = None
 
     @classmethod
     def open(cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int) -> LogView:
@@ -84,7 +85,10 @@ class LogView:
 
     def synced(self, epoch: int) -> bool:
         """Whether an append to an epoch counts only once it is synced."""
-        return self.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+        known = self._synced
+        if known is None or known[0] != epoch:
+            known = self._synced = (epoch, self.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
+        return known[1]
 
     def _others_hold(self, epoch: int) -> bool:
         holders = {*self.descriptor(epoch).placement, *self._chain.active.placement}

@@ -32,9 +32,13 @@ def has_room(view: LogView, first: Append, size_bytes: int) -> bool:
     )
 
 
-def padded_bytes(batches: Sequence[memoryview]) -> int:
-    """Return the space that batches take in a segment."""
-    return sum(padded(len(batch)) for batch in batches)
+def padded_bytes(group: Sequence[Append]) -> int:
+    """Return the space that appends take in a segment."""
+    size_bytes = 0
+    for one in group:
+        for batch in one.batches:
+            size_bytes += padded(len(batch))
+    return size_bytes
 
 
 def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
@@ -56,7 +60,7 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
             return True
         if active is None:
             active = store.start_epoch(first.epoch, first.start_offset)
-        needed_bytes = padded_bytes(batches)
+        needed_bytes = padded_bytes(group)
         if not active.has_room(needed_bytes):
             store.reserve(needed_bytes)
     except DiskFullError as error:
@@ -65,6 +69,16 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
     store.append(batches)
     if synced:
         store.sync()
+    return True
+
+
+def append_in_place(view: LogView, group: Sequence[Append]) -> bool:
+    """Write appends for which `has_room` has just been true, without a sync.
+
+    Raises:
+        StorageError: the disk failed.
+    """
+    view.store.append([batch for one in group for batch in one.batches])
     return True
 
 

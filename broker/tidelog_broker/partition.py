@@ -100,9 +100,9 @@ class Partition(PartitionReads):
         replica = self.replica
         if replica.halted is not None:
             return self.limbo_error()
-        active, node_id = replica.active, self.node.node_id
-        if len(active.placement) == 1 and active.owner == node_id:
+        if self.is_alone:
             return None
+        active, node_id = replica.active, self.node.node_id
         if active.owner not in {node_id, ""}:
             if replica.is_member and not self.node.cluster.alive(active.owner):
                 return ProtocolError(
@@ -194,7 +194,8 @@ class Partition(PartitionReads):
             self._has_rolled = False
             self._retain_soon()
         self.pipeline.written(end_offset)
-        self.pipeline.released()
+        if not self.is_alone:  # else the watermark has moved with it, which is told next
+            self.pipeline.released()
         if self.listeners and self.high_watermark > appends[0].base_offset:
             self.wake()  # the other replicas were faster: it was committed before it was in the log here
 

@@ -38,6 +38,8 @@ class PartitionReads:
         self.listeners: set[Callable[[], None]] = set()
         self.refusal: ProtocolError | None = None
         """Why it serves nothing any more: deleted or failed."""
+        self._looked_at: pb.EpochDescriptor | None = None
+        self._is_alone = False
         self._waiters: set[asyncio.Future[None]] = set()
         self._confirmations: dict[int, asyncio.Future[None]] = {}
 
@@ -51,7 +53,10 @@ class PartitionReads:
     @property
     def is_alone(self) -> bool:
         """Whether this node holds the only copy."""
-        return list(self.replica.active.placement) == [self.node.node_id]
+        active = self.replica.active
+        if active is not self._looked_at:  # asked with every publish, and looking through a message takes its time
+            self._looked_at, self._is_alone = active, list(active.placement) == [self.node.node_id]
+        return self._is_alone
 
     @property
     def high_watermark(self) -> int:

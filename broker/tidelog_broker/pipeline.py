@@ -258,8 +258,9 @@ class Pipeline:
             self.released()
             return
         self.group = group
-        self._uncommitted.append((group.end_offset, group.size_bytes))
-        self._uncommitted_bytes += group.size_bytes
+        size_bytes = group.size_bytes
+        self._uncommitted.append((group.end_offset, size_bytes))
+        self._uncommitted_bytes += size_bytes
         self._partition.pump()
 
     def _fail(self, picked: list[Pending], error: BaseException) -> None:

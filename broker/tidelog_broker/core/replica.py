@@ -487,12 +487,13 @@ class Replica(ReplicaState):
         self._check()
 
     def _check(self) -> None:
-        tail = self.tail
-        assert tail.epoch == self.active.epoch, "the tail is the active epoch's"
-        assert self.chain.genesis.epoch + len(self.chain.decisions) == self.active.epoch, "the chain is dense"
-        assert tail.durable.offset <= tail.queued.offset
-        assert self.high_watermark <= max(tail.queued.offset, self.active.start_offset)
+        tail, active, chain, owner = self.tail, self.chain.active, self.chain, self.owner
+        queued, epoch = tail.queued.offset, active.epoch
+        assert tail.epoch == epoch, "the tail is the active epoch's"
+        assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain is dense"
+        assert tail.durable.offset <= queued
+        assert self.high_watermark <= queued or self.high_watermark <= active.start_offset
         assert (self.fence is not None) == self.is_member
-        if self.owner is not None:
-            assert (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation)
-            assert self.owner.next_offset == tail.queued.offset
+        if owner is not None:
+            assert (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
+            assert owner.next_offset == queued

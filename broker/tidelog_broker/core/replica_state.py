@@ -65,6 +65,8 @@ class ReplicaState:
         self.high_watermark = 0
         self.log_start = 0
         """Where the owner's log begins: what lies before it need not be held."""
+        self._looked_at: pb.EpochDescriptor | None = None
+        self._is_member = False
         self._commit_known = 0
         self._effects: list[Effect] = []
         self._writes: deque[Then] = deque()
@@ -79,7 +81,10 @@ class ReplicaState:
     @property
     def is_member(self) -> bool:
         """Whether this node stores the active epoch."""
-        return self.node_id in self.active.placement
+        active = self.chain.active
+        if active is not self._looked_at:  # asked with every append, and looking through a message takes its time
+            self._looked_at, self._is_member = active, self.node_id in active.placement
+        return self._is_member
 
     @property
     def promised(self) -> bool:
