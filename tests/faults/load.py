@@ -98,10 +98,10 @@ class Load:
         await asyncio.gather(*self._producing)
 
     async def stop(self) -> None:
-        """End the readers and the client."""
-        for task in self._reading:
+        """End everything and the client."""
+        for task in [*self._reading, *self._producing]:
             task.cancel()
-        await asyncio.gather(*self._reading, return_exceptions=True)
+        await asyncio.gather(*self._reading, *self._producing, return_exceptions=True)
         await self.client.abort()
 
     def _task(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -7,13 +7,16 @@ seed; who owns a partition at that moment, and what the machine makes of it, is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
+from tests.faults.copies import stored_ends
 from tests.faults.load import Load
 from tests.faults.network import Network
 from tests.faults.nodes import Node
@@ -38,6 +41,7 @@ class Stage:
         longest_s: fault -> the longest time in which a partition took nothing, from its begin until all went on.
         stuck: what did not go on in time.
         tell: what is going on, for who watches.
+        only: names of faults, when not all are wanted.
     """
 
     nodes: Sequence[Node]
@@ -45,6 +49,7 @@ class Stage:
     network: Network | None
     rng: Random
     tell: Callable[[str], None]
+    only: frozenset[str] = frozenset()
     done: Counter[str] = field(default_factory=Counter)
     longest_s: dict[str, float] = field(default_factory=dict)
     stuck: list[str] = field(default_factory=list)
@@ -59,11 +64,31 @@ class Stage:
         except (TidelogError, TimeoutError):
             return other
         owner = next((one.owner for one in topic.partitions if one.partition == key.partition), "")
-        return next((node for node in self.nodes if node.name == owner), other)
+        return next((node for node in self.nodes if node.node_id == owner), other)
 
     def some(self, count: int = 1) -> list[Node]:
         """Return `count` nodes."""
         return self.rng.sample(list(self.nodes), min(count, len(self.nodes)))
+
+    async def refilled(self, node: Node) -> None:
+        """Wait until a node that came back empty has everything that is committed now; note it when it takes too long.
+
+        Until then one more lost disk would be one too many.
+        """
+        deadline = time.monotonic() + RECOVERY_S
+        ends = {key: self.load.history.sent[key].end for key in self.load.keys}
+        while True:
+            held = await asyncio.to_thread(stored_ends, node.data, self.load.topics)
+            late = [key for key, end in ends.items() if held.get(key, 0) < end]
+            if not late:
+                return
+            if time.monotonic() > deadline:
+                self.stuck.append(f"{node.name} has not been given {', '.join(map(str, late))} in {RECOVERY_S:.0f} s")
+                self.tell(f"STUCK: {self.stuck[-1]}")
+                return
+            with contextlib.suppress(TidelogError):
+                await self.load.client.rebalance()  # what began before all nodes knew the new one left that out
+            await asyncio.sleep(1)
 
     async def hold(self, least_s: float, most_s: float) -> None:
         """Let a fault last."""
@@ -231,6 +256,34 @@ async def fill_disk(stage: Stage) -> None:
     node.disk.free()
 
 
+async def rebalance(stage: Stage) -> None:
+    """No fault: what an operator does on a good day, under load."""
+    stage.tell("rebalance")
+    await _insist(stage, stage.load.client.rebalance)
+    await stage.hold(1, 4)
+
+
+async def drain(stage: Stage) -> None:
+    node = await stage.owner()
+    stage.tell(f"drain {node.name}, an owner, and take it back")
+    await _insist(stage, partial(stage.load.client.drain_node, node.node_id))
+    await stage.hold(1, 6)
+    await _insist(stage, partial(stage.load.client.drain_node, node.node_id, draining=False))
+    await _insist(stage, stage.load.client.rebalance)
+
+
+async def lose_disk(stage: Stage) -> None:
+    """A node comes back empty, as another one; it counts as whole once it holds everything."""
+    node = stage.some()[0]
+    stage.tell(f"kill -9 {node.name} and lose its data")
+    await node.kill()
+    await stage.hold(0, 2)
+    gone = await node.replace([other.address for other in stage.nodes if other is not node])
+    await _insist(stage, partial(stage.load.client.drain_node, gone))
+    await _insist(stage, partial(stage.load.client.remove_node, gone))
+    await stage.refilled(node)
+
+
 Fault = Callable[[Stage], Awaitable[None]]
 PROCESS_FAULTS: Final[tuple[Fault, ...]] = (
     kill_owner,
@@ -254,17 +307,21 @@ NETWORK_FAULTS: Final[tuple[Fault, ...]] = (
     flicker,
 )
 DISK_FAULTS: Final[tuple[Fault, ...]] = (fill_disk,)
-CLUSTER_ONLY: Final = frozenset({pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way})
+OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk)
+CLUSTER_ONLY: Final = frozenset(
+    {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *OPERATIONS}
+)
 
 
 def menu(stage: Stage) -> list[Fault]:
-    """Return the faults that can be done here, each once."""
-    possible = [*PROCESS_FAULTS]
+    """Return the faults that can be done here and are wanted, each once."""
+    possible = [*PROCESS_FAULTS, *OPERATIONS]
     if stage.network is not None:
         possible += NETWORK_FAULTS
     if any(node.disk is not None for node in stage.nodes):
         possible += DISK_FAULTS
-    return [fault for fault in possible if len(stage.nodes) > 1 or fault not in CLUSTER_ONLY]
+    possible = [fault for fault in possible if len(stage.nodes) > 1 or fault not in CLUSTER_ONLY]
+    return [fault for fault in possible if not stage.only or fault.__name__ in stage.only]
 
 
 async def torment(stage: Stage, until: float) -> None:
@@ -275,6 +332,7 @@ async def torment(stage: Stage, until: float) -> None:
     """
     while True:
         faults = menu(stage)
+        assert faults, "there is something that can be done"
         stage.rng.shuffle(faults)
         for fault in faults:
             if time.monotonic() >= until:
@@ -335,6 +393,22 @@ async def _watch(stage: Stage, name: str) -> None:
         now = time.monotonic()
         silence_s = max(now - max(began, stage.load.last_ack[key]) for key in stage.load.keys)
         stage.longest_s[name] = max(silence_s, stage.longest_s.get(name, 0.0))
+
+
+async def _insist(stage: Stage, ask: Callable[[], Awaitable[object]]) -> None:
+    """Ask until it is done; note it when that takes too long."""
+    deadline = time.monotonic() + RECOVERY_S
+    while True:
+        try:
+            await ask()
+        except TidelogError as error:
+            if time.monotonic() > deadline:
+                stage.stuck.append(f"an operator was refused for {RECOVERY_S:.0f} s: {error}")
+                stage.tell(f"STUCK: {stage.stuck[-1]}")
+                return
+            await asyncio.sleep(10 * _LOOK_S)
+        else:
+            return
 
 
 def _network(stage: Stage) -> Network:

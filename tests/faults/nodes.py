@@ -10,10 +10,12 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,7 @@ STOP_S: Final = 40
 PORT: Final = 7400
 LAST_WORDS: Final = 15
 """Lines of its log that are shown when a node does not start."""
+FOUNDING: Final = ("node_id", "bootstrap", "seeds")
 _ALARMING: Final = re.compile(r"Traceback|AssertionError|CRITICAL|DIVERGED|DATA_LOSS|never retrieved")
 
 
@@ -43,7 +46,8 @@ class Node:
         self.data = home / "data"
         self.disk: SmallDisk | None = None
         self.log = home.parent / f"{self.name}.log"
-        self.starts = 0
+        self.node_id = self.name
+        """What the cluster calls it: a replacement has another id."""
         self.bad_ends: list[str] = []
         self.paused = False
         self._prefix = prefix
@@ -60,7 +64,7 @@ class Node:
         """Whether there is a process."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self) -> None:
+    async def start(self, *options: str) -> None:
         """Start it and wait until it says that it serves.
 
         Raises:
@@ -68,13 +72,11 @@ class Node:
         """
         assert not self.running
         self._note_end()
-        command = [*self._prefix, sys.executable, "-m", "tidelog_cli", "node"]
+        settings = ("--config", str(self.home.parent / f"{self.name}.toml"))
+        command = [*self._prefix, sys.executable, "-m", "tidelog_cli", "node", *settings, *options]
         tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
         with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *tying, *command, "--config", str(self.home.parent / f"{self.name}.toml"), stdout=PIPE, stderr=log
-            )
-        self.starts += 1
+            self._process = await asyncio.create_subprocess_exec(*tying, *command, stdout=PIPE, stderr=log)
         self._expected = self.paused = False
         assert self._process.stdout is not None
         try:
@@ -85,7 +87,9 @@ class Node:
         if not line:
             code = await self._process.wait()
             raise RuntimeError(f"{self.name} ended with {code} at its start: {self._last_words()}")
-        assert json.loads(line)["event"] == "ready"
+        ready = json.loads(line)
+        assert ready["event"] == "ready"
+        self.node_id = ready["node_id"]
 
     async def kill(self) -> None:
         """End it without a warning; what it has written stays in the page cache."""
@@ -94,6 +98,24 @@ class Node:
             self._process.kill()
             await self._process.wait()
         self.paused = False
+
+    async def replace(self, seeds: Sequence[str]) -> str:
+        """Lose the data of a node that was killed, and start another one in its place; return the id that is no more.
+
+        The new one asks `seeds`: founders that the bootstrap file names may have been replaced themselves.
+
+        Raises:
+            RuntimeError: it did not start.
+        """
+        assert not self.running
+        gone = self.node_id
+        shutil.rmtree(self.data)
+        settings = self.home.parent / f"{self.name}.toml"
+        kept = [line for line in settings.read_text().splitlines() if line.split(" ")[0] not in FOUNDING]
+        settings.write_text("\n".join([*kept, f"seeds = {json.dumps(list(seeds))}"]) + "\n")
+        await self.start("--replace", "--node-id", gone)
+        assert self.node_id != gone
+        return gone
 
     async def stop(self) -> None:
         """Ask it to stop and wait. Ending with anything but 0, or not in time, counts as a failure of the node."""

@@ -58,6 +58,7 @@ class Plan(NamedTuple):
     nodes: int
     topics: int
     rate: float
+    only: frozenset[str]
 
 
 class Run:
@@ -82,7 +83,7 @@ class Run:
             network.build()
         self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds))
         self.load = Load(self.nodes, self.keys, self.history, Random(rng.random()), plan.rate)
-        self.stage = Stage(self.nodes, self.load, network, Random(rng.random()), self.tell)
+        self.stage = Stage(self.nodes, self.load, network, Random(rng.random()), self.tell, plan.only)
 
     def tell(self, message: str) -> None:
         """Print a live line."""
@@ -105,8 +106,7 @@ class Run:
             await heal(self.stage)
             await self.load.quiet()
             ends = await self._ends()
-            holders = await self._holders()
-            await self._settled(ends, holders)
+            holders = await self._settled(ends)
             await self.load.stop()
             for node in self.nodes:
                 await node.stop()
@@ -173,7 +173,7 @@ class Run:
 
     async def _holders(self) -> dict[Key, frozenset[str]]:
         """Return the nodes that must have all of a partition: those of its newest epoch."""
-        everybody = frozenset(node.name for node in self.nodes)
+        everybody = frozenset(node.node_id for node in self.nodes)
         holders: dict[Key, frozenset[str]] = {}
         for topic in self.load.topics:
             described = await self._insist(QUIET_S, partial(self.load.client.topic, topic))
@@ -181,16 +181,20 @@ class Run:
                 holders[Key(topic, one.partition)] = frozenset(one.placement) & everybody or everybody
         return holders
 
-    async def _settled(self, ends: Mapping[Key, int], holders: Holders) -> None:
-        """Wait until all readers and all files have everything, or too much time has passed."""
+    async def _settled(self, ends: Mapping[Key, int]) -> Holders:
+        """Wait until all readers and files have everything, or too much time has passed; return who must have it."""
         deadline = time.monotonic() + QUIET_S
-        while late := self._late_readers(ends) or await asyncio.to_thread(self._late_files, ends, holders):
+        while True:
+            holders = await self._holders()
+            late = self._late_readers(ends) or await asyncio.to_thread(self._late_files, ends, holders)
+            if not late and holders == await self._holders():
+                self.tell("all readers and all replicas have everything")
+                return holders
             if time.monotonic() > deadline:
                 self.problems.append(f"not all had everything after {QUIET_S:.0f} s: {'; '.join(late[:5])}")
                 self.tell(f"STUCK: {self.problems[-1]}")
-                return
+                return holders
             await asyncio.sleep(LOOK_S)
-        self.tell("all readers and all replicas have everything")
 
     def _late_readers(self, ends: Mapping[Key, int]) -> list[str]:
         return [
@@ -208,12 +212,12 @@ class Run:
             late += [
                 f"{node.name} has {key} to {held.get(key, 0):,} of {end:,}"
                 for key, end in ends.items()
-                if node.name in holders[key] and held.get(key, 0) < end
+                if node.node_id in holders[key] and held.get(key, 0) < end
             ]
         return late
 
     def _judge(self, ends: Mapping[Key, int], holders: Holders) -> Verdict:
-        drained = {node.name: drain(node.data, self.load.topics) for node in self.nodes}
+        drained = {node.node_id: drain(node.data, self.load.topics) for node in self.nodes}
         copies = {
             key: Copies(
                 max(end, self.history.sent[key].end),
@@ -247,11 +251,13 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--topics", type=int, default=3, help=f"of {PARTITIONS} partitions each")
     parser.add_argument("--rate", type=float, default=1200, help="records a second, all producers together")
+    parser.add_argument("--only", default="", help="faults by name (functions of nemesis.py), with commas; else all")
     parser.add_argument("--data", type=Path, help="where the nodes' files go; a temporary directory unless given")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate)
+    only = frozenset(name for name in given.only.split(",") if name)
+    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate, only)
     if given.inside_namespaces:
         return _run(plan, given.data, "")
     base = given.data or Path(tempfile.mkdtemp(prefix="tidelog-faults-"))
