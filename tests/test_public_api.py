@@ -28,6 +28,7 @@ PUBLIC = {
     "Receipts",
     "Record",
     "RecordBatch",
+    "Recovery",
     "Replica",
     "TidelogError",
     "Topic",

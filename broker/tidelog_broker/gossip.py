@@ -114,10 +114,10 @@ class Gossip:
         if transport is None:
             return
         assert self._resolving is not None
-        self._resolving.cancel()
-        await asyncio.wait([self._resolving])
         if self._timer is not None:
             self._timer.cancel()
+        self._resolving.cancel()
+        await asyncio.wait([self._resolving])
         if leave:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
                 transport.sendto(self._sealer.seal(payload), to)

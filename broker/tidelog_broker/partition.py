@@ -230,6 +230,14 @@ class Partition(PartitionReads):
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended, and with it what was appended behind its end."""
         self._first_snapshot = None
+        if news.unsafe:
+            log.warning(
+                "DATA_LOSS: %s: an operator had epoch %d ended at offset %d without a quorum; what was acknowledged "
+                "behind that is lost",
+                self.name,
+                news.epoch,
+                news.end_offset,
+            )
         start_offset = self.replica.log_start
         if start_offset > 0 and self.log.epochs and not self.is_alone:
             # It may have stood alone until now, and deleted without a note.

@@ -24,6 +24,7 @@ from tidelog.model import (
     Partition,
     Receipt,
     Record,
+    Recovery,
     Replica,
     Topic,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Receipts",
     "Record",
     "RecordBatch",
+    "Recovery",
     "Replica",
     "TidelogError",
     "Topic",

@@ -19,7 +19,7 @@ from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
 from tidelog.lane import BATCH_BYTES_TARGET
-from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Offset, Topic
+from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Offset, Recovery, Topic
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
@@ -225,11 +225,29 @@ class Client:
         """Begin to move copies and ownership to where they belong; return how many partitions are to move."""
         return await self._change_cluster(pb.ClusterChange(rebalance=True))
 
+    async def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
+        """Let a partition whose quorum is lost for good go on with what the named node and other living replicas hold.
+
+        The node owns the partition alone afterwards. Records that were acknowledged may be lost, unless a quorum
+        answers after all; the result tells. A replica that knows another end of the epoch and comes back later takes
+        no part any more and is to be replaced.
+
+        Raises:
+            InvalidRequestError: the node does not exist, or holds no copy that could be the one.
+            UnknownTopicError, UnknownPartitionError, LimboError: no such partition; the copy there is damaged.
+        """
+        asked = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
+        reply = await self._ask_change(pb.ClusterChange(unsafe_recovery=asked), repeatable=False)
+        return Recovery(epoch=reply.epoch, end_offset=reply.end_offset, unsafe=reply.unsafe)
+
     async def _change_cluster(self, change: pb.ClusterChange) -> int:
+        return (await self._ask_change(change, repeatable=True)).moves
+
+    async def _ask_change(self, change: pb.ClusterChange, *, repeatable: bool) -> pb.ClusterChangeReply:
         self._check_usable()
         envelope = pb.Envelope(cluster_change=change)
-        frame = await self._router.call_any(lambda: envelope, repeatable=True)
-        return frame.envelope.cluster_change_reply.moves
+        frame = await self._router.call_any(lambda: envelope, repeatable=repeatable)
+        return frame.envelope.cluster_change_reply
 
     # --------------------------------------------------------------------------------------------- reading
 

@@ -192,6 +192,21 @@ class ClusterStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovery:
+    """What came of a recovery without a quorum.
+
+    Attributes:
+        epoch: the epoch that was ended.
+        end_offset: where it ends and the next one begins.
+        unsafe: whether no quorum answered, so that acknowledged records may be lost.
+    """
+
+    epoch: int
+    end_offset: int
+    unsafe: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRoute:
     """Who owns a partition, as of `epoch`."""
 

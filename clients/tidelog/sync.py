@@ -43,6 +43,7 @@ from tidelog.model import (
     Offset,
     Receipt,
     Record,
+    Recovery,
     Topic,
 )
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
@@ -150,6 +151,10 @@ class Client:
     def rebalance(self) -> int:
         """See `tidelog.Client.rebalance`."""
         return self._thread.run(self._client.rebalance)
+
+    def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
+        """See `tidelog.Client.recover_unsafely`."""
+        return self._thread.run(lambda: self._client.recover_unsafely(topic, partition, node_id))
 
     def fetch(
         self,

@@ -1,4 +1,7 @@
-"""`tidelog cluster status|drain|undrain|remove|rebalance`: the nodes, what they hold, and what should go elsewhere."""
+"""`tidelog cluster`: the nodes, what they hold, and what should go elsewhere.
+
+`status`, `drain`, `undrain`, `remove`, `rebalance`; and `unsafe-recover`, when a quorum is lost for good.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tidelog import ClusterStatus, Node, Partition, Topic
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
 from tidelog_cli.session import with_client
 from tidelog_cli.topics import topic_document
@@ -28,6 +32,7 @@ def register(app: typer.Typer) -> None:
     cluster_app.command("undrain")(undrain)
     cluster_app.command("remove")(remove)
     cluster_app.command("rebalance")(rebalance)
+    cluster_app.command("unsafe-recover")(unsafe_recover)
     app.add_typer(cluster_app, name="cluster")
 
 
@@ -85,6 +90,35 @@ def rebalance(*, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Move copies and ownership to where they belong, a few partitions at a time."""
     moves = with_client(bootstrap, lambda client: client.rebalance())
     sys.stdout.write(f"{_partitions(moves)} to move\n")
+
+
+def unsafe_recover(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
+    *,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="A node with a copy: it goes on alone.", show_default=False)
+    ],
+    accepted: Annotated[
+        bool, typer.Option("--yes-i-accept-data-loss", help="Do not warn: do it.", show_default=False)
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Let a partition go on without its quorum. Acknowledged records may be lost."""
+    if not accepted:
+        sys.stderr.write(
+            f"{topic}/{partition} would go on with what {node} and other living replicas hold. Records that were\n"
+            "acknowledged and lie only on nodes that are away now are LOST, and such a node must be replaced if it\n"
+            "comes back. Do this only when the quorum is gone for good; wait for its nodes otherwise.\n"
+        )
+        raise CommandFailed("nothing was done: say --yes-i-accept-data-loss to do it", EXIT_USAGE)
+    told = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
+    how = (
+        f"without a quorum; {node} goes on alone, `tidelog cluster rebalance` makes copies"
+        if told.unsafe
+        else "and nothing was lost: a quorum of its replicas answered"
+    )
+    sys.stdout.write(f"{topic}/{partition}: epoch {told.epoch} ends at offset {told.end_offset:,} {how}\n")
 
 
 def nodes_table(cluster: ClusterStatus) -> Table:

@@ -765,22 +765,40 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ClusterChange(_message.Message):
-    __slots__ = ("drain", "undrain", "remove", "rebalance")
+    __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     UNDRAIN_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_RECOVERY_FIELD_NUMBER: _ClassVar[int]
     drain: str
     undrain: str
     remove: str
     rebalance: bool
-    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ...) -> None: ...
+    unsafe_recovery: UnsafeRecovery
+    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ..., unsafe_recovery: _Optional[_Union[UnsafeRecovery, _Mapping]] = ...) -> None: ...
+
+class UnsafeRecovery(_message.Message):
+    __slots__ = ("topic", "partition", "node_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    node_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
 
 class ClusterChangeReply(_message.Message):
-    __slots__ = ("moves",)
+    __slots__ = ("moves", "end_offset", "epoch", "unsafe")
     MOVES_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
     moves: int
-    def __init__(self, moves: _Optional[int] = ...) -> None: ...
+    end_offset: int
+    epoch: int
+    unsafe: bool
+    def __init__(self, moves: _Optional[int] = ..., end_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., unsafe: _Optional[bool] = ...) -> None: ...
 
 class PeerHello(_message.Message):
     __slots__ = ("version", "cluster_id", "node_id", "incarnation", "bootstrap_hash", "nonce", "software")

@@ -50,3 +50,16 @@ def test_copies_are_shown_with_what_they_lack() -> None:
 )
 def test_a_nodes_state_is_what_the_others_say_if_that_is_worse(node: Node, text: str) -> None:
     assert state_text(node) == text
+
+
+def test_a_recovery_that_may_lose_records_warns_first(cli: Cli) -> None:
+    told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1")
+    assert told.code == failures.EXIT_USAGE
+    assert "are LOST" in told.err
+    assert "--yes-i-accept-data-loss" in told.err
+
+
+def test_a_node_on_its_own_has_no_quorum_to_lose(cli: Cli) -> None:
+    told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1", "--yes-i-accept-data-loss")
+    assert told.code == failures.EXIT_FAILED
+    assert "stands alone" in told.err

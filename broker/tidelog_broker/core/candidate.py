@@ -11,6 +11,10 @@ back-off keeps candidates from outbidding each other for ever.
 
 A planned roll-over begins in `opening`, at the ballot that is reserved for the owner: one value, proposed once,
 after which the owner appends nothing. Whatever goes wrong with it goes on as a full seal at a higher ballot.
+
+A recovery without a quorum is an operator's word that the other replicas will not come back. It seals as ever, and a
+quorum that answers decides as ever; when the time for that is over, the longest log among those who have answered
+counts, this node alone opens the next epoch, and the decision says that it is unsafe.
 """
 
 from __future__ import annotations
@@ -79,6 +83,10 @@ class Candidate:
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
+        self._unsafe_until_ms: int | None = None
+        """Until then a recovery without a quorum goes on."""
+        self._is_unsafe = False
+        """What is proposed has no quorum behind it, and needs none."""
         self.eager = False
         """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
 
@@ -112,7 +120,17 @@ class Candidate:
         self._highest_round = RESERVED_ROUND
         self._value = b""
         self._plan = None
+        self._unsafe_until_ms = None
+        self._is_unsafe = False
         self.eager = False
+
+    def recover_unsafely(self, now_ms: int) -> None:
+        """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
+        assert self._host.node_id in self._host.active.placement
+        self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
+        self._is_unsafe = False
+        self._plan_next()
+        self._seal(now_ms)
 
     def roll_over(self, plan: Plan, end: Position, now_ms: int) -> None:
         """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch."""
@@ -131,8 +149,13 @@ class Candidate:
         """Go on where time decides."""
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
+        if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
+            self._unsafe_until_ms = None
         if self.phase == "waiting":
-            if not self._host.misses_owner(now_ms):
+            if self._unsafe_until_ms is not None:
+                self._plan_next()
+                self._seal(now_ms)
+            elif not self._host.misses_owner(now_ms):
                 self.phase = "idle"
                 self._wake_ms = None
             elif self._host.retiring:
@@ -140,10 +163,12 @@ class Candidate:
                 self._seal(now_ms)
             else:
                 self._pre_vote(now_ms)
-        elif now_ms >= self._give_up_ms:
-            self._back_off(now_ms)
-        else:
+        elif now_ms < self._give_up_ms:
             self._ask_again(now_ms)
+        elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
+            self._choose_unsafely(now_ms)
+        else:
+            self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
         rank = self._surroundings.rank(self._host.key, self._host.active)
@@ -223,6 +248,7 @@ class Candidate:
         )
         self._highest_round += 1
         self._value = b""
+        self._is_unsafe = False
         self._promises.clear()
         self._short.clear()
         self._enter("sealing", self._timing.seal_ms, now_ms)
@@ -254,16 +280,25 @@ class Candidate:
         whole = len(self._promises) - len(self._short)
         if self.phase != "sealing" or (whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
-        promises = list(self._promises.values())
         plan = self._successor()
-        if plan is None and not any(promise.accepted_value for promise in promises):
-            return
+        if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
+            self._propose(plan, now_ms)
+
+    def _choose_unsafely(self, now_ms: int) -> None:
+        """Propose with whoever has promised. What one of them has accepted may have been decided: it is kept."""
+        me = self._host.node_id
+        self._is_unsafe = True
+        self._propose(Plan(me, (me,), 1, self._host.active.flush or pb.ALWAYS), now_ms)
+
+    def _propose(self, plan: Plan | None, now_ms: int) -> None:
+        promises = list(self._promises.values())
         self._value = choose_value(
             promises,
             descriptor=self._host.active,
             previous_hash=self._host.chain.previous_hash,
             plan=plan,
             owner_incarnation=self._owner_incarnation(plan) if plan else 0,
+            unsafe=self._is_unsafe,
         )
         end_offset = pb.EpochDecision.FromString(self._value).end_offset
         self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]
@@ -308,5 +343,6 @@ class Candidate:
             self._give_up_ms = min(max(self._give_up_ms, now_ms + self._timing.open_ms), latest_ms)
         elif reply.status == pb.HELD:
             self._accepted.add(sender)
-            if len(self._accepted) >= self._host.active.ack_quorum:
+            is_enough = self._is_unsafe and self._host.node_id in self._accepted
+            if is_enough or len(self._accepted) >= self._host.active.ack_quorum:
                 self._host.decided(self._value)

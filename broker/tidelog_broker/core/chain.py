@@ -30,6 +30,8 @@ class EpochChain:
         self.decisions: list[bytes] = []
         self.active = genesis
         """The descriptor of the newest epoch, whose end is not decided."""
+        self.first_unsafe: int | None = None
+        """The first epoch whose end an operator had decided without a quorum: others may know another end of it."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -55,4 +57,6 @@ class EpochChain:
             )
         self.decisions.append(decision)
         self.active = value.next
+        if value.unsafe and self.first_unsafe is None:
+            self.first_unsafe = value.epoch
         return value

@@ -155,11 +155,15 @@ class EpochFenced:
 
 @dataclass(frozen=True, slots=True)
 class EpochDecided:
-    """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was."""
+    """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was.
+
+    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed.
+    """
 
     epoch: int
     end_offset: int
     successor: str
+    unsafe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

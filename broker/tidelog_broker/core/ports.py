@@ -56,6 +56,8 @@ class Timing:
     open_ms: int = 1000
     fetch_ms: int = 10_000
     """How long OPEN_EPOCH may wait for a replica that fetches what it lacks."""
+    unsafe_ms: int = 9000
+    """How long a recovery without a quorum is tried."""
     rank_delay_ms: int = 60
     """A candidate lets each candidate before it go first for this time."""
     heard_ms: int = 120

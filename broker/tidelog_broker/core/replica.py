@@ -385,7 +385,7 @@ class Replica(ReplicaState):
     def decided(self, decision: bytes) -> None:
         """A quorum has accepted what this node proposed."""
         old, first_epoch = self.active, self.active.epoch
-        self._learn(first_epoch, [decision])
+        self._learn(self.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.active.placement]):
             self.tell_chain(node, first_epoch)
 
@@ -393,27 +393,27 @@ class Replica(ReplicaState):
         if update.first_epoch > self.active.epoch:
             self.ask_chain(sender, now_ms)
             return
-        self._learn(update.first_epoch, update.decisions)
+        self._learn(sender, update.first_epoch, update.decisions)
         if len(update.decisions) > 1:
             self.ask_chain(sender, now_ms)
 
     def _on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
         if self.is_current(sender, status.epoch, now_ms) and status.previous_hash != self.chain.previous_hash:
-            self.halt(f"{sender} knows another past of epoch {status.epoch}: the chains fork", for_good=True)
+            self.forks(sender, f"{sender} knows another past of epoch {status.epoch}: the chains fork")
 
-    def _learn(self, first_epoch: int, decisions: Sequence[bytes]) -> None:
+    def _learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
         """Take decisions that continue the chain; the same ones again are fine, others under their numbers are not."""
         for epoch, decision in enumerate(decisions if not self.halted_for_good else (), first_epoch):
             if epoch < self.active.epoch:
                 if self.chain.decisions[epoch - self.chain.genesis.epoch] != decision:
-                    self.halt(f"two decisions about epoch {epoch}: the chains fork", for_good=True)
+                    self.differs(sender, epoch, pb.EpochDecision.FromString(decision))
                     return
                 continue
             old = self.active
             try:
                 value = self.chain.extend(decision)
             except ChainError as error:
-                self.halt(f"a decision does not continue the chain: {error}", for_good=True)
+                self.forks(sender, f"a decision does not continue the chain: {error}")
                 return
             self._advance(old, value, decision)
 
@@ -435,9 +435,9 @@ class Replica(ReplicaState):
         self.fence = Fence(self.key, value.next) if self.is_member else None
         entries = [fence.opened() for fence in (self.fence,) if fence] + [fence.dropped() for fence in (left,) if fence]
         self.write(WriteFences(entries), lambda _, now_ms: self.history.fill(now_ms))
-        self._enter(old, end)
+        self._enter(value)
 
-    def _enter(self, old: pb.EpochDescriptor, end: Position) -> None:
+    def _enter(self, value: pb.EpochDecision) -> None:
         self.ownership.leave()
         self._rolling_over = False
         self._heard_ms = self._promised_ms = None
@@ -446,8 +446,8 @@ class Replica(ReplicaState):
         self.history.forget_tail()
         self.candidate.reset()
         self._commit_known = 0
-        self.emit(EpochDecided(old.epoch, end.offset, self.active.owner))
-        self.raise_watermark(end.offset)
+        self.emit(EpochDecided(value.epoch, value.end_offset, self.active.owner, value.unsafe))
+        self.commit_ends(value.end_offset, unsafe=value.unsafe)
         if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
             self.ownership.begin()
 

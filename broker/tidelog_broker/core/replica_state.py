@@ -204,6 +204,26 @@ class ReplicaState:
             self.tell_chain(sender, epoch)
         return epoch == self.active.epoch
 
+    def forks(self, sender: str, reason: str) -> None:
+        """Another node's chain does not fit this one: one of them is wrong, and no quorum can tell which.
+
+        Unless an operator had an epoch decided without a quorum: then a node that missed it, and knows another end, is
+        told of it and is to be replaced, and this one goes on.
+        """
+        if self.chain.first_unsafe is None:
+            self.halt(reason, for_good=True)
+        else:
+            self.tell_chain(sender, self.chain.first_unsafe)
+
+    def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
+        """Another node has another decision about a decided epoch; see `forks`."""
+        first_unsafe = self.chain.first_unsafe
+        if first_unsafe is not None and (first_unsafe < epoch or (first_unsafe == epoch and not other.unsafe)):
+            self.tell_chain(sender, first_unsafe)
+            return
+        how = "; an operator had it decided without a quorum, and this copy is to be replaced" if other.unsafe else ""
+        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", for_good=True)
+
     # --- what is committed -----------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
@@ -216,6 +236,12 @@ class ReplicaState:
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.emit(CommitMoved())
+
+    def commit_ends(self, offset: int, *, unsafe: bool) -> None:
+        """An epoch is decided to end at `offset`: all of it is committed, and only an unsafe end lies below that."""
+        assert unsafe or offset >= self.high_watermark, "what is committed lies before the end that is decided"
+        self.high_watermark = min(self.high_watermark, offset)
+        self.raise_watermark(offset)
 
     def halt(self, reason: str, *, for_good: bool = False) -> None:
         """Take no further part in this epoch, or in any until an operator helps."""

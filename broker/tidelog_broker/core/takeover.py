@@ -52,15 +52,25 @@ def seal_quorum(replicas: int, ack_quorum: int) -> int:
 
 
 def decision_value(
-    descriptor: pb.EpochDescriptor, end: Position, previous_hash: bytes, plan: Plan, owner_incarnation: int
+    descriptor: pb.EpochDescriptor,
+    end: Position,
+    previous_hash: bytes,
+    plan: Plan,
+    owner_incarnation: int,
+    *,
+    unsafe: bool = False,
 ) -> bytes:
-    """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows."""
+    """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
+
+    `unsafe` marks one that no quorum stands behind.
+    """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
         epoch=descriptor.epoch,
         end_offset=end.offset,
         end_digest=end.digest,
         previous_hash=previous_hash,
+        unsafe=unsafe,
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,
@@ -80,16 +90,20 @@ def choose_value(
     previous_hash: bytes,
     plan: Plan | None,
     owner_incarnation: int,
+    unsafe: bool = False,
 ) -> bytes:
     """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises and `plan`.
+
+    `unsafe` is an operator's word that more promises will not come: those that there are must do.
 
     Raises:
         AssertionError: fewer promises than the seal quorum, or no plan where one is needed; the caller must not
             ask before it has them.
     """
-    assert len({promise.node_id for promise in promises}) >= seal_quorum(
-        len(descriptor.placement), descriptor.ack_quorum
-    ), "an epoch's end is not known before a seal quorum has promised"
+    promised = len({promise.node_id for promise in promises})
+    assert promised >= (1 if unsafe else seal_quorum(len(descriptor.placement), descriptor.ack_quorum)), (
+        "an epoch's end is not known before a seal quorum has promised"
+    )
     accepted = [promise for promise in promises if promise.accepted is not None]
     if accepted:
         newest = max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot()))
@@ -97,4 +111,4 @@ def choose_value(
     assert plan is not None
     longest = max(promises, key=lambda promise: promise.end_offset)
     end = Position(longest.end_offset, longest.end_digest)
-    return decision_value(descriptor, end, previous_hash, plan, owner_incarnation)
+    return decision_value(descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe)

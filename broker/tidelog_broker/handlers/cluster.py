@@ -13,6 +13,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.forwarding import ask_owner, at_owner
+from tidelog_broker.handlers import unsafe_recovery
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -99,10 +100,13 @@ async def cluster_change(node: Broker, request: Request) -> None:
         moves = len(node.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
 
-    if request.envelope.cluster_change.WhichOneof("change") == "rebalance":
-        await _rebalance(node, request)
-    else:
-        request.reply(await at_owner(node, META_KEY, request, local))
+    match request.envelope.cluster_change.WhichOneof("change"):
+        case "rebalance":
+            await _rebalance(node, request)
+        case "unsafe_recovery":
+            await unsafe_recovery.recover(node, request)
+        case _:
+            request.reply(await at_owner(node, META_KEY, request, local))
 
 
 async def _rebalance(node: Broker, request: Request) -> None:
