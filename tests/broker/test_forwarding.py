@@ -89,6 +89,18 @@ async def test_a_topic_that_was_just_made_is_known_to_whoever_is_asked_next(thre
     ].error.code == pb.UNKNOWN_TOPIC
 
 
+async def test_a_node_that_can_ask_nobody_does_not_say_that_there_is_no_topic(three: Founded) -> None:
+    left = next(name for name in "abc" if name != three.owner(META_KEY, "a"))
+    for name in [name for name in "abc" if name != left]:
+        await three.stop(name)
+    peer = await three.peer(left)
+    asked = pb.Metadata(topics=["made-elsewhere"])
+    (topic,) = (await peer.ask(metadata=asked)).envelope.metadata_reply.topics
+    assert (topic.error.code, topic.error.retriable) == (pb.EPOCH_CHANGING, True)
+    refused = await peer.refused(topic_describe=pb.TopicDescribe(name="made-elsewhere"))
+    assert refused.code == pb.EPOCH_CHANGING
+
+
 async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: Founded) -> None:
     owner = three.owner(OFFSETS_KEY, "a")
     via = next(name for name in "abc" if name != owner)

@@ -33,10 +33,9 @@ async def metadata(node: Broker, request: Request) -> None:
     names = request.envelope.metadata.topics
     if len(names) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
-    if request.connection.peer_id is None:
-        await _hear_of(node, names)
+    unsure = await _hear_of(node, names) if request.connection.peer_id is None else None
     reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=node.cluster.nodes())
-    for record in _records(node, list(names), reply, internal=request.connection.peer_id is not None):
+    for record in _records(node, list(names), reply, unsure, internal=request.connection.peer_id is not None):
         topic = reply.topics.add(name=record.name, topic_id=record.topic_id, config=record.config)
         for index in range(record.config.partitions):
             route = node.routes.get((record.topic_id, index))
@@ -45,19 +44,32 @@ async def metadata(node: Broker, request: Request) -> None:
     request.reply(pb.Envelope(metadata_reply=reply))
 
 
-async def _hear_of(node: Broker, names: Sequence[str]) -> None:
-    """Wait a little for topics that this node does not know and the owner of `__meta` does: they were just made."""
+async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:
+    """Hear of topics that this node does not know and the owner of `__meta` does: they were just made.
+
+    Returns:
+        What to say of those that are unknown still: None when they are, an error when nobody who knows can be asked.
+    """
     owner = node.routes.owner(META_KEY)
     unknown = [name for name in names if not node.topics.exists(name)]
-    if not unknown or node.cluster.is_alone or owner in {"", node.node_id}:
-        return
+    if not unknown or node.cluster.is_alone:
+        return None
+    unsure = ProtocolError(
+        pb.EPOCH_CHANGING, f"whether there is a topic {unknown[0]!r} cannot be asked at the moment; send again"
+    )
     try:
+        if owner == node.node_id:
+            await node.meta_log.ready(confirmed=True)
+            return None
+        if not owner:
+            return unsure
         asked = pb.Envelope(metadata=pb.Metadata(topics=unknown))
         told = (await node.cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.metadata_reply
     except ProtocolError:
-        return  # what is known here has to do
+        return unsure
     coming = [topic.name for topic in told.topics if not topic.HasField("error")]
     await _wait_until(lambda: all(node.topics.exists(name) for name in coming))
+    return unsure if not all(node.topics.exists(name) for name in coming) else None
 
 
 async def _wait_until(condition: Callable[[], bool]) -> None:
@@ -68,7 +80,9 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
                 await asyncio.sleep(HEAR_AGAIN_S)
 
 
-def _records(node: Broker, names: list[str], reply: pb.MetadataReply, *, internal: bool) -> list[pb.TopicRecord]:
+def _records(
+    node: Broker, names: list[str], reply: pb.MetadataReply, unsure: ProtocolError | None, *, internal: bool
+) -> list[pb.TopicRecord]:
     """Return the topics asked for, all public ones without names; unknown ones are noted in the reply."""
     if not names:
         return [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
@@ -77,7 +91,7 @@ def _records(node: Broker, names: list[str], reply: pb.MetadataReply, *, interna
         try:
             found.append(node.topics.named(name))
         except ProtocolError as error:
-            reply.topics.add(name=name, error=error.to_message())
+            reply.topics.add(name=name, error=(unsure or error).to_message())
     return found
 
 
@@ -137,10 +151,13 @@ async def describe_one(node: Broker, request: Request) -> None:
     """Handle TOPIC describe.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC.
+        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one.
     """
-    await _hear_of(node, [request.envelope.topic_describe.name])
-    request.reply(_reply(node, [node.topics.named(request.envelope.topic_describe.name)]))
+    name = request.envelope.topic_describe.name
+    unsure = await _hear_of(node, [name])
+    if unsure is not None and not node.topics.exists(name):
+        raise unsure
+    request.reply(_reply(node, [node.topics.named(name)]))
 
 
 def list_all(node: Broker, request: Request) -> None:
