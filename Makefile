@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml
 	@test -e $@ # a pipe ends with its last command's code
 	@echo "Ready."
 
-demo: $(STAMP) ## the whole thing on real data: publish 336,776 flights, subscribe, analyse with Spark
+demo: $(STAMP) ## three nodes and real data: publish 336,776 flights, subscribe, analyse with Spark
 	@$(BIN)/python -m tidelog_demo
 
 up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/)

@@ -1,7 +1,7 @@
 """`tidelog up`: a node, or a whole cluster, and a gateway on this machine, until Ctrl-C.
 
-The gateway stops first, so that nobody is promised what the nodes can no longer do. A single node that ends takes the
-rest with it; of a cluster any node may end (or be killed, to see what happens) and the others go on.
+A single node that ends takes the rest with it; of a cluster any node may end (or be killed, to see what happens) and
+the others go on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,26 +22,17 @@ from rich.table import Table
 
 from tidelog import Client, ClusterStatus
 from tidelog.errors import TidelogError
-from tidelog_cli.children import Child, running
+from tidelog_cli.children import Child
 from tidelog_cli.cluster import nodes_table
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.local_cluster import LocalNode, nodes_in, prepare
+from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
 
 STATUS_PERIOD_S: Final = 2.0
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where the parts listen; several nodes' addresses stand with commas between them."""
-
-    bootstrap: str
-    management_url: str
-    http_url: str
-    nodes: tuple[Child, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -98,46 +87,22 @@ async def _until_told(wanted: Sequence[LocalNode], http_port: int, *, as_json: b
 
 
 async def _run(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
-    async with AsyncExitStack() as stack:
-        nodes = await _start(stack, wanted)
-        bootstrap = ",".join(f"127.0.0.1:{node.ready['port']}" for node in nodes)
-        gateway_command = ("gateway", "--bootstrap", bootstrap, "--http-port", str(http_port))
-        gateway = await stack.enter_async_context(running("gateway", gateway_command))
-        addresses = Addresses(
-            bootstrap=bootstrap,
-            management_url=f"http://127.0.0.1:{nodes[0].ready['management_port']}",
-            http_url=f"http://127.0.0.1:{gateway.ready['http_port']}",
-            nodes=nodes,
-        )
-        _announce(addresses, as_json=as_json)
-        showing = asyncio.create_task(_show_status(addresses)) if sys.stdout.isatty() and not as_json else None
+    async with running_stack(wanted, http_port=http_port) as stack:
+        _announce(stack, as_json=as_json)
+        showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
         try:
-            if len(nodes) == 1:
-                raise await _first_to_end(nodes[0], gateway)
+            if len(stack.nodes) == 1:
+                raise await _first_to_end(stack.nodes[0], stack.gateway)
             async with asyncio.TaskGroup() as watching:
-                tasks = [watching.create_task(_tell_of_end(node, one)) for node, one in zip(nodes, wanted, strict=True)]
-                failed = await _first_to_end(gateway)
+                pairs = zip(stack.nodes, wanted, strict=True)
+                tasks = [watching.create_task(_tell_of_end(node, one)) for node, one in pairs]
+                failed = await _first_to_end(stack.gateway)
                 for task in tasks:
                     task.cancel()
             raise failed
         finally:
             if showing is not None:
                 showing.cancel()
-
-
-async def _start(stack: AsyncExitStack, wanted: Sequence[LocalNode]) -> tuple[Child, ...]:
-    """Start all nodes at once: the founders of a cluster wait for each other."""
-
-    async def start(node: LocalNode) -> Child:
-        log = None if node.log is None else stack.enter_context(node.log.open("ab"))
-        return await stack.enter_async_context(running(node.node_id, node.command, log=log))
-
-    try:
-        async with asyncio.TaskGroup() as starting:
-            tasks = [starting.create_task(start(node)) for node in wanted]
-    except* CommandFailed as failures:
-        raise failures.exceptions[0] from None
-    return tuple(task.result() for task in tasks)
 
 
 async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
@@ -156,13 +121,13 @@ async def _first_to_end(*children: Child) -> CommandFailed:
             wait.cancel()
 
 
-def _announce(addresses: Addresses, *, as_json: bool) -> None:
+def _announce(stack: LocalStack, *, as_json: bool) -> None:
     if as_json:
         document = {
             "event": "ready",
-            "bootstrap": addresses.bootstrap,
-            "management_url": addresses.management_url,
-            "http_url": addresses.http_url,
+            "bootstrap": stack.bootstrap,
+            "management_url": stack.management_url,
+            "http_url": stack.http_url,
             "nodes": [
                 {
                     "node_id": node.ready["node_id"],
@@ -170,23 +135,23 @@ def _announce(addresses: Addresses, *, as_json: bool) -> None:
                     "management_url": f"http://127.0.0.1:{node.ready['management_port']}",
                     "pid": node.process.pid,
                 }
-                for node in addresses.nodes
+                for node in stack.nodes
             ],
         }
         sys.stdout.write(json.dumps(document) + "\n")
     else:
         sys.stdout.write(
             f"Tidelog is up. Ctrl-C stops it.\n"
-            f"  native protocol  {addresses.bootstrap}\n"
-            f"  HTTP, WebSocket  {addresses.http_url}/v1  (documentation: {addresses.http_url}/docs)\n"
-            f"  health, metrics  {addresses.management_url}/metrics\n"
+            f"  native protocol  {stack.bootstrap}\n"
+            f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
+            f"  health, metrics  {stack.management_url}/metrics\n"
         )
     sys.stdout.flush()
 
 
-async def _show_status(addresses: Addresses) -> None:
+async def _show_status(stack: LocalStack) -> None:
     with Live(console=Console(), auto_refresh=False, transient=True) as live:
-        async with Client(addresses.bootstrap, client_id="tidelog-up") as client:
+        async with Client(stack.bootstrap, client_id="tidelog-up") as client:
             while True:
                 try:
                     live.update(status_view(await client.cluster_status()), refresh=True)

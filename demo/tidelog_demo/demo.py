@@ -1,4 +1,6 @@
-"""`make demo`: real flights in over HTTP and natively, out over a WebSocket, analysed by Spark, and all of it checked.
+"""`make demo`: real flights into three nodes over HTTP and natively, out over a WebSocket, analysed by Spark.
+
+All of it is checked: what was received, what each node stores, and what Spark says of it.
 
 Ends with 0 when every count is right, 1 when one is off, 2 when something could not run, 130 after Ctrl-C.
 """
@@ -33,11 +35,13 @@ from websockets.exceptions import WebSocketException
 
 from tidelog import Client, TidelogError
 from tidelog_cli.failures import CommandFailed
+from tidelog_cli.local_stack import LocalStack
 from tidelog_demo import report, source
+from tidelog_demo.copies import level_topic, shortages, whereabouts
 from tidelog_demo.publish import PARTITIONS, REST_RECORDS, TOPIC, PublishError, publish_natively, publish_over_rest
 from tidelog_demo.source import KNOWN_FLIGHTS, CarrierStats
 from tidelog_demo.spark_job import SparkJobError, stats_by_carrier
-from tidelog_demo.stack import Stack, StackError, own_directory, running_stack
+from tidelog_demo.stack import NODES, StackError, own_directory, running_stack
 from tidelog_demo.subscriber import SubscriberError, subscribe
 
 PICTURE = "flights.png"
@@ -61,11 +65,13 @@ class RateColumn(ProgressColumn):
 
 async def demonstrate(directory: Path, console: Console, *, http_port: int, keep: bool) -> int:
     """Run the whole demonstration in `directory` and return the exit code."""
-    console.print(f"[bold]Tidelog[/]: {KNOWN_FLIGHTS:,} real flights through a log, into Spark\n")
+    console.print(f"[bold]Tidelog[/]: {KNOWN_FLIGHTS:,} real flights through {NODES} nodes, into Spark\n")
     flights = source.load_flights()
     with own_directory(directory) as data:
         async with running_stack(directory, data, http_port=http_port) as stack:
-            console.print(f"node at {stack.bootstrap}, gateway at {stack.http_url} (logs in {directory})")
+            console.print(
+                f"nodes at {stack.bootstrap}\ngateway at {stack.http_url} (logs in {directory})", soft_wrap=True
+            )
             problems = await _publish_and_subscribe(stack, flights, console)
             began_s = time.monotonic()
             found = await _analyse(stack, directory / "spark.log", console)
@@ -81,7 +87,7 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, keep
     return 1 if problems else 0
 
 
-async def _analyse(stack: Stack, log: Path, console: Console) -> list[CarrierStats]:
+async def _analyse(stack: LocalStack, log: Path, console: Console) -> list[CarrierStats]:
     """Let Spark group the flights, with a sign of life while it does."""
     columns = (TextColumn("{task.description}"), SpinnerColumn("line"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -89,12 +95,12 @@ async def _analyse(stack: Stack, log: Path, console: Console) -> list[CarrierSta
         return await stats_by_carrier(stack.bootstrap, TOPIC, log=log)
 
 
-async def _publish_and_subscribe(stack: Stack, flights: pa.Table, console: Console) -> list[str]:
-    """Publish everything while a subscriber counts; return what the log's own count has to complain of."""
+async def _publish_and_subscribe(stack: LocalStack, flights: pa.Table, console: Console) -> list[str]:
+    """Publish everything while a subscriber counts; return what is wrong with what the nodes store."""
     bar = BarColumn(bar_width=12)  # so that a line fits 80 columns
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
     async with Client(stack.bootstrap, client_id="tidelog-demo") as client:
-        await client.create_topic(TOPIC, partitions=PARTITIONS)
+        await client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=NODES)
         with Progress(*columns, console=console, speed_estimate_period=5) as progress:
             over_rest = progress.add_task("published over REST", total=REST_RECORDS)
             natively = progress.add_task("published natively", total=KNOWN_FLIGHTS - REST_RECORDS)
@@ -108,13 +114,13 @@ async def _publish_and_subscribe(stack: Stack, flights: pa.Table, console: Conso
                 await publish_over_rest(stack.http_url, first, functools.partial(progress.advance, over_rest))
                 rest = source.json_rows(flights.slice(REST_RECORDS), rows_max=ROWS_PER_PART)
                 await publish_natively(client, rest, functools.partial(progress.advance, natively))
-        ends = await client.list_offsets(TOPIC, "latest")
-    stored = sum(end.offset for end in ends.values())
-    return [] if stored == KNOWN_FLIGHTS else [f"the log holds {stored:,} records; {KNOWN_FLIGHTS:,} were published"]
+        topic = await level_topic(client, TOPIC, copies=NODES)
+        console.print(whereabouts(topic))
+        return shortages(topic, KNOWN_FLIGHTS, copies=NODES)
 
 
 def _say_where(
-    console: Console, directory: Path, data: Path, stack: Stack, problems: Sequence[str], *, keep: bool
+    console: Console, directory: Path, data: Path, stack: LocalStack, problems: Sequence[str], *, keep: bool
 ) -> None:
     if problems:
         console.print("[bold red]The counts are off:[/]")
@@ -122,8 +128,8 @@ def _say_where(
             console.print(f"  {problem}")
     else:
         console.print(
-            f"[bold green]All counts are right[/]: {KNOWN_FLIGHTS:,} flights published, stored, received over the "
-            "WebSocket and read by Spark; every carrier as in the source."
+            f"[bold green]All counts are right[/]: {KNOWN_FLIGHTS:,} flights published, stored on {NODES} nodes, "
+            "received over the WebSocket and read by Spark; every carrier as in the source."
         )
     command = Path(sys.executable).with_name("tidelog")
     shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
@@ -135,7 +141,7 @@ def _say_where(
             f"  HTTP API  http://127.0.0.1:8080/docs once you have started it again with\n"
             f"            {shown} up --data {data}\n"
             f"            and then, in another terminal, for example\n"
-            f"            {shown} consume {TOPIC} --from earliest",
+            f"            {shown} consume {TOPIC} --bootstrap {stack.bootstrap} --from earliest",
             soft_wrap=True,
         )
 
@@ -145,7 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tidelog_demo", description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, begun anew each time")
     parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
-    parser.add_argument("--keep", action="store_true", help="leave node and gateway running until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="leave nodes and gateway running until Ctrl-C")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -31,7 +31,7 @@ async def stats_by_carrier(bootstrap: str, topic: str, *, log: Path) -> list[Car
     """Run the job and return its lines, most flights first. Cancelling ends the job's process and its Java.
 
     Args:
-        bootstrap: the node's HOST:PORT.
+        bootstrap: the nodes' HOST:PORT, with commas between them.
         topic: where the flights are.
         log: the file that takes what the job says on stderr; begun anew.
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_demo.stack import Stack, StackError, own_directory
+from tidelog_demo.stack import StackError, own_directory
 
 
 def test_the_data_of_the_last_time_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "node" / "partitions").mkdir(parents=True)
+    (tmp_path / "cluster" / "partitions").mkdir(parents=True)
     (tmp_path / "flights.png").write_bytes(b"a picture")
     with own_directory(tmp_path) as data:
-        assert data == tmp_path / "node"
+        assert data == tmp_path / "cluster"
         assert not data.exists()
         assert (tmp_path / "flights.png").exists()
 
@@ -21,7 +21,3 @@ def test_two_demonstrations_do_not_share_a_directory(tmp_path: Path) -> None:
         pytest.fail("the directory is taken")
     with own_directory(tmp_path):
         pass
-
-
-def test_the_websocket_is_beside_the_http_api() -> None:
-    assert Stack("127.0.0.1:1", "http://127.0.0.1:8080").websocket_url == "ws://127.0.0.1:8080/v1/ws"

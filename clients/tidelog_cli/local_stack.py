@@ -1,0 +1,86 @@
+"""Nodes and a gateway as processes of this machine: what `tidelog up` and the demonstration run.
+
+All nodes are started at once, because the founders of a cluster wait for each other; the gateway knows all of them.
+On the way out the gateway stops first, so that nobody is promised what the nodes can no longer do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_cli.children import Child, running
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.local_cluster import HOST, LocalNode
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStack:
+    """What runs: the nodes, in the order they were asked for, and the gateway."""
+
+    nodes: tuple[Child, ...]
+    gateway: Child
+
+    @property
+    def bootstrap(self) -> str:
+        """Every node's HOST:PORT, with commas between them."""
+        return _bootstrap(self.nodes)
+
+    @property
+    def http_url(self) -> str:
+        """The gateway, without a slash at its end."""
+        return f"http://{HOST}:{self.gateway.ready['http_port']}"
+
+    @property
+    def websocket_url(self) -> str:
+        """Where a WebSocket connects."""
+        return self.http_url.replace("http://", "ws://", 1) + "/v1/ws"
+
+    @property
+    def management_url(self) -> str:
+        """The first node's health and metrics, without a slash at its end."""
+        return f"http://{HOST}:{self.nodes[0].ready['management_port']}"
+
+
+@contextlib.asynccontextmanager
+async def running_stack(
+    wanted: Sequence[LocalNode], *, http_port: int, gateway_log: Path | None = None
+) -> AsyncIterator[LocalStack]:
+    """Run nodes and a gateway; enter when all are ready.
+
+    Args:
+        wanted: the nodes, as `local_cluster.prepare` describes them; each says where its log goes.
+        http_port: the gateway's port; 0 picks one.
+        gateway_log: the file that takes what the gateway says, begun anew; this process's stderr unless told.
+
+    Raises:
+        CommandFailed: one of them did not start.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = await _start(stack, wanted)
+        command = ("gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port))
+        log = None if gateway_log is None else stack.enter_context(gateway_log.open("wb"))
+        gateway = await stack.enter_async_context(running("gateway", command, log=log))
+        yield LocalStack(nodes, gateway)
+
+
+async def _start(stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode]) -> tuple[Child, ...]:
+    """Start all nodes; the first that cannot start ends it, and is the reason that is told."""
+
+    async def start(node: LocalNode) -> Child:
+        log = None if node.log is None else stack.enter_context(node.log.open("ab"))
+        return await stack.enter_async_context(running(node.node_id, node.command, log=log))
+
+    try:
+        async with asyncio.TaskGroup() as starting:
+            tasks = [starting.create_task(start(node)) for node in wanted]
+    except* CommandFailed as failures:
+        raise failures.exceptions[0] from None
+    return tuple(task.result() for task in tasks)
+
+
+def _bootstrap(nodes: Sequence[Child]) -> str:
+    return ",".join(f"{HOST}:{node.ready['port']}" for node in nodes)

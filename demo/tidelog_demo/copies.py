@@ -1,0 +1,75 @@
+"""Where the records lie: each partition's owner and copies, as the cluster tells it, and whether a copy lacks any.
+
+A publish is answered once a quorum of the copies is durable, so the slowest copy may still lack the newest records;
+it is waited for. The numbers are those of the owners, who know what each replica has confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from rich.table import Table
+
+from tidelog import Client, Topic
+
+LEVEL_TIMEOUT_S: Final = 30.0
+_PERIOD_S: Final = 0.1
+
+
+async def level_topic(client: Client, name: str, *, copies: int) -> Topic:
+    """Return the topic as soon as no copy lacks a record, or as it is after `LEVEL_TIMEOUT_S`.
+
+    Raises:
+        TidelogError: the cluster cannot be asked.
+    """
+    topic = await _described(client, name)
+    with contextlib.suppress(TimeoutError):  # what is lacking is told by `shortages`
+        async with asyncio.timeout(LEVEL_TIMEOUT_S):
+            while not _is_level(topic, copies):
+                await asyncio.sleep(_PERIOD_S)
+                topic = await _described(client, name)
+    return topic
+
+
+async def _described(client: Client, name: str) -> Topic:
+    topics = (await client.cluster_status()).topics
+    return next((topic for topic in topics if topic.name == name), Topic(name, b""))
+
+
+def _is_level(topic: Topic, copies: int) -> bool:
+    return bool(topic.partitions) and all(
+        len(partition.replicas) == copies and all(replica.lag == 0 for replica in partition.replicas)
+        for partition in topic.partitions
+    )
+
+
+def shortages(topic: Topic, records: int, *, copies: int) -> list[str]:
+    """Return a sentence for everything that is not as it should be; none: `copies` nodes hold all `records` each."""
+    stored = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
+    problems = [] if stored == records else [f"the log holds {stored:,} records; {records:,} were published"]
+    for partition in topic.partitions:
+        name = f"partition {partition.partition}"
+        if len(partition.replicas) != copies:
+            problems.append(f"{name} has {len(partition.replicas)} copies that its owner knows of; {copies} are wanted")
+        problems += [
+            f"{name} lacks {partition.high_watermark - replica.held_offset:,} records on {replica.node_id}"
+            for replica in partition.replicas
+            if replica.held_offset < partition.high_watermark
+        ]
+    return problems
+
+
+def whereabouts(topic: Topic) -> Table:
+    """Return each partition's owner, copies and records as a table."""
+    table = Table(title=f"Where the topic {topic.name!r} lies")
+    table.add_column("partition", justify="right")
+    table.add_column("owner")
+    table.add_column("copies")
+    table.add_column("records", justify="right")
+    for partition in topic.partitions:
+        records = partition.high_watermark - partition.log_start_offset
+        copies = ", ".join(replica.node_id for replica in partition.replicas)
+        table.add_row(str(partition.partition), partition.owner, copies, f"{records:,}")
+    return table
