@@ -12,7 +12,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults bench loadtest clean
+.PHONY: help demo up test check faults bench loadtest clean simulate mutants
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/
 
 test: check ## check, then every test
 	$(BIN)/python -m pytest
+
+simulate: $(STAMP) ## the replication core in a simulated cluster that fails: SEEDS=1000, or SEED=7 for one with its trace
+	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+
+mutants: $(STAMP) ## get replication wrong in one way after the other, and see that the simulation notices
+	@$(BIN)/python -m tests.simulation.kill --seeds $(or $(SEEDS),200)
 
 check: $(STAMP) ## format, lint and types
 	$(BIN)/ruff format --check

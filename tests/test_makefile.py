@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TARGETS = {"help", "demo", "up", "test", "check", "faults", "bench", "loadtest", "clean"}
+TARGETS = {"help", "demo", "up", "test", "check", "faults", "bench", "loadtest", "clean", "simulate", "mutants"}
 
 
 @pytest.fixture

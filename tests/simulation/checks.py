@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tests.simulation.final import compare_logs, compare_with_history, unequal
+from tests.simulation.history import Publish
+from tests.simulation.publishing import PublishReply
+from tests.simulation.truth import Truth, ViolationError
+
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.takeover import ballot_key
 from tidelog_broker.storage.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, unpack_header
-from tests.simulation.final import compare_logs, compare_with_history, unequal
-from tests.simulation.history import Publish
-from tests.simulation.publishing import PublishReply
-from tests.simulation.truth import Truth, ViolationError
 
 if TYPE_CHECKING:
     from tests.simulation.driver import PartitionDriver
@@ -73,7 +74,9 @@ class Checks:
                 f"{driver.name} lost a part of epoch {epoch}: {end}, durable was {durable}",
             )
         if not always or self._bad(node):
-            truth.reopened(node, {epoch: found[0] for epoch in truth.epochs() if (found := driver.store.epoch_end(epoch))})
+            truth.reopened(
+                node, {epoch: found[0] for epoch in truth.epochs() if (found := driver.store.epoch_end(epoch))}
+            )
 
     def _found(self, driver: PartitionDriver) -> None:
         """See what a write that was cut short has left, all the same."""
@@ -89,8 +92,8 @@ class Checks:
 
     def booted(self, process: Process) -> None:
         """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
-        for entry in process.journals.fences.load().values():
-            self.truths[entry.topic_id, entry.partition].fenced(process.node_id, entry)
+        for fence in process.journals.fences.load().values():
+            self.truths[fence.topic_id, fence.partition].fenced(process.node_id, fence)
         for (topic_id, partition), entries in process.journals.chains.load().items():
             for entry in entries:
                 if entry.WhichOneof("entry") == "decision":
@@ -119,7 +122,7 @@ class Checks:
     def performed(self, driver: PartitionDriver, effect: fx.Write, *, done: bool) -> None:
         """A write to a log is on the disk, or found no space."""
         truth, node = self.truths[driver.key], driver.process.node_id
-        self._world.clock.note("wrote", driver.name, effect, done, checksum=effect.epoch if _has_epoch(effect) else 0)
+        self._world.clock.note("wrote", driver.name, effect, done)
         if not done:
             return
         if isinstance(effect, fx.Append):
@@ -132,7 +135,11 @@ class Checks:
             end = driver.store.epoch_end(effect.epoch) or driver.store.fill_position(effect.epoch)
             truth.filled(node, effect.epoch, end)
         elif isinstance(effect, fx.SetAside):
-            self.require(self._bad(node) or self._world.faults.lied, "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
+            self.require(
+                self._bad(node) or self._world.faults.lied,
+                "I1",
+                f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}",
+            )
 
     def journalled(self, process: Process, entries: Sequence[Any]) -> None:
         """Entries of fences or chains are durable."""
@@ -190,7 +197,11 @@ class Checks:
                 truth.held_by_all(said.epoch, said.end_offset)
         elif said.kind == "not written":
             truth.denied(publish, said)
-        elif publish.outcome == "pending" and said.error in {pb.UNKNOWN_PRODUCER, pb.DUPLICATE_OUT_OF_WINDOW, pb.SEQUENCE_GAP}:
+        elif publish.outcome == "pending" and said.error in {
+            pb.UNKNOWN_PRODUCER,
+            pb.DUPLICATE_OUT_OF_WINDOW,
+            pb.SEQUENCE_GAP,
+        }:
             # An owner that was replaced may not know its producers' newest batches; the newest owner must.
             newest = driver.replica.active.epoch > truth.newest_decided
             ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
@@ -219,7 +230,3 @@ class Checks:
         for key, truth in self.truths.items():
             log = compare_logs(self._world, key)
             compare_with_history(self._world, key, truth, log)
-
-
-def _has_epoch(effect: fx.Write) -> bool:
-    return not isinstance(effect, fx.WriteFences | fx.WriteChain)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog_broker.core.ports import PartitionKey
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
 from tests.simulation.history import Delivered, Publish
 from tests.simulation.payload import is_sound, make_batch, payload_of
 from tests.simulation.publishing import PublishReply
+
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

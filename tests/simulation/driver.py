@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+from tests.simulation.lies import lie
+from tests.simulation.publishing import Pending, PublishReply, Waiting
+from tests.simulation.store import Store
 
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.owner import Candidate
@@ -18,9 +23,6 @@ from tidelog_broker.core.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
-from tests.simulation.publishing import Pending, PublishReply, Waiting
-from tests.simulation.lies import lie
-from tests.simulation.store import Store
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -107,7 +109,7 @@ class PartitionDriver:
                 assert len(self._queue) < QUEUE_MAX, "the core queues writes without bound"
                 self._queue.append(effect)
             elif isinstance(effect, fx.ReadLog):
-                process.after(process.read_us(), lambda effect=effect: self._read(effect))
+                process.after(process.read_us(), partial(self._read, effect))
             else:
                 self._news(effect)
         self.waiting.settle(self.replica)
@@ -178,9 +180,7 @@ class PartitionDriver:
 
     @staticmethod
     def _continues(before: fx.Write, after: fx.Append) -> bool:
-        return (
-            isinstance(before, fx.Append) and before.epoch == after.epoch and before.end_offset == after.base_offset
-        )
+        return isinstance(before, fx.Append) and before.epoch == after.epoch and before.end_offset == after.base_offset
 
     def _perform(self) -> None:
         group = self._group()

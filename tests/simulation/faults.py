@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog_proto import broker_pb2 as pb
 from tests.simulation.machine import Machine
 from tests.simulation.rot import rot
+from tests.simulation.scenario import MIXTURES
+
+from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -37,30 +39,34 @@ class Faults:
                 [machine.name for machine in world.machines], min(world.scenario.bad_machines, len(world.machines))
             )
         )
-        kinds: list[tuple[Callable[[], None], int]] = [
-            (self._kill, 10),
-            (self._power_off, 8),
-            (self._crash_in_write, 10),
-            (self._pause, 8),
-            (self._isolate, 10),
-            (self._one_way, 6),
-            (self._halves, 4),
-            (self._reset, 3),
-            (self._old_messages, 8),
-            (self._loss_burst, 4),
-            (self._disk_full, 4),
-            (self._disk_fails, 2),
-            (self._wipe, 2),
-            (self._rot, 4),
-            (self._lie, 3),
-            (self._join, 2),
-            (self._roll_over, 10),
-            (self._wall_clock, 1),
-            (self._everybody_down, 2),
-        ]
-        # Each run has its own mixture ("swarm testing"): with everything at once, rare combinations never come.
-        chosen = [kind for kind in kinds if self._random.random() < 0.5]
-        self._kinds = chosen if len(chosen) >= KINDS_MIN else kinds
+        kinds: dict[str, tuple[Callable[[], None], int]] = {
+            "kill": (self._kill, 10),
+            "power off": (self._power_off, 8),
+            "crash in write": (self._crash_in_write, 10),
+            "pause": (self._pause, 8),
+            "isolate": (self._isolate, 10),
+            "one way": (self._one_way, 6),
+            "halves": (self._halves, 4),
+            "reset": (self._reset, 3),
+            "old messages": (self._old_messages, 8),
+            "loss": (self._loss_burst, 4),
+            "disk full": (self._disk_full, 4),
+            "disk fails": (self._disk_fails, 2),
+            "wipe": (self._wipe, 2),
+            "rot": (self._rot, 4),
+            "lie": (self._lie, 3),
+            "join": (self._join, 2),
+            "roll over": (self._roll_over, 10),
+            "wall clock": (self._wall_clock, 1),
+            "everybody down": (self._everybody_down, 2),
+        }
+        self._kinds = [kinds[name] for name in self._mixture(list(kinds))]
+
+    def _mixture(self, kinds: list[str]) -> list[str]:
+        """Draw the kinds of faults of this run: with everything at once, rare combinations never come."""
+        wanted = MIXTURES.get(self._world.scenario.mixture)
+        chosen = list(wanted) if wanted else [kind for kind in kinds if self._random.random() < 0.5]
+        return chosen if len(chosen) >= KINDS_MIN else kinds
 
     def start(self) -> None:
         """Begin."""
@@ -125,14 +131,14 @@ class Faults:
 
     def _crash_in_write(self) -> None:
         machine = self._machine()
-        power = self._random.random() < 0.5 and (
-            self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine)
-        )
+        power = self._random.random() < 0.5 and (self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine))
         if machine.process is not None:
             machine.crash_in_write(self._random.randrange(10), power=power)
             self._note("crash in write", machine.node_id)
             for pause_ms in (500, 2000):
-                self._world.clock.after(pause_ms * 1000, lambda: None if self._stopped else self._restart_later(machine))
+                self._world.clock.after(
+                    pause_ms * 1000, lambda: None if self._stopped else self._restart_later(machine)
+                )
 
     def _everybody_down(self) -> None:
         power = self._world.scenario.flush == pb.ALWAYS and self._random.random() < 0.5
@@ -190,8 +196,8 @@ class Faults:
 
     def _one_way(self) -> None:
         one, *rest = self._random.sample(self._names(), self._random.choice([2, len(self._names())]))
-        links = [(one, other) for other in rest]
-        self._cut(links if self._random.random() < 0.5 else [link[::-1] for link in links], "one way")
+        outward = self._random.random() < 0.5
+        self._cut([(one, other) if outward else (other, one) for other in rest], "one way")
 
     def _halves(self) -> None:
         names = self._names()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.payload import is_sound, payload_of
+from tests.simulation.truth import Truth, ViolationError
+
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.storage.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
-from tests.simulation.payload import is_sound, payload_of
-from tests.simulation.truth import Truth, ViolationError
 
 if TYPE_CHECKING:
     from tests.simulation.driver import PartitionDriver

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.broker.storage.sim_disk import SimDisk
+
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.meta_journal import MetaJournal
-from tests.broker.storage.sim_disk import SimDisk
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

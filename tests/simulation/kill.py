@@ -30,7 +30,7 @@ def first_kill(name: str, *, first: int, seeds: int) -> Result | None:
     mutant = MUTANTS[name]
     with switched_on(mutant):
         for seed in range(first, first + seeds):
-            result = run_seed(seed, trace=0, never_flushed=mutant.never_flushed)
+            result = run_seed(seed, trace=0, mixture=mutant.mixture)
             if result.invariant:
                 return result
     return None
@@ -40,9 +40,7 @@ def count_kills(name: str, *, first: int, seeds: int) -> Death:
     """Run a mutant over all of the seeds."""
     mutant = MUTANTS[name]
     with switched_on(mutant):
-        results = [
-            run_seed(seed, trace=0, never_flushed=mutant.never_flushed) for seed in range(first, first + seeds)
-        ]
+        results = [run_seed(seed, trace=0, mixture=mutant.mixture) for seed in range(first, first + seeds)]
     noticed = [result for result in results if result.invariant]
     return Death(name, noticed[0] if noticed else None, seeds, Counter(result.invariant for result in noticed))
 

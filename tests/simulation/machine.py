@@ -1,12 +1,13 @@
-"""A machine: a disk, a boot counter, and at most one process. It loses power, its process dies, its disk is replaced."""
+"""A machine: a disk, a boot counter, and at most one process. It loses power, its process dies, its disk goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog_broker.storage.errors import StorageError
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 from tests.simulation.process import Process
+
+from tidelog_broker.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

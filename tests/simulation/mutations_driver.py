@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
+
+from tests.broker.storage.sim_disk import SimDisk
+from tests.simulation.driver import PartitionDriver
+from tests.simulation.machine import Machine
+from tests.simulation.process import Process
+from tests.simulation.store import Store
 
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.errors import StorageError
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_proto import broker_pb2 as pb
-from tests.broker.storage.sim_disk import SimDisk
-from tests.simulation.driver import PartitionDriver
-from tests.simulation.machine import Machine
-from tests.simulation.process import Process
-from tests.simulation.store import Store
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -61,11 +63,8 @@ def truncates_to_watermark() -> Replacements:
                 store.log.truncate_epoch(epoch, watermark)
             return store
 
-        Store.open = staticmethod(open_store)  # type: ignore[method-assign, assignment]
-        try:
+        with patch.object(Store, "open", open_store):
             original(self)
-        finally:
-            Store.open = real  # type: ignore[method-assign]
 
     return [(PartitionDriver, "pump", remember), (Process, "open_partitions", open_partitions)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidelog_broker.core import history, replica
 from tidelog_broker.core.acceptor import Acceptor
+from tidelog_broker.core.catch_up import Pull
 from tidelog_broker.core.effects import Truncate, WriteChain
 from tidelog_broker.core.history import History
 from tidelog_broker.core.owner import Owner
@@ -54,9 +55,7 @@ def appends_after_proposal() -> Replacements:
     ]
 
 
-def _unchecked(
-    batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position
-) -> list[Position]:
+def _unchecked(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position) -> list[Position]:
     del epoch, owner_incarnation, base
     return [Position(batch.header.end_offset, batch.header.digest) for batch in batches]
 
@@ -188,7 +187,7 @@ def fill_cut_short() -> Replacements:
     """What has been fetched of a sealed epoch counts as soon as one read of it is here."""
     original = History._ask
 
-    def ask(self: History, pull: Any, now_ms: int) -> None:
+    def ask(self: History, pull: Pull, now_ms: int) -> None:
         if pull is self._fill_pull and self._fill_at.digest:
             self._fill_pull = None
             self.incomplete.discard(pull.epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from tidelog_broker.core import candidate, takeover
 from tidelog_broker.core.acceptor import Acceptor, Opening
@@ -132,13 +133,11 @@ def fast_path_at_high_ballot() -> Replacements:
     original = Candidate.roll_over
 
     def roll_over(self: Candidate, *arguments: Any) -> None:
-        with_round = lambda **fields: pb.Ballot(**{**fields, "round": self._highest_round + 10})  # noqa: E731
-        real = candidate.pb
-        candidate.pb = _WithBallot(real, with_round)  # type: ignore[assignment]
-        try:
+        def high(**fields: Any) -> pb.Ballot:
+            return pb.Ballot(**{**fields, "round": self._highest_round + 10})
+
+        with patch.object(candidate, "pb", _WithBallot(pb, high)):
             original(self, *arguments)
-        finally:
-            candidate.pb = real
 
     return [(Candidate, "roll_over", roll_over)]
 
@@ -194,7 +193,11 @@ def promise_not_checked_after_fetch() -> Replacements:
         finally:
             fence.entry.promised.CopyFrom(kept)
 
-    return [(Replica, "_stop_appending", stop_appending), (Replica, "_reopen", reopen), (History, "_take_tail", take_tail)]
+    return [
+        (Replica, "_stop_appending", stop_appending),
+        (Replica, "_reopen", reopen),
+        (History, "_take_tail", take_tail),
+    ]
 
 
 def second_value_at_reserved_ballot() -> Replacements:
@@ -253,12 +256,8 @@ def quorum_of_the_living() -> Replacements:
 
 def _with_quorum(quorum: Any) -> Any:
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
-        real = takeover.seal_quorum
-        takeover.seal_quorum = quorum
-        try:
+        with patch.object(takeover, "seal_quorum", quorum):
             return takeover.choose_value(promises, **rest)
-        finally:
-            takeover.seal_quorum = real
 
     return choose
 
@@ -303,11 +302,8 @@ def promise_answered_early() -> Replacements:
             if then is not None:
                 then(True, now_ms)
 
-        state.write = write  # type: ignore[method-assign]
-        try:
+        with patch.object(state, "write", write):
             original(self, sender, ask, now_ms)
-        finally:
-            del state.write  # type: ignore[method-assign]
 
     return [(Acceptor, "on_seal", on_seal)]
 
@@ -323,4 +319,3 @@ def accepted_is_decided() -> Replacements:
             original(self, sender, reply, now_ms)
 
     return [(Candidate, "on_seal_reply", on_seal_reply)]
-

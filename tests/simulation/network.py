@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from crc32c import crc32c
+from tests.simulation.clock import Clock
+from tests.simulation.payload import is_sound
 
 from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import Batch
 from tidelog_proto.header import unpack_header
-from tests.simulation.payload import is_sound
-from tests.simulation.clock import Clock
 
 RARE_DELAY = 100
 OLD_MESSAGES = 400

@@ -1,4 +1,4 @@
-"""Tiny record batches, each with a payload of its own: one real batch per size is made with Arrow, the rest by stamping.
+"""Tiny record batches, each with a payload of its own: one real batch a size is made with Arrow, the others from it.
 
 Encoding with Arrow costs more than the simulated publish; so the body of a template gets other eight-byte values and
 another CRC, which gives exactly the bytes that encoding would.

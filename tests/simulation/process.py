@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from tests.broker.storage.sim_disk import PowerCutError
+from tests.simulation.driver import PartitionDriver
+from tests.simulation.journals import JournalWorker, NodeJournals
+from tests.simulation.store import Store
+from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
+
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.ports import Batch, PartitionKey
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.storage.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
-from tests.broker.storage.sim_disk import PowerCutError
-from tests.simulation.driver import PartitionDriver
-from tests.simulation.journals import JournalWorker, NodeJournals
-from tests.simulation.store import Store
-from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine

@@ -9,15 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from tests.broker.storage.sim_disk import Directory, Node, SimDisk
+
 from tidelog_broker.storage import journal
 from tidelog_broker.storage.scan import read_segment_header, scan_segment
 from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, LayoutError
-from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 
 
 def rot(disk: SimDisk, random: Random) -> str:
     """Flip a bit somewhere; return where, empty if nothing can rot."""
-    candidates = [(path, node, covered) for path, node in _files(disk.root, Path("/")) if (covered := _covered(disk, path))]
+    candidates = [
+        (path, node, covered) for path, node in _files(disk.root, Path("/")) if (covered := _covered(disk, path))
+    ]
     if not candidates:
         return ""
     path, node, covered = random.choice(candidates)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import time
 import traceback
@@ -18,11 +19,12 @@ from multiprocessing import get_context
 from random import Random
 from unittest.mock import patch
 
-from tidelog_broker.storage import active_segment, journal
 from tests.simulation.scenario import scenario_of
 from tests.simulation.show import show
 from tests.simulation.truth import ViolationError
 from tests.simulation.world import World
+
+from tidelog_broker.storage import journal
 
 JOURNAL_RESERVE_BYTES = 4096
 TRACE_SHOWN = 150
@@ -48,15 +50,14 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
     random = Random(f"nonces {seed}")
     with (
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
-        patch.object(journal.secrets, "randbits", random.getrandbits),
-        patch.object(active_segment.secrets, "randbits", random.getrandbits),
+        patch.object(secrets, "randbits", random.getrandbits),
     ):
         yield
 
 
-def run_seed(seed: int, *, trace: int = TRACE_SHOWN, never_flushed: bool = False) -> Result:
-    """Run one seed."""
-    world = World(scenario_of(seed, never_flushed=never_flushed))
+def run_seed(seed: int, *, trace: int = TRACE_SHOWN, mixture: str | None = None) -> Result:
+    """Run one seed, perhaps with another mixture of faults than its own."""
+    world = World(scenario_of(seed, mixture))
     invariant = message = ""
     with small_and_repeatable(seed):
         try:

@@ -9,8 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
+
+MIXTURES: Final[dict[str, tuple[str, ...]]] = {
+    "reboots": ("power off", "power off", "kill", "kill", "isolate"),
+    "wipes": ("wipe", "isolate", "kill", "halves"),
+    "plans": ("roll over", "roll over", "isolate", "one way", "old messages", "loss"),
+    "lags": ("loss", "one way", "isolate", "pause", "roll over"),
+    "rot": ("rot", "rot", "isolate", "kill"),
+    "copies": ("join", "lie", "wipe", "roll over", "kill"),
+    "owners": ("kill", "crash in write", "old messages", "isolate"),
+}
+"""Kinds of faults that bring out something together. A seed has one of these, or some of everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +30,8 @@ class Scenario:
     """Everything about a run that is drawn before it starts. Times in virtual milliseconds."""
 
     seed: int
+    mixture: str
+    """One of `MIXTURES`, or empty."""
     machines: int
     """At the start; `joins` more come later."""
     joins: int
@@ -49,21 +63,24 @@ class Scenario:
     """How often the failure detector suspects a node that is well."""
 
 
-def scenario_of(seed: int, *, never_flushed: bool = False) -> Scenario:
-    """Draw a scenario, perhaps only of those in which acknowledged data is not synced."""
+def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
+    """Draw a scenario, perhaps with a given mixture of faults."""
     random = Random(f"scenario {seed}")
+    if mixture is None:
+        mixture = random.choice(["", "", "", "", "", "", "", *MIXTURES])
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 2, min(4, machines), machines])
     majority = factor // 2 + 1
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
     return Scenario(
         seed=seed,
+        mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
         partitions=random.choice([1, 1, 1, 1, 1, 2, 3]),
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=pb.NEVER if random.random() < 0.25 or never_flushed else pb.ALWAYS,
+        flush=pb.NEVER if random.random() < 0.25 or mixture == "reboots" else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),

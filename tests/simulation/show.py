@@ -57,4 +57,5 @@ def _decision(raw: bytes) -> str:
 
 
 def _descriptor(value: pb.EpochDescriptor) -> str:
-    return f"e{value.epoch}:{value.owner}#{value.owner_incarnation >> 24} of {'/'.join(value.placement)} a{value.ack_quorum}"
+    owner = f"{value.owner}#{value.owner_incarnation >> 24}"
+    return f"e{value.epoch}:{owner} of {'/'.join(value.placement)} a{value.ack_quorum}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.broker.storage.sim_disk import SimDisk
+
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.ports import PartitionKey, Position
@@ -22,7 +24,6 @@ from tidelog_broker.storage.segment import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, unpack_header
-from tests.broker.storage.sim_disk import SimDisk
 
 HOME = Path("/partitions")
 SEGMENT_BYTES = 4096

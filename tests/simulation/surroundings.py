@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog_broker.core.ports import PartitionKey, Plan
-from tidelog_proto import broker_pb2 as pb
 from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
+
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_proto import broker_pb2 as pb
 
 LOOK_US = 80_000
 

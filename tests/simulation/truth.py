@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.history import Publish
+from tests.simulation.payload import payload_of
+from tests.simulation.publishing import PublishReply
+
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.core.takeover import BallotKey, ballot_key, seal_quorum
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, unpack_header
-from tests.simulation.history import Publish
-from tests.simulation.payload import payload_of
-from tests.simulation.publishing import PublishReply
 
 
 class ViolationError(Exception):
@@ -202,7 +203,9 @@ class Truth:
         """A node takes a decision for granted (I5, I8, I13)."""
         value = pb.EpochDecision.FromString(raw)
         chosen = self.chosen.get(value.epoch)
-        self._require(chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took")
+        self._require(
+            chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took"
+        )
         assert chosen is not None
         self._require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
 
@@ -210,7 +213,9 @@ class Truth:
         """A promise is given, with a report of the log's end (I4)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
-        self._require(self._persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record")
+        self._require(
+            self._persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record"
+        )
         self._not_lower(where, ballot)
         durable = self.durable.get(where, self.start_of(reply.epoch))
         self._require(reply.end_offset <= durable, "I4", f"{node} reports {reply.end_offset}, durable is {durable}")
@@ -241,7 +246,9 @@ class Truth:
         self._require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
         durable = self.durable.get(where, self.start_of(ack.epoch))
         self._require(
-            ack.end_offset <= durable, "I3", f"{node} acknowledges {ack.end_offset} of {ack.epoch}, durable is {durable}"
+            ack.end_offset <= durable,
+            "I3",
+            f"{node} acknowledges {ack.end_offset} of {ack.epoch}, durable is {durable}",
         )
 
     # ------------------------------------------------------------------------------------------ commits
@@ -319,7 +326,9 @@ class Truth:
         """A publish was acknowledged by every replica."""
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
         decided = epoch in self.chosen
-        self._require(holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
+        self._require(
+            holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}"
+        )
 
     def denied(self, publish: Publish, said: PublishReply) -> None:
         """A publish is said to be lost for good."""

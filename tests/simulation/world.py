@@ -1,12 +1,10 @@
-"""The whole simulated cluster: machines, network, clients, faults, and the run from the first event to the last check."""
+"""The whole simulated cluster: machines, network, clients, faults; a run from the first event to the last check."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog_broker.core.ports import PartitionKey, Timing
-from tidelog_proto import broker_pb2 as pb
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.clock import Clock
@@ -15,6 +13,9 @@ from tests.simulation.history import History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.scenario import Scenario
+
+from tidelog_broker.core.ports import PartitionKey, Timing
+from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -142,8 +143,10 @@ class World:
                 acks = random.choice([pb.QUORUM] * 6 + [pb.ALL]) if idempotent else random.choice([pb.QUORUM, pb.ONE])
                 self.producers.append(Producer(self, key, number, idempotent=idempotent, acks=acks))
             self.consumers += [Consumer(self, key) for _ in range(self.scenario.consumers)]
-        for client in (*self.producers, *self.consumers):
-            client.start()
+        for producer in self.producers:
+            producer.start()
+        for consumer in self.consumers:
+            consumer.start()
 
     def _calm_down(self) -> None:
         self.clock.note("calm")

@@ -1,0 +1,27 @@
+"""The real core in the simulated world: some seeds with every test run; `make simulate` runs as many as you like."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.run import report, run_seed
+
+SEEDS = 160
+AT_A_TIME = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
+def test_every_invariant_holds(first: int) -> None:
+    acked = epochs = 0
+    for seed in range(first, first + AT_A_TIME):
+        result = run_seed(seed)
+        assert not result.invariant, report(result)
+        acked += result.acked
+        epochs += result.epochs
+    assert acked > AT_A_TIME, "a world in which nothing is published shows nothing"
+    assert epochs > AT_A_TIME, "a world in which no epoch ends shows nothing"
+
+
+def test_a_seed_gives_the_same_events_twice() -> None:
+    first, second = run_seed(7), run_seed(7)
+    assert (first.checksum, first.events) == (second.checksum, second.events)
+    assert run_seed(8).checksum != first.checksum
