@@ -32,6 +32,7 @@ from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.link import unreachable
 from tidelog_broker.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
 
 _MEMBERSHIP: Final = {
@@ -138,6 +139,20 @@ class Cluster:
         if self._links is None:
             raise unreachable(node_id)
         return self._links.request(node_id, envelope, attachment, timeout_s=timeout_s)
+
+    async def ask_others(self, envelope: pb.Envelope, *, timeout_s: float) -> list[pb.Envelope]:
+        """Ask all nodes that requests can be sent to; return the answers of those that gave one in time."""
+
+        async def ask(node_id: str) -> pb.Envelope | None:
+            asked = pb.Envelope()
+            asked.CopyFrom(envelope)
+            try:
+                return (await self.request(node_id, asked, timeout_s=timeout_s)).envelope
+            except ProtocolError:  # away, perhaps since a moment ago, or slow
+                return None
+
+        answers = await asyncio.gather(*map(ask, sorted(self.linked)))
+        return [answer for answer in answers if answer is not None]
 
     @property
     def linked(self) -> frozenset[str]:

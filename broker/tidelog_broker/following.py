@@ -131,13 +131,8 @@ async def keep_routes(node: Broker) -> None:
     """Ask the other nodes again and again who owns what is not stored here, as long as there is such a thing."""
     while True:
         if _has_partitions_elsewhere(node):
-            asked = [
-                node.cluster.request(peer, pb.Envelope(metadata=pb.Metadata()), timeout_s=_TIMEOUT_S)
-                for peer in sorted(node.cluster.linked)
-            ]
-            for answer in await asyncio.gather(*asked, return_exceptions=True):
-                if not isinstance(answer, BaseException):
-                    node.routes.learn(answer.envelope.metadata_reply.topics)
+            for answer in await node.cluster.ask_others(pb.Envelope(metadata=pb.Metadata()), timeout_s=_TIMEOUT_S):
+                node.routes.learn(answer.metadata_reply.topics)
         await asyncio.sleep(ROUTES_AGAIN_S)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tests.broker.founded import Founded
 from tests.broker.stand import Stand
 
 from tidelog_broker.core.ports import Plan
@@ -17,3 +18,19 @@ async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: No
     assert cluster.address(node.node_id) == (node.settings.advertised_host, node.port)
     assert cluster.address("another") is None
     assert [one.node_id for one in cluster.nodes()] == [node.node_id]
+
+
+async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
+    """Its link is closed already and still counts as connected: the others are asked nevertheless."""
+    await founded.found()
+    await founded.settled()
+    cluster = founded.nodes["a"].cluster
+    assert cluster._links is not None
+    peer = cluster._links._peers["b"]
+    assert peer.link is not None
+    asked = pb.Envelope(metadata=pb.Metadata())
+    assert len(await cluster.ask_others(asked, timeout_s=10)) == 2
+    peer.link.close("a test says so")
+    assert "b" in cluster.linked, "it is noticed in the next turn of the loop"
+    (answer,) = await cluster.ask_others(asked, timeout_s=10)
+    assert answer.WhichOneof("kind") == "metadata_reply"

@@ -113,17 +113,9 @@ async def _rebalance(node: Broker, request: Request) -> None:
     """Every node moves what it owns; the asked one tells them."""
     moves = node.mover.rebalance()
     if request.connection.peer_id is None:
-        asked = [
-            node.cluster.request(
-                peer,
-                pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True)),
-                timeout_s=STATUS_TIMEOUT_S,
-            )
-            for peer in sorted(node.cluster.linked)
-        ]
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
-            if not isinstance(answer, BaseException):
-                moves += answer.envelope.cluster_change_reply.moves
+        asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
+        for answer in await node.cluster.ask_others(asked, timeout_s=STATUS_TIMEOUT_S):
+            moves += answer.cluster_change_reply.moves
     request.reply(pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves)))
 
 
