@@ -1,0 +1,193 @@
+"""The gateway and Spark before three nodes, while nodes are killed: nothing is lost, repeated or left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from tidelog import Client
+from tidelog_cli.local_cluster import prepare
+from tidelog_cli.local_stack import LocalStack, running_stack
+
+pytestmark = pytest.mark.e2e
+
+TOPIC = "visits"
+WAIT_S = 60
+RETRIED = {429, 503}
+"""Nothing was written: the same request may be sent again."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gateway wait for a cluster for seconds only; asked for before `stack`."""
+    monkeypatch.setenv("TIDELOG_GATEWAY_REQUEST_TIMEOUT_S", "4")
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
+    nodes = prepare(tmp_path / "data", nodes=3, port=0, management_port=0)
+    async with running_stack(nodes, http_port=0, gateway_log=tmp_path / "gateway.log") as running:
+        yield running
+
+
+@pytest.fixture
+async def http(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=stack.http_url, timeout=WAIT_S) as client:
+        yield client
+
+
+async def kill(stack: LocalStack, node_id: str) -> None:
+    (node,) = [node for node in stack.nodes if node.ready["node_id"] == node_id]
+    os.kill(node.process.pid, signal.SIGKILL)
+    await node.process.wait()
+
+
+async def owner(stack: LocalStack, partition: int = 0) -> str:
+    async with Client(stack.bootstrap) as client:
+        return (await client.topic(TOPIC)).partitions[partition].owner
+
+
+def is_sound_problem(answer: httpx.Response) -> bool:
+    """Whether an answer that is no success says in the agreed way that the request may be sent again."""
+    return (
+        answer.status_code in RETRIED
+        and answer.headers["content-type"] == "application/problem+json"
+        and int(answer.headers["retry-after"]) > 0
+        and answer.json()["retryable"] is True
+    )
+
+
+async def answered(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """Ask until it succeeds; what is no success has to be a problem that may be tried again."""
+    async with asyncio.timeout(WAIT_S):
+        while (answer := await ask()).status_code != 200:
+            assert is_sound_problem(answer), f"{answer.status_code} {answer.headers} {answer.text}"
+            await asyncio.sleep(float(answer.headers["retry-after"]))
+    return answer
+
+
+async def publish(http: httpx.AsyncClient, values: range) -> list[int]:
+    """Publish to partition 0, one request a value, and return the offsets."""
+
+    async def one(value: int) -> int:
+        body = {"records": [{"value": str(value), "partition": 0}]}
+        answer = await answered(lambda: http.post(f"/v1/topics/{TOPIC}/records", json=body))
+        return int(answer.json()["results"][0]["offset"])
+
+    return [await one(value) for value in values]
+
+
+async def fetch(http: httpx.AsyncClient, end: int) -> list[str]:
+    """Return the values of partition 0 up to an offset."""
+    values: list[str] = []
+    while len(values) < end:
+        path = f"/v1/topics/{TOPIC}/partitions/0/records?offset={len(values)}&wait_ms=1000"
+        page = (await answered(functools.partial(http.get, path))).json()
+        values += [record["value"] for record in page["records"]]
+    return values
+
+
+async def receive(socket: ClientConnection) -> Any:
+    async with asyncio.timeout(WAIT_S):
+        return json.loads(await socket.recv())
+
+
+async def collect(socket: ClientConnection, into: list[tuple[int, str]], count: int) -> None:
+    """Read batch messages until there are `count` records."""
+    while len(into) < count:
+        message = await receive(socket)
+        assert "batch" in message, message
+        into += [(record["offset"], record["value"]) for record in message["batch"]["records"]]
+
+
+async def test_http_and_a_websocket_outlive_the_owner(stack: LocalStack, http: httpx.AsyncClient) -> None:
+    assert (await http.post("/v1/topics", json={"name": TOPIC, "replication_factor": 3})).status_code == 201
+    opened = connect(stack.http_url.replace("http", "ws") + "/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")])
+    seen: list[tuple[int, str]] = []
+    async with opened as socket:
+        subscription = {"sid": 1, "topic": TOPIC, "from": "earliest", "credit": {"records": 10_000}}
+        await socket.send(json.dumps({"id": 1, "sub": subscription}))
+        assert "ok" in await receive(socket)
+        assert await publish(http, range(50)) == list(range(50))
+        await collect(socket, seen, 50)
+        killed = await owner(stack)
+        publishing = asyncio.create_task(publish(http, range(50, 150)))
+        await collect(socket, seen, 60)  # in the middle of it
+        await kill(stack, killed)
+        assert await publishing == list(range(50, 150)), "each stored once, in order"
+        await collect(socket, seen, 150)
+    expected = [str(value) for value in range(150)]
+    assert seen == list(enumerate(expected)), "neither a gap nor a repeat"
+    assert await owner(stack) != killed
+    assert await fetch(http, 150) == expected
+    item = {"topic": TOPIC, "partition": 0, "next_offset": 150}
+    path = "/v1/groups/readers/offsets"
+    await answered(lambda: http.put(path, json={"offsets": [item]}))
+    (held,) = (await answered(lambda: http.get(path))).json()["offsets"]
+    assert held["next_offset"] == 150
+    assert (await http.get("/readyz")).status_code == 200, "two nodes of three do"
+
+
+async def test_without_a_quorum_it_is_said_so_in_time(
+    impatient: None, stack: LocalStack, http: httpx.AsyncClient
+) -> None:
+    assert (await http.post("/v1/topics", json={"name": TOPIC, "replication_factor": 3})).status_code == 201
+    await publish(http, range(3))
+    left = await owner(stack)
+    for node in stack.nodes:
+        if node.ready["node_id"] != left:
+            await kill(stack, node.ready["node_id"])
+    answer = await http.post(f"/v1/topics/{TOPIC}/records", json={"records": [{"value": "3", "partition": 0}]})
+    document = answer.json()
+    assert answer.status_code in {503, 504}, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.status_code == 504 or is_sound_problem(answer)
+    assert document["retryable"] is True
+    assert await fetch(http, 3) == ["0", "1", "2"], "what is committed is read without a quorum"
+
+
+@contextlib.contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    from pyspark_tidelog import local_spark  # noqa: PLC0415 - Java is started for one test alone
+
+    session = local_spark("cluster", memory_mb=512)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+async def test_spark_reads_with_a_node_down(stack: LocalStack) -> None:
+    addresses = stack.bootstrap.split(",")
+    async with Client(stack.bootstrap) as client:
+        await client.create_topic(TOPIC, partitions=3, replication_factor=3)
+        async with client.producer(TOPIC) as producer:
+            for partition in range(3):
+                values = [b"%d" % value for value in range(partition * 1000, partition * 1000 + 1000)]
+                await producer.send_many(values, partition=partition)
+        down = stack.nodes[0]
+        await kill(stack, down.ready["node_id"])
+    assert str(down.ready["port"]) in addresses[0], "the first address is that of the node that is down"
+
+    def read() -> list[int]:
+        with spark_session() as spark:
+            frame = spark.read.format("tidelog").option("bootstrap", stack.bootstrap).option("subscribe", TOPIC).load()
+            return sorted(int(row.value) for row in frame.select("value").collect())
+
+    assert await asyncio.to_thread(read) == list(range(3000))
