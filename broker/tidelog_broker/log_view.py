@@ -17,6 +17,7 @@ from tidelog_broker.core.ports import Position
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.epoch_log import EpochLog
+from tidelog_broker.storage.errors import NotHeldError
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -117,9 +118,22 @@ class LogView:
         for epoch in self.store.fill_epochs:
             if self.store.fill_position(epoch) is None and epoch < self._chain.active.epoch:
                 decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
-                end = (decision.end_offset, decision.end_digest)
-                if self.store.begin_fill(epoch, self.descriptor(epoch).start_offset, *end) == end:
-                    self.store.finish_fill(epoch)
+                self._go_on_filling(epoch, decision)
+
+    def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
+        start_offset, end = self.descriptor(epoch).start_offset, (decision.end_offset, decision.end_digest)
+        if start_offset < decision.end_offset <= self._log_start:
+            self.store.abandon_fill(epoch)
+            return
+        # Where it begins late, the digest in front of it is not known here.
+        known = 0 if start_offset >= self._log_start else None
+        try:
+            position = self.store.begin_fill(epoch, max(start_offset, self._log_start), *end, start_digest=known)
+        except NotHeldError as error:
+            log.warning("%s: %s", self.store.directory.name, error)
+            return
+        if position == end:
+            self.store.finish_fill(epoch)
 
     def doubt(self, *, rebooted: bool) -> Doubt:
         """Return why the open epoch's copy may lack what it acknowledged, after a start."""

@@ -105,8 +105,16 @@ def perform(view: LogView, effect: Truncate | AppendFill | FinishFill | SetAside
 
 def _fill(view: LogView, effect: AppendFill) -> bool:
     store = view.store
+    end = (effect.epoch_end_offset, effect.epoch_end_digest)
     try:
-        position = store.begin_fill(effect.epoch, effect.start_offset, effect.epoch_end_offset, effect.epoch_end_digest)
+        position = store.begin_fill(effect.epoch, effect.start_offset, *end, start_digest=effect.start_digest)
+    except DiskFullError:
+        return False
+    except NotHeldError as error:
+        # What was to be gone on with is gone: the core looks again at what is there.
+        log.warning("%s: %s", store.directory.name, error)
+        return False
+    try:
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
         store.append_fill(effect.epoch, missing)
     except DiskFullError:

@@ -200,7 +200,8 @@ class Partition(PartitionReads):
             self.wake()  # the other replicas were faster: it was committed before it was in the log here
 
     def filled(self) -> None:
-        """More of the log is here: readers may have waited for it."""
+        """More of the log is here: readers may have waited for it. It may begin where the owner's log did."""
+        self._note_log_start()
         self.wake()
 
     def _feed(self, entry: RingEntry) -> None:
@@ -238,12 +239,7 @@ class Partition(PartitionReads):
                 news.epoch,
                 news.end_offset,
             )
-        start_offset = self.replica.log_start
-        if start_offset > 0 and self.log.epochs and not self.is_alone:
-            # It may have stood alone until now, and deleted without a note.
-            self.offload.start(
-                self.io_key, lambda: self._keep_log_start(start_offset), lambda _, error: self._snapshot_saved(error)
-            )
+        self._note_log_start()  # it may have stood alone until now, and deleted without a note
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
@@ -386,6 +382,13 @@ class Partition(PartitionReads):
                 return
             self._keep_log_start(end_offset)
             store.delete_before(end_offset)
+
+    def _note_log_start(self) -> None:
+        start_offset = self.replica.log_start
+        if start_offset > 0 and self.log.epochs and not self.is_alone:
+            self.offload.start(
+                self.io_key, lambda: self._keep_log_start(start_offset), lambda _, error: self._snapshot_saved(error)
+            )
 
     def _keep_log_start(self, offset: int) -> None:
         """Write down where the log will begin: a copy that begins late would look like one that lacks something."""

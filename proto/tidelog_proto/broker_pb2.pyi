@@ -1085,7 +1085,7 @@ class EpochStatuses(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[EpochStatus, _Mapping]]] = ...) -> None: ...
 
 class Backfill(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "from_offset", "from_digest", "end_offset", "max_bytes", "producers")
+    __slots__ = ("topic_id", "partition", "epoch", "from_offset", "from_digest", "end_offset", "max_bytes", "producers", "digest_unknown")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1094,6 +1094,7 @@ class Backfill(_message.Message):
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1102,7 +1103,8 @@ class Backfill(_message.Message):
     end_offset: int
     max_bytes: int
     producers: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., producers: _Optional[bool] = ...) -> None: ...
+    digest_unknown: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., producers: _Optional[bool] = ..., digest_unknown: _Optional[bool] = ...) -> None: ...
 
 class Backfills(_message.Message):
     __slots__ = ("entries",)
@@ -1111,7 +1113,7 @@ class Backfills(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ...) -> None: ...
 
 class BackfillReply(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us")
+    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us", "log_start_offset")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1125,6 +1127,7 @@ class BackfillReply(_message.Message):
     SOURCE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1138,7 +1141,8 @@ class BackfillReply(_message.Message):
     source_end_offset: int
     producers: bytes
     append_timestamp_us: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...
+    log_start_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
 
 class ChainDigest(_message.Message):
     __slots__ = ("topic_id", "partition", "epoch", "previous_hash")

@@ -99,7 +99,9 @@ class ClusterStand:
 
     # --- nodes -----------------------------------------------------------------------------------------
 
-    async def start(self, *node_ids: str, quorum: int = 2, flush: pb.Flush = pb.ALWAYS, **settings: Any) -> None:
+    async def start(
+        self, *node_ids: str, quorum: int = 2, flush: pb.Flush = pb.ALWAYS, retention_bytes: int = 0, **settings: Any
+    ) -> None:
         """Start nodes (all three unless told otherwise); settings stay for the starts that follow."""
         self.settings |= settings
         if not self.record.name:
@@ -111,6 +113,7 @@ class ClusterStand:
                 segment_bytes=64 * 1024,
                 replication_factor=3,
                 ack_quorum=quorum,
+                retention_bytes=retention_bytes,
             )
             self.record = pb.TopicRecord(name="t", topic_id=TOPIC_ID, config=config, revision=1, first_epochs=[genesis])
         for node_id in node_ids or NODES:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, standing
-from tests.broker.peer import batch
+from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
+from tests.broker.storage.build import read_all
 
 from tidelog_broker.core.ports import Plan, Timing
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import KIB
 
 
@@ -238,6 +241,56 @@ async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterSta
     assert frame.envelope.fetch_reply.results[0].error.code == pb.NOT_OWNER
     await stand.crash(owner)
     await stand.publish(b"last", to=await stand.owner(but=owner))
+
+
+async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may_own(stand: ClusterStand) -> None:
+    await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
+    first = await stand.owner()
+    away = others(first)[0]
+    owner = stand.partition(first)
+    assert owner.replica.ownership._pushes is not None
+    owner.replica.ownership._pushes.timing = Timing(window_bytes=0)
+    peer = await stand.peer(first)
+
+    async def publish(peer: Peer, sequence: int) -> pb.PublishResult:
+        (result,) = await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+        return result
+
+    await publish(peer, 0)
+    await settled(lambda: stand.partition(away).log.end_offset == 1, "it did not follow")
+    await stand.crash(away)
+    for sequence in range(1, 20):
+        await publish(peer, sequence)
+    await settled(lambda: owner.log_start > 1, "nothing was deleted")
+    await stand.start(away)
+
+    def follows() -> bool:
+        one = stand.partition(away)
+        return (
+            one.log.end_offset == one.high_watermark == owner.high_watermark
+            and not one.replica.history.incomplete
+            and 0 < one.log.start_offset <= one.log_start
+        )
+
+    await settled(follows, "it does not follow")
+    assert owner.epoch == 2, "one roll-over behind the take-over"
+    await publish(peer, 20)
+    await settled(follows, "it does not go on")
+    front = max(stand.partition(name).log.start_offset for name in NODES)
+    assert len({tuple(read_from(stand.partition(name).log, front)) for name in NODES}) == 1
+    await stand.crash(away)
+    await stand.start(away)
+    await settled(follows, "it does not follow after a start")
+    await stand.crash(first)
+    await stand.crash(others(first)[1])
+    await stand.start(others(first)[1])
+    second = await stand.owner()
+    retried = await publish(await stand.peer(second), 20)
+    assert (retried.duplicate, retried.base_offset) == (True, 20)
+
+
+def read_from(log: PartitionLog, offset: int) -> list[bytes]:
+    return [one for one in read_all(log) if unpack_header(one).base_offset >= offset]
 
 
 async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> None:

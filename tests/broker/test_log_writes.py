@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.broker.faulty_disk import FaultyDisk
@@ -109,6 +110,36 @@ def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Pa
     assert log_writes.perform(view, FinishFill(0))
     assert read_all(view.store) == read_all(source)
     assert log_writes.perform(view, FinishFill(0)), "twice is fine"
+
+
+def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "copy").mkdir()
+    source = open_log(FaultyDisk(), tmp_path / "source")
+    first = write_epoch(source, 0, b"a", b"b")
+    second = write_epoch(source, 1, b"c", b"d", b"e", b"f")
+    batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
+    digest = source.digest_at(1, 4)
+    copy, chain = open_log(FaultyDisk(), tmp_path / "copy"), chain_of(first, second)
+    view = view_of(copy, chain)
+    write_epoch(copy, 0, b"a", b"b")
+    write_epoch(copy, 1, b"c")
+    unknown = AppendFill(1, 4, 4, 5, batches[4:5], *second, None)
+    assert not log_writes.perform(view, unknown), "what is here ends below that and cannot be gone on with"
+    assert log_writes.perform(view, replace(unknown, start_digest=digest))
+    assert view.fill_position(1) == (5, source.digest_at(1, 5))
+    copy.close()
+    view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
+    assert (view.fill_position(1) or (0, 0))[0] == 5, "a start goes on with it"
+    assert log_writes.perform(view, AppendFill(1, 4, 5, 6, batches[5:], *second, None))
+    assert log_writes.perform(view, FinishFill(1))
+    assert [log.epoch for log in view.store.epochs] == [1]
+    assert read_all(view.store) == [bytes(one) for one in batches[4:]]
+    assert view.epoch_end(1) == second
+    view.store.close()
+    view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
+    assert view.store.start_offset == 4
+    assert view.store.fill_epochs == (), "retention has deleted what the older epoch holds"
 
 
 def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ class Pull:
         assert sources
         self.epoch = epoch
         self.end = end
+        self.digest_unknown = False
+        """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
         self._key = key
         self._sources = tuple(sources)
         self._timing = timing
@@ -60,6 +62,7 @@ class Pull:
             end_offset=self.end.offset if self.end is not None else 0,
             max_bytes=self._timing.pull_bytes,
             producers=self._producers,
+            digest_unknown=self.digest_unknown,
         )
 
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:

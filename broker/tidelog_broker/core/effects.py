@@ -85,7 +85,11 @@ class WriteChain:
 
 @dataclass(frozen=True, slots=True)
 class AppendFill:
-    """Append whole batches to the copy of a sealed epoch that is being filled; begin it if there is none."""
+    """Append whole batches to the copy of a sealed epoch that is being filled; begin it if there is none.
+
+    The copy begins at `start_offset`: where the epoch does, or behind that where retention has deleted the front. Then
+    `start_digest` is the running digest there; None goes on with a copy that is there, and begins none.
+    """
 
     epoch: int
     start_offset: int
@@ -94,6 +98,7 @@ class AppendFill:
     batches: Sequence[memoryview]
     epoch_end_offset: int
     epoch_end_digest: int
+    start_digest: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

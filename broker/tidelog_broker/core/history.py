@@ -3,6 +3,9 @@
 At most two ranges are on their way: one of the open epoch (the tail that a follower lacks, or what an OPEN_EPOCH
 asks to hold) and one of a sealed epoch. Sealed epochs are filled newest first, so that the readable stretch grows
 backwards without a hole; a copy counts only once it is whole and ends in the digest that was decided.
+
+Retention may have deleted the front of a sealed epoch everywhere. A copy that ends below the log's start is left, and
+one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows.
 """
 
 from __future__ import annotations
@@ -40,8 +43,10 @@ class History:
         self._opening: Opening | None = None
         self._fill_pull: Pull | None = None
         self._fill_at = Position(0, 0)
+        self._fill_start: tuple[int, int | None] = (0, 0)
+        """Where the copy begins, and the digest there; None where a copy is there already that must have it."""
         self._refills = 0
-        """Copies that turned out wrong: each time another source is asked first, since the first one may be the cause."""
+        """Copies that turned out wrong: each time another source is asked first, the one before may be the cause."""
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no whole copy."""
 
@@ -63,9 +68,15 @@ class History:
 
     def tick(self, now_ms: int) -> None:
         """Ask again, or somebody else."""
-        for pull in (self._tail_pull, self._fill_pull):
-            if pull is not None and pull.overdue(now_ms):
-                self._ask(pull, now_ms)
+        tail_pull, fill_pull = self._tail_pull, self._fill_pull
+        if tail_pull is not None and tail_pull.overdue(now_ms):
+            self._ask(tail_pull, now_ms)
+        if fill_pull is not None and fill_pull.overdue(now_ms):
+            if self._filled_to(fill_pull.epoch) != self._fill_at.offset and not fill_pull.digest_unknown:
+                self._fill_pull = None  # it is not where it was: what was there could not be gone on with
+                self.fill(now_ms)
+            else:
+                self._ask(fill_pull, now_ms)
 
     # --- the open epoch --------------------------------------------------------------------------------
 
@@ -152,11 +163,14 @@ class History:
             return
         first = self._refills % len(sources)
         sources = sources[first:] + sources[:first]
-        have = state.log.fill_position(epoch) or (state.start_of(epoch), 0)
-        self._fill_at = Position(*have)
+        start_offset = state.start_of(epoch)
+        have = Position(*(state.log.fill_position(epoch) or (start_offset, 0)))
         self._fill_pull = Pull(
             state.key, epoch, sources, state.timing, end=Position(decision.end_offset, decision.end_digest)
         )
+        self._fill_pull.digest_unknown = have.offset < state.log_start
+        self._fill_at = Position(state.log_start, 0) if self._fill_pull.digest_unknown else have
+        self._fill_start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
         if self._fill_at.offset >= decision.end_offset:
             self._filled(self._fill_pull)
         else:
@@ -167,15 +181,24 @@ class History:
         decision = self._state.decision(epoch)
         return self._state.log.epoch_end(epoch) == (decision.end_offset, decision.end_digest)
 
-    def prune(self, now_ms: int) -> None:
-        """Retention has gone on: what lies below the log's start need not be held any more."""
+    def _filled_to(self, epoch: int) -> int:
+        """Return how far the copy of an epoch reaches here."""
+        have = self._state.log.fill_position(epoch)
+        return have[0] if have is not None else self._state.start_of(epoch)
+
+    def raise_log_start(self, offset: int, now_ms: int) -> None:
+        """Retention has deleted what lies below `offset`: that need not be held any more, and cannot be fetched."""
         state = self._state
+        if offset <= state.log_start:
+            return
+        state.log_start = offset
         self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
-        if self._fill_pull is not None and self._fill_pull.epoch not in self.incomplete:
+        pull = self._fill_pull
+        if pull is not None and (pull.epoch not in self.incomplete or self._fill_at.offset < offset):
             self._fill_pull = None
             self.fill(now_ms)
 
-    def _take_fill(self, pull: Pull, batches: Sequence[Batch], now_ms: int) -> None:
+    def _take_fill(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
         end = pull.end
         assert end is not None
@@ -183,9 +206,12 @@ class History:
         if not wanted:
             pull.turned_down(now_ms)
             return
+        base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._fill_at
         incarnation = wanted[0].header.owner_incarnation
-        positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=self._fill_at)
-        base, at = self._fill_at, positions[-1]
+        positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=base)
+        at = positions[-1]
+        if pull.digest_unknown:
+            self._fill_start = base
         pull.answered()
 
         def written(ok: bool, now_ms: int) -> None:
@@ -195,6 +221,7 @@ class History:
                 pull.turned_down(now_ms)
                 return
             self._fill_at = at
+            pull.digest_unknown = False
             if at.offset < end.offset:
                 self._ask(pull, now_ms)
             else:
@@ -203,12 +230,13 @@ class History:
         state.write(
             AppendFill(
                 pull.epoch,
-                state.start_of(pull.epoch),
+                self._fill_start[0],
                 base.offset,
                 at.offset,
                 state.batch_views(wanted),
                 end.offset,
                 end.digest,
+                self._fill_start[1],
             ),
             written,
         )
@@ -250,18 +278,22 @@ class History:
         tail_pull, fill_pull = self._tail_pull, self._fill_pull
         try:
             if tail_pull is not None and tail_pull.expects(sender, reply, self._state.tail.queued):
+                self.raise_log_start(reply.log_start_offset, now_ms)
                 if reply.status != pb.HELD:
                     tail_pull.turned_down(now_ms)
                 else:
                     self._take_tail(tail_pull, reply, batches, now_ms)
             elif fill_pull is not None and fill_pull.expects(sender, reply, self._fill_at):
+                self.raise_log_start(reply.log_start_offset, now_ms)
+                if self._fill_pull is not fill_pull:
+                    return  # what was asked for lies below that: it has been begun anew
                 if reply.status == pb.DIVERGED:
                     # One of the two is wrong, and only a copy that is whole can be held against the decision.
                     self._refill(fill_pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
                 elif reply.status != pb.HELD:
                     fill_pull.turned_down(now_ms)
                 else:
-                    self._take_fill(fill_pull, batches, now_ms)
+                    self._take_fill(fill_pull, reply, batches, now_ms)
         except BrokenRunError:
             # The source is wrong or this copy is.
             if tail_pull is not None and reply.epoch == tail_pull.epoch:
@@ -271,15 +303,17 @@ class History:
 
     # --- serving ---------------------------------------------------------------------------------------
 
-    def on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
-        """Serve a stretch of the log, or the producers' state at the end of an epoch."""
+    def on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> bool:
+        """Serve a stretch of the log, or the producers' state at an epoch's end; return whether it is pushed again."""
         state = self._state
         status = self._may_serve(ask)
         if status == pb.HELD and ask.producers:
             state.emit(RebuildProducers(ask.epoch, ask.from_offset, sender))
-            return
+            return False
         end = state.tail.durable.offset
-        if status == pb.HELD and ask.epoch == state.tail.epoch and self._resume(sender, ask.from_offset, now_ms):
+        is_open = status == pb.HELD and ask.epoch == state.tail.epoch
+        resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
+        if resumed:
             end = ask.from_offset  # what follows is on its way as appends
         if status == pb.HELD and ask.epoch != state.tail.epoch:
             end = state.decision(ask.epoch).end_offset
@@ -287,9 +321,10 @@ class History:
             limit = min(end, ask.end_offset or end)
             bytes_max = min(ask.max_bytes, state.timing.pull_bytes)
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
-            return
+            return False
         at = Position(ask.from_offset, ask.from_digest)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
+        return resumed
 
     def _may_serve(self, ask: pb.Backfill) -> pb.ReplicaStatus:
         state = self._state
@@ -304,7 +339,7 @@ class History:
         digest = state.position_of(ask.epoch, ask.from_offset)
         if digest is None:
             return pb.NOT_HELD
-        return pb.HELD if ask.producers or digest == ask.from_digest else pb.DIVERGED
+        return pb.HELD if ask.producers or ask.digest_unknown or digest == ask.from_digest else pb.DIVERGED
 
     def reply(
         self, to: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, status: pb.ReplicaStatus
@@ -324,5 +359,6 @@ class History:
             commit_offset=state.high_watermark if is_open else 0,
             length=sum(map(len, batches)),
             source_end_offset=source_end,
+            log_start_offset=state.log_start,
         )
         state.send(to.to, state.about(reply, to.epoch), batches)

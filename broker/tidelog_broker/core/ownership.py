@@ -8,12 +8,13 @@ otherwise another replica is asked. From then on `owner` gives out offsets and `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tidelog_broker.core.catch_up import Pull
 from tidelog_broker.core.effects import OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.owner import Candidate, Group, Owner
-from tidelog_broker.core.ports import Position
+from tidelog_broker.core.ports import Plan, Position
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.push import Follower, Pushes
 from tidelog_broker.core.replica_state import ReplicaState
@@ -239,6 +240,18 @@ class Ownership:
         )
         state.emit(*(sends or ()))
         return bool(sends)
+
+    def has_left_behind(self, node_id: str, from_offset: int) -> bool:
+        """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next."""
+        log_start = self._state.log_start
+        follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
+        return follower is not None and max(from_offset, follower.held_offset) < log_start
+
+    def plan_on(self) -> Plan:
+        """Plan the next epoch, which this node is to own as well."""
+        state = self._state
+        plan = state.surroundings.plan(state.key, state.active)
+        return replace(plan, owner=state.node_id) if state.node_id in plan.placement else plan
 
     def _heartbeats(self, now_ms: int) -> None:
         state = self._state

@@ -102,7 +102,7 @@ class Replica(ReplicaState):
             pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
             pb.MetadataUpdate: self._on_update,
             pb.EpochStatus: self._on_status,
-            pb.Backfill: self.history.on_backfill,
+            pb.Backfill: self._on_backfill,
         }
         self._load(fence, now_ms)
         self._settle(now_ms)
@@ -190,12 +190,8 @@ class Replica(ReplicaState):
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is to be called; None: not before something else happens."""
-        deadlines = (
-            self.candidate.deadline_ms,
-            self.history.deadline_ms,
-            self.ownership.deadline_ms(),
-            self._reconsider_ms(),
-        )
+        shared = (self.candidate.deadline_ms, self.history.deadline_ms)
+        deadlines = (*shared, self.ownership.deadline_ms(), self._reconsider_ms())
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
@@ -334,9 +330,7 @@ class Replica(ReplicaState):
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
-        if offset > self.log_start:
-            self.log_start = offset
-            self.history.prune(now_ms)
+        self.history.raise_log_start(offset, now_ms)
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""
@@ -459,6 +453,12 @@ class Replica(ReplicaState):
         """Take the producers' state at an epoch's end; None when the log here cannot tell it."""
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms)
         self._settle(now_ms)
+
+    def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
+        resumed = self.history.on_backfill(sender, ask, now_ms)
+        is_open = ask.epoch == self.active.epoch
+        if is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset):
+            self.roll_over(self.ownership.plan_on(), now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         if not self.ownership.take_producers(sender, reply, now_ms):

@@ -57,24 +57,35 @@ class EpochFill:
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
+        resumed = cls.resume(disk, directory, target, segment_bytes=segment_bytes)
+        if resumed is not None:
+            return resumed
+        log = EpochLog.create(
+            disk,
+            directory / fill_dir_name(target.epoch),
+            topic_id=topic_id,
+            partition=partition,
+            epoch=target.epoch,
+            start_offset=target.start.offset,
+            start_digest=target.start.digest,
+            segment_bytes=segment_bytes,
+        )
+        return cls(target, log)
+
+    @classmethod
+    def resume(cls, disk: Disk, directory: Path, target: FillTarget, *, segment_bytes: int) -> EpochFill | None:
+        """Go on with what an earlier fill or a former copy left; None, with that gone, when it cannot be gone on with.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
         assert target.start.offset <= target.end.offset
         path = directory / fill_dir_name(target.epoch)
         try:
             log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be gone on with: {error}; check the disk") from error
-        if log is None:
-            log = EpochLog.create(
-                disk,
-                path,
-                topic_id=topic_id,
-                partition=partition,
-                epoch=target.epoch,
-                start_offset=target.start.offset,
-                start_digest=target.start.digest,
-                segment_bytes=segment_bytes,
-            )
-        return cls(target, log)
+        return cls(target, log) if log is not None else None
 
     @property
     def position(self) -> LogPosition:

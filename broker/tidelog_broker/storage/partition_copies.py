@@ -83,7 +83,7 @@ class PartitionCopies(PartitionReader):
         return tuple(sorted(self._fills))
 
     def begin_fill(
-        self, epoch: int, start_offset: int, end_offset: int, end_digest: int, *, start_digest: int = 0
+        self, epoch: int, start_offset: int, end_offset: int, end_digest: int, *, start_digest: int | None = 0
     ) -> LogPosition:
         """Begin, or go on, to fill an epoch that is decided and not whole in the log; return how far it is.
 
@@ -93,9 +93,12 @@ class PartitionCopies(PartitionReader):
             start_offset: where the epoch begins, or a batch boundary behind that if the front is gone for good.
             end_offset: of the decision.
             end_digest: of the decision.
-            start_digest: the running digest in front of `start_offset`.
+            start_digest: the running digest in front of `start_offset`; None where it is not known, and only a copy
+                that is there can be gone on with. Unless it is 0, what lies in front is gone for good: a log that
+                ends there leaves, and the copy need not continue it.
 
         Raises:
+            NotHeldError: without `start_digest`: nothing is there to be gone on with.
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """
@@ -104,15 +107,32 @@ class PartitionCopies(PartitionReader):
             self._demote_newest()
         assert self._log_of(epoch) is None, f"epoch {epoch} is in the log"
         assert self._lost is None or self._lost.is_aside or epoch > self._lost.epoch, "set the unreadable epoch aside"
-        target = FillTarget(epoch, LogPosition(start_offset, start_digest), LogPosition(end_offset, end_digest))
+        end = LogPosition(end_offset, end_digest)
         fill = self._fills.get(epoch)
-        if fill is not None and fill.target == target:
-            return fill.position
-        if fill is not None:
-            fill.log.close()
-            self._fills[epoch] = None
-        self._make_directory()
-        fill = EpochFill.begin(
+        if (
+            fill is None
+            or fill.target.end != end
+            or not (fill.log.start_offset <= start_offset <= fill.position.offset)
+        ):
+            if fill is not None:
+                fill.log.close()
+                self._fills[epoch] = None
+            self._make_directory()
+            fill = self._open_fill(FillTarget(epoch, LogPosition(start_offset, start_digest or 0), end), start_digest)
+            self._fills[epoch] = fill
+        newest = self.active
+        if start_digest != 0 and newest is not None and newest.epoch < epoch and newest.end_offset < start_offset:
+            self._demote(len(self._epochs))
+        return fill.position
+
+    def _open_fill(self, target: FillTarget, start_digest: int | None) -> EpochFill:
+        if start_digest is None:
+            fill = EpochFill.resume(self._disk, self.directory, target, segment_bytes=self.segment_bytes)
+            if fill is None:
+                self._fills.pop(target.epoch, None)
+                raise NotHeldError(f"no copy of epoch {target.epoch} in {self.directory} can be gone on with")
+            return fill
+        return EpochFill.begin(
             self._disk,
             self.directory,
             target,
@@ -120,8 +140,6 @@ class PartitionCopies(PartitionReader):
             partition=self.name.partition,
             segment_bytes=self.segment_bytes,
         )
-        self._fills[epoch] = fill
-        return fill.position
 
     def fill_position(self, epoch: int) -> LogPosition | None:
         """Return how far the copy of an epoch is filled; None when `begin_fill` was not called since the start."""
@@ -296,7 +314,7 @@ class PartitionCopies(PartitionReader):
             return self._lost is None or self._lost.is_aside
         oldest, newest = self._epochs[0], self._epochs[-1]
         if fill.target.epoch > newest.epoch:
-            return newest.end_offset == fill.target.start.offset and newest.state in {"sealed", "active"}
+            return newest.end_offset == fill.log.start_offset and newest.state in {"sealed", "active"}
         return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
 
     def _take_in(self, fill: EpochFill) -> None:

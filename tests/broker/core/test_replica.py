@@ -62,7 +62,8 @@ class Log:
 
     epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
-    starts: dict[int, int] = field(default_factory=dict)
+    fronts: dict[int, Position] = field(default_factory=dict)
+    """Where epochs begin of which retention has deleted the front."""
 
     def limbo(self) -> str | None:
         return None
@@ -75,6 +76,9 @@ class Log:
         return (held[-1][0].end_offset, held[-1][0].digest) if held else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
+        front = self.fronts.get(epoch)
+        if front is not None and offset == front.offset:
+            return front.digest
         return next((h.digest for h, _ in self.epochs.get(epoch, []) if h.end_offset == offset), None)
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
@@ -93,6 +97,9 @@ class Log:
                 self.epochs[effect.epoch] = kept
             case AppendFill():
                 fill = self.fills.setdefault(effect.epoch, list(self.epochs.get(effect.epoch, [])))
+                if effect.start_digest and (not fill or fill[-1][0].end_offset < effect.start_offset):
+                    fill.clear()
+                    self.fronts[effect.epoch] = Position(effect.start_offset, effect.start_digest)
                 fill.extend((unpack_header(b), b) for b in effect.batches)
             case FinishFill():
                 self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
@@ -101,6 +108,13 @@ class Log:
                 self.fills.pop(effect.epoch, None)
             case _:
                 pass
+
+    def cut_front(self, epoch: int, offset: int) -> None:
+        """Delete an epoch's batches that end at or below `offset`, as retention does."""
+        held = self.epochs[epoch]
+        gone = [header for header, _ in held if header.end_offset <= offset]
+        self.epochs[epoch] = held[len(gone) :]
+        self.fronts[epoch] = Position(gone[-1].end_offset, gone[-1].digest)
 
     def content_views(self) -> list[memoryview]:
         return [data for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
@@ -171,10 +185,19 @@ class Stage:
             if not self.messages:
                 return
             while self.messages:
-                sender, send = self.messages.popleft()
-                if send.to in self.replicas and not {send.to, sender} & self.down:
-                    batches = [Batch(unpack_header(data), data) for data in send.batches]
-                    self.replicas[send.to].receive(sender, send.message, batches, self.now_ms)
+                self.deliver()
+
+    def step(self) -> None:
+        """Deliver one message, and carry out what comes of it."""
+        for node in self.replicas:
+            self.carry_out(node)
+        self.deliver()
+
+    def deliver(self) -> None:
+        sender, send = self.messages.popleft()
+        if send.to in self.replicas and not {send.to, sender} & self.down:
+            batches = [Batch(unpack_header(data), data) for data in send.batches]
+            self.replicas[send.to].receive(sender, send.message, batches, self.now_ms)
 
     def carry_out(self, node: str) -> None:
         replica, log = self.replicas[node], self.logs[node]
@@ -189,6 +212,8 @@ class Stage:
                             for h, d in log.epochs.get(effect.epoch, [])
                             if effect.from_offset <= h.base_offset and h.end_offset <= effect.end_offset
                         ]
+                        if held and held[0][0].base_offset != effect.from_offset:
+                            held = []
                         base = Position(effect.from_offset, replica.position_of(effect.epoch, effect.from_offset) or 0)
                         end = Position(held[-1][0].end_offset, held[-1][0].digest) if held else base
                         replica.read(effect, [d for _, d in held], base, end, self.now_ms)
