@@ -31,7 +31,7 @@ PORT: Final = 7400
 LAST_WORDS: Final = 15
 """Lines of its log that are shown when a node does not start."""
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")
-_ALARMING: Final = re.compile(r"Traceback|AssertionError|CRITICAL|DIVERGED|DATA_LOSS|never retrieved")
+_ALARMING: Final = re.compile(r" ERROR | CRITICAL |^Traceback|^\w*Error|DIVERGED|DATA_LOSS|never retrieved")
 
 
 class Node:

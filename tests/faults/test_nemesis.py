@@ -1,0 +1,75 @@
+"""What is on the menu of faults, and in which order it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.faults import nemesis
+from tests.faults.history import History, Key
+from tests.faults.load import Load
+from tests.faults.nemesis import CLUSTER_ONLY, DISK_FAULTS, NETWORK_FAULTS, OPERATIONS, PROCESS_FAULTS, Stage, menu
+from tests.faults.network import Network
+from tests.faults.nodes import make_nodes
+
+KEYS = [Key("t", 0), Key("t", 1)]
+
+
+def stage(path: Path, count: int, *, network: Network | None = None, seed: int = 0, only: Sequence[str] = ()) -> Stage:
+    nodes = make_nodes(count, path, None, None)
+    load = Load(nodes, KEYS, History(), Random(0), 1)
+    return Stage(nodes, load, network, Random(seed), lambda _: None, frozenset(only))
+
+
+async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
+    assert set(menu(stage(tmp_path, 3))) == {*PROCESS_FAULTS, *OPERATIONS}
+    assert set(menu(stage(tmp_path, 3, network=Network(3)))) == {*PROCESS_FAULTS, *OPERATIONS, *NETWORK_FAULTS}
+    assert not set(menu(stage(tmp_path, 1, network=Network(1)))) & {*CLUSTER_ONLY, *DISK_FAULTS}
+    assert [fault.__name__ for fault in menu(stage(tmp_path, 3, only=["kill_all"]))] == ["kill_all"]
+
+
+async def plan(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the first faults that a seed does, with everything left out that they do."""
+    done: list[str] = []
+    made = stage(path, 3, network=Network(3), seed=seed)
+    count = 2 * len(menu(made))
+
+    async def inflict(_: Stage, fault: nemesis.Fault) -> None:
+        done.append(fault.__name__)
+        if len(done) == count:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(nemesis, "_inflict", inflict)
+    with pytest.raises(asyncio.CancelledError):
+        await nemesis.torment(made, time.monotonic() + 1000)
+    return done
+
+
+async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = [await plan(tmp_path, seed, monkeypatch) for seed in (1, 1, 2)]
+    assert first == again != other
+    half = len(first) // 2
+    assert len(set(first[:half])) == len(set(first[half:])) == half
+
+
+async def test_a_partition_that_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemesis, "RECOVERY_S", 0.2)
+    made = stage(tmp_path, 3)
+
+    async def nothing(_: Stage) -> None:
+        asyncio.get_running_loop().call_later(0.1, made.load.acks_seen.update, {KEYS[0]: 1})
+
+    async def healed(_: Stage) -> None:
+        pass
+
+    monkeypatch.setattr(nemesis, "heal", healed)
+    await nemesis._inflict(made, nothing)
+    assert len(made.stuck) == 1
+    assert made.stuck[0].startswith("t/1 took nothing")
+    assert made.done == {"nothing": 1}
