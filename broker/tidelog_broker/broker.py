@@ -193,8 +193,7 @@ class Broker(Services):
         partition = self.partitions.find(key)
         if partition is None:
             return None
-        active = partition.replica.active
-        return Route(active.epoch, active.owner, tuple(active.placement))
+        return partition.route
 
     def _owned(self) -> list[Owned]:
         return [

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidelog_broker.core.effects import PeerMessage
-from tidelog_broker.core.members import Member, MemberState
+from tidelog_broker.core.members import Members, MemberState
 from tidelog_broker.core.placement import NodeEntry
 from tidelog_broker.core.planning import (
     Wishes,
@@ -69,15 +69,18 @@ class Cluster:
         self._info = info
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
-        self._members: Mapping[str, Member] = {}
+        self._members = Members(1)
+        self._available_at = (-1, -1)
+        self._available_then: frozenset[str] = frozenset()
 
     def use_links(self, links: Links) -> None:
         """Send over these from now on."""
         self._links = links
 
-    def use_members(self, members: Mapping[str, Member]) -> None:
+    def use_members(self, members: Members) -> None:
         """Believe gossip's table, which changes as things happen."""
         self._members = members
+        self._available_at = (-1, -1)
 
     # --- hints for the replicas ------------------------------------------------------------------------
 
@@ -209,15 +212,19 @@ class Cluster:
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    def _entries(self) -> list[NodeEntry]:
+    def _entries(self) -> Sequence[NodeEntry]:
         registered = [] if self.is_alone else self._registry.entries()
         return registered or [NodeEntry(self._node_id, incarnation=self._incarnation)]
 
     def _available(self) -> frozenset[str]:
         if self.is_alone:
             return frozenset({self._node_id})
-        living = {self._node_id, *(member.node_id for member in self._members.values() if member.is_live)}
-        return self._registry.available(living) or frozenset({self._node_id})
+        now_at = (self._registry.version, self._members.version)
+        if now_at != self._available_at:  # asked for each partition of a node that died
+            living = {self._node_id, *(member.node_id for member in self._members.live())}
+            self._available_then = self._registry.available(living) or frozenset({self._node_id})
+            self._available_at = now_at
+        return self._available_then
 
     def _is_removed(self, node_id: str) -> bool:
         record = self._registry.get(node_id)

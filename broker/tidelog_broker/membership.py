@@ -26,7 +26,7 @@ from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.ports import Batch
 from tidelog_broker.core.registry import identity_fault, roles_to
-from tidelog_broker.core.roster import Event, IdentityConflict
+from tidelog_broker.core.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import ask_owner
 from tidelog_broker.gossip import Gossip
@@ -277,7 +277,7 @@ class Membership:
                 f"another process uses the node id {event.node_id!r}: stop it, or give this node an id and a data "
                 "directory of its own"
             )
-        else:
+        elif event.change is not Change.SUSPECT:  # who is suspected still counts as alive
             self.look_soon()
 
     def look_soon(self) -> None:

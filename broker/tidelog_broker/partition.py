@@ -17,6 +17,7 @@ from tidelog_broker.core.ring import RingEntry
 from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.partition_reads import RETRY_AFTER_MS, PartitionReads
 from tidelog_broker.pipeline import Pipeline
+from tidelog_broker.routes import Route, route_of
 from tidelog_broker.services import Services
 from tidelog_broker.storage.log_start import save_log_start
 from tidelog_proto import broker_pb2 as pb
@@ -42,6 +43,8 @@ class Partition(PartitionReads):
         self._first_snapshot: tuple[int, int, int, bytes] | None = None
         self._sync_timer: asyncio.TimerHandle | None = None
         self._has_rolled = False
+        self._routed = self.replica.active
+        self._route = route_of(self._routed)
         self._labels = (record.name, str(index))
         node.metrics.high_watermark.labels(*self._labels).set_function(lambda: self.high_watermark)
         self._log_start_gauge = node.metrics.log_start.labels(*self._labels)
@@ -71,6 +74,14 @@ class Partition(PartitionReads):
     def owner_id(self) -> str:
         """The node that owns the active epoch, as far as is known here."""
         return self.replica.active.owner
+
+    @property
+    def route(self) -> Route:
+        """The active epoch, for who looks for its owner. Kept: METADATA asks for every partition at once."""
+        active = self.replica.active
+        if active is not self._routed:
+            self._routed, self._route = active, route_of(active)
+        return self._route
 
     def info(self) -> pb.PartitionInfo:
         """Return what TOPIC describe and CLUSTER_STATUS tell."""

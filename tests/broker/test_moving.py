@@ -7,7 +7,7 @@ from tests.broker.linked import identity, make_links
 
 from tidelog_broker import moving
 from tidelog_broker.cluster import Cluster
-from tidelog_broker.core.members import Address, Member
+from tidelog_broker.core.members import Address, Member, Members
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry
@@ -33,7 +33,10 @@ class World:
             nodes.apply(record)
         self.cluster = Cluster("a", 1 << 24, topics=topics, nodes=nodes, info=pb.NodeInfo)
         self.cluster.use_links(links())
-        self.cluster.use_members({name: Member(name, 1 << 24, name, 1, Address("127.0.0.1", 1)) for name in "abc"})
+        members = Members(3)
+        for name in "abc":
+            members.merge(Member(name, 1 << 24, name, 1, Address("127.0.0.1", 1)))
+        self.cluster.use_members(members)
         self.active = {
             (TOPIC, index): pb.EpochDescriptor(owner="a", placement=["a", "b"], ack_quorum=2, flush=pb.ALWAYS)
             for index in range(PARTITIONS)

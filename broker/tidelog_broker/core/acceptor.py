@@ -31,13 +31,13 @@ class Acceptor:
         self,
         state: ReplicaState,
         *,
-        misses_owner: Callable[[int], bool],
+        agrees: Callable[[str, int], bool],
         on_promise: Callable[[int], None],
         fetch: Callable[[Opening, Position, int], None],
     ) -> None:
-        """Callbacks: whether the owner is missed; a promise was made; fetch the log that an OPEN_EPOCH needs."""
+        """Callbacks: whether a node may try a takeover; a promise was made; fetch the log that an OPEN_EPOCH needs."""
         self._state = state
-        self._misses_owner = misses_owner
+        self._agrees = agrees
         self._on_promise = on_promise
         self._fetch = fetch
 
@@ -49,7 +49,7 @@ class Acceptor:
         able = state.halted is None and state.doubt != "damaged"
         reply = pb.PreVoteReply(
             attempt=ask.attempt,
-            agrees=able and not ask.probe and self._misses_owner(now_ms),
+            agrees=able and not ask.probe and self._agrees(sender, now_ms),
             status=pb.HELD if able else pb.IN_LIMBO,
             promised=state.fence.promised if state.fence is not None else None,
         )

@@ -71,6 +71,8 @@ class Candidate:
         self._failures = 0
         self._attempt = 0
         self._highest_round = RESERVED_ROUND
+        self._rank = 0
+        self._resend_ms = 0
         self._wake_ms: int | None = None
         self._give_up_ms = 0
         self._started_ms = 0
@@ -80,6 +82,7 @@ class Candidate:
         self._holders: list[str] = []
         self._answered: set[str] = set()
         self._agreed: set[str] = set()
+        self._refusing: set[str] = set()
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
@@ -111,6 +114,28 @@ class Candidate:
         """Begin to wait for this node's turn, if the owner is missing."""
         if self.phase == "idle" and self._host.misses_owner(now_ms):
             self._wait(now_ms)
+
+    def agrees(self, sender: str, now_ms: int) -> bool:
+        """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
+        return self._host.misses_owner(now_ms) and self._makes_way(sender, now_ms)
+
+    def _makes_way(self, sender: str, now_ms: int) -> bool:
+        """Whether another node may go first, as far as this node's own attempt goes.
+
+        Two that seal at once only hold each other up, and with many partitions at once both are slower than the delay
+        by which the order of candidates keeps them apart. So the first in the order lets nobody pass during its first
+        attempt, and the others hold back while somebody else is at it. Two that both believe to be the first, because
+        they have heard different news, refuse each other; then the order of their names decides.
+        """
+        if sender == self._host.node_id or self.phase == "idle" or self._host.retiring:
+            return True
+        gives_in = sender in self._refusing and sender < self._host.node_id
+        if self._rank == 0 and self._failures == 0 and not gives_in:
+            return False
+        if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
+            self.phase = "waiting"
+            self._wake_ms = max(self._wake_ms or 0, now_ms + self._timing.make_way_ms)
+        return True
 
     def reset(self) -> None:
         """The epoch has been decided, by whomever: what was tried is past."""
@@ -171,9 +196,9 @@ class Candidate:
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
-        rank = self._surroundings.rank(self._host.key, self._host.active)
+        self._rank = self._surroundings.rank(self._host.key, self._host.active)
         self.phase = "waiting"
-        self._wake_ms = now_ms + rank * self._timing.rank_delay_ms + extra_ms
+        self._wake_ms = now_ms + self._rank * self._timing.rank_delay_ms + extra_ms
         if self._wake_ms == now_ms:
             self.tick(now_ms)
 
@@ -187,11 +212,13 @@ class Candidate:
         self.phase = phase
         self._started_ms = now_ms
         self._give_up_ms = now_ms + last_ms
+        self._resend_ms = self._timing.resend_ms
         self._ask_again(now_ms)
 
     def _ask_again(self, now_ms: int) -> None:
         """Send what the phase asks to everybody who has not answered it."""
-        self._wake_ms = min(now_ms + self._timing.resend_ms, self._give_up_ms)
+        self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
+        self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
         active = self._host.active
         phase = self.phase
         for node in active.placement:
@@ -217,6 +244,7 @@ class Candidate:
         """Begin an attempt: nobody has answered yet, and what follows is planned by who is alive now."""
         self._attempt += 1
         self._agreed.clear()
+        self._refusing.clear()
         self._answered.clear()
         self._plan = self._surroundings.plan(self._host.key, self._host.active)
 
@@ -235,7 +263,10 @@ class Candidate:
         if self.phase == "sealing":
             self._choose(now_ms)
             return
-        if reply.agrees and sender in self._host.active.placement:
+        if not reply.agrees:
+            self._refusing.add(sender)
+        elif sender in self._host.active.placement:
+            self._refusing.discard(sender)
             self._agreed.add(sender)
         if len(self._agreed) >= self.seal_quorum:
             self._seal(now_ms)

@@ -97,6 +97,8 @@ class Members(Mapping[str, Member]):
         self.live_count = 0
         self.digest = 0
         """A sum over the live members' ranks: equal digests mean equal live members."""
+        self.version = 0
+        """Rises with every change."""
         self.refused_full = 0
         """Newcomers that found no room."""
         self._members_max = members_max
@@ -134,6 +136,7 @@ class Members(Mapping[str, Member]):
                 del self._table[member.node_id]  # so that the gone stand in the order of their going
         self._table[member.node_id] = member
         self._count(member, +1)
+        self.version += 1
         return True
 
     def _make_room_for(self, member: Member) -> bool:

@@ -50,7 +50,8 @@ class Ownership:
         deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
-            deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))
+            if not self._pushes.quiet(end, commit):
+                deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
@@ -255,7 +256,9 @@ class Ownership:
 
     def _heartbeats(self, now_ms: int) -> None:
         state = self._state
-        if self._pushes is not None and state.may_acknowledge:
+        if self._pushes is None or not state.may_acknowledge:
+            return
+        if not self._pushes.quiet(state.tail.queued.offset, state.high_watermark):
             state.emit(
                 *self._pushes.heartbeats(
                     state.tail.queued,

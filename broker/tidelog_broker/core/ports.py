@@ -50,16 +50,21 @@ class Timing:
     heartbeat_ms: int = 50
     """A commit that no append carries is told by an empty one after this time."""
     resend_ms: int = 100
-    """A message without an answer is sent again."""
-    pre_vote_ms: int = 250
-    seal_ms: int = 400
+    """A message without an answer is sent again, a candidate's at twice the distance each time."""
+    pre_vote_ms: int = 2000
+    seal_ms: int = 2000
+    """Both are long: a takeover of a thousand partitions at once takes a turn of the loop of some 100 ms and a sync
+    at each step, and who gives up before the answers can be there only begins again. A refusal is not waited for."""
     open_ms: int = 1000
     fetch_ms: int = 10_000
     """How long OPEN_EPOCH may wait for a replica that fetches what it lacks."""
     unsafe_ms: int = 9000
     """How long a recovery without a quorum is tried."""
-    rank_delay_ms: int = 60
-    """A candidate lets each candidate before it go first for this time."""
+    rank_delay_ms: int = 200
+    """A candidate lets each candidate before it go first for this time: enough for the pre-votes of a node that takes
+    over many partitions to be here before this node asks the same."""
+    make_way_ms: int = 300
+    """A candidate that has let another one go first tries again after this time without a sign of it."""
     heard_ms: int = 120
     """Who has heard the owner within this time does not miss it, whatever gossip says."""
     back_off_ms: int = 40

@@ -146,6 +146,10 @@ class Pushes:
             default=None,
         )
 
+    def quiet(self, end_offset: int, commit: int) -> bool:
+        """Whether everybody holds and knows everything: nobody needs an empty append, alive or not."""
+        return not any(self._needs(follower, end_offset, commit) for follower in self.followers.values())
+
     @staticmethod
     def _needs(follower: Follower, end_offset: int, commit: int) -> bool:
         return not follower.answered or follower.held_offset < end_offset or follower.told_commit < commit

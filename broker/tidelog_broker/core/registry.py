@@ -13,7 +13,7 @@ of nodes are wrapped, see `MetaRecord`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from tidelog_broker.core.incarnation import is_foreign
@@ -35,7 +35,10 @@ class NodeRegistry:
     """Nodes by id, as far as `__meta` has been applied."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Rises with every change."""
         self._by_id: dict[str, pb.NodeRecord] = {}
+        self._entries: list[NodeEntry] | None = None
 
     def apply(self, record: pb.NodeRecord) -> bool:
         """Take a durable record, or a founder's; return whether it changed anything."""
@@ -45,6 +48,8 @@ class NodeRegistry:
         kept = pb.NodeRecord()
         kept.CopyFrom(record)
         self._by_id[record.node_id] = kept
+        self.version += 1
+        self._entries = None
         return True
 
     def get(self, node_id: str) -> pb.NodeRecord | None:
@@ -59,19 +64,21 @@ class NodeRegistry:
         """Yield everything that stands, removals included: a snapshot."""
         yield from self._by_id.values()
 
-    def entries(self) -> list[NodeEntry]:
+    def entries(self) -> Sequence[NodeEntry]:
         """Return the registered nodes as placement wants them; nodes with one host share a machine."""
-        return [
-            NodeEntry(
-                record.node_id,
-                record.zone,
-                record.weight,
-                roles_from(record.roles),
-                record.incarnation,
-                machine=record.host,
-            )
-            for record in self.live()
-        ]
+        if self._entries is None:  # a thousand partitions that lose their owner ask a thousand times
+            self._entries = [
+                NodeEntry(
+                    record.node_id,
+                    record.zone,
+                    record.weight,
+                    roles_from(record.roles),
+                    record.incarnation,
+                    machine=record.host,
+                )
+                for record in self.live()
+            ]
+        return self._entries
 
     def available(self, alive: Collection[str]) -> frozenset[str]:
         """Return which of the nodes that are alive may get copies and ownership: registered and not draining."""

@@ -87,7 +87,7 @@ class Replica(ReplicaState):
         self.ownership = Ownership(self, contested=self._contested)
         self.history = History(self, acknowledge=self._acknowledge, reopen=self._reopen, resume=self.ownership.resume)
         self._acceptor = Acceptor(
-            self, misses_owner=self.misses_owner, on_promise=self._stop_appending, fetch=self.history.fetch_for
+            self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )
         self._rolling_over = False
         self._heard_ms: int | None = None

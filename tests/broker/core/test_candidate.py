@@ -7,13 +7,14 @@ from tests.broker.core.test_replica import NODES, Stage
 
 from tidelog_broker.core.effects import EpochDecided
 from tidelog_broker.core.replica import Replica
+from tidelog_proto import broker_pb2 as pb
 
 
 def recover(stage: Stage, node: str) -> Replica:
     """Let a node be the one, and give it its time."""
     replica = stage.replicas[node]
     replica.candidate.recover_unsafely(stage.now_ms)
-    stage.later(1000)
+    stage.later(2500)
     return replica
 
 
@@ -175,3 +176,28 @@ def test_what_one_has_accepted_is_kept(acknowledged: int) -> None:
     stage.down = {owner.node_id, other}
     replica = recover(stage, left)
     assert replica.chain.decisions[epoch] == accepted
+
+
+class Watched(Stage):
+    """Notes who seals."""
+
+    sealing: set[str]
+
+    def carry_out(self, node: str) -> None:
+        super().carry_out(node)
+        self.sealing |= {sender for sender, send in self.messages if isinstance(send.message, pb.Seal)}
+
+
+def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
+    Watched.sealing = set()
+    stage = Watched()
+    end = stage.publish("kept")
+    gone = stage.owner().node_id
+    stage.down, stage.sealing = {gone}, set()
+    stage.now_ms += stage.replicas[gone].timing.heard_ms
+    for node in NODES:
+        if node != gone:
+            stage.replicas[node].tick(stage.now_ms)
+    stage.later(1000)
+    assert stage.owner().high_watermark == end
+    assert len(stage.sealing) == 1
