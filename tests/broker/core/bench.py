@@ -1,0 +1,178 @@
+"""What the parts of a replica are tried on, one part at a time: its shared state, a log of lists, hints to be set.
+
+Nothing is carried out by itself: a test looks at the effects and says when a write is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from tests.broker.core.test_replica import KEY, Log
+
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import Effect, Send
+from tidelog_broker.core.fence import Fence
+from tidelog_broker.core.owner import Candidate, Owner
+from tidelog_broker.core.ports import Batch, PartitionKey, Plan, Position, Timing
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.tail import Tail
+from tidelog_broker.core.takeover import decision_value
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.header import unpack_header
+
+__all__ = ["KEY", "Log"]
+
+NODES = ("a", "b", "c")
+INCARNATION = 7
+"""Of every node, unless a test says otherwise."""
+
+EffectT = TypeVar("EffectT")
+MessageT = TypeVar("MessageT")
+
+
+def descriptor(
+    epoch: int = 0,
+    *,
+    owner: str = "a",
+    incarnation: int = INCARNATION,
+    start: int = 0,
+    placement: Sequence[str] = NODES,
+    quorum: int = 2,
+) -> pb.EpochDescriptor:
+    return pb.EpochDescriptor(
+        epoch=epoch,
+        owner=owner,
+        owner_incarnation=incarnation,
+        placement=placement,
+        ack_quorum=quorum,
+        start_offset=start,
+    )
+
+
+def candidate(records: int = 1, *, producer: int = 0, sequence: int = 0, fill: bytes = b"x") -> Candidate:
+    columns = pa.record_batch({"value": pa.array([fill] * records, pa.binary())})
+    encoded = encode_batch(columns, now_us=5, producer_id=producer, base_sequence=sequence)
+    data = memoryview(bytearray(encoded.to_bytes()))
+    return Candidate(unpack_header(data), data)
+
+
+def run_of(active: pb.EpochDescriptor, *counts: int, fill: bytes = b"x") -> list[Batch]:
+    """Return the first batches of an epoch as its owner stamps them, `counts` records each."""
+    owner = Owner(active, producers=ProducerTable())
+    group = owner.reserve([candidate(count, fill=fill) for count in counts], now_us=1)
+    return [Batch(header, data) for header, data in zip(group.headers, group.batches, strict=True)]
+
+
+def end_of(batches: Sequence[Batch]) -> Position:
+    return Position(batches[-1].header.end_offset, batches[-1].header.digest)
+
+
+def ends_of(batches: Sequence[Batch]) -> list[Position]:
+    return [Position(batch.header.end_offset, batch.header.digest) for batch in batches]
+
+
+def decision(
+    chain: EpochChain, end: Position, *, owner: str = "b", placement: Sequence[str] = NODES, quorum: int = 2
+) -> bytes:
+    """Return a decision that continues `chain`."""
+    plan = Plan(owner, tuple(placement), quorum)
+    return decision_value(chain.active, end, chain.previous_hash, plan, INCARNATION)
+
+
+def ballot(round_: int, node: str = "c", incarnation: int = INCARNATION) -> pb.Ballot:
+    return pb.Ballot(round=round_, node_id=node, incarnation=incarnation)
+
+
+class Hints:
+    """What gossip and `__meta` would say."""
+
+    def __init__(self) -> None:
+        self.dead: set[str] = set()
+        self.incarnations: dict[str, int] = dict.fromkeys(NODES, INCARNATION)
+        self.next = Plan("b", NODES, 2)
+        self.turn = 0
+        self.asked_below_ms: list[int] = []
+
+    def alive(self, node_id: str) -> bool:
+        return node_id not in self.dead
+
+    def incarnation(self, node_id: str) -> int:
+        return self.incarnations.get(node_id, 0)
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        return self.next
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        return self.turn
+
+    def random_ms(self, below_ms: int) -> int:
+        self.asked_below_ms.append(below_ms)
+        return 0
+
+
+class Bench(ReplicaState):
+    """The state of a follower `b` of the first epoch, if nothing else is said. Its log holds `held` durably."""
+
+    def __init__(
+        self, chain: EpochChain | None = None, *, node: str = "b", held: Sequence[Batch] = (), doubt: Doubt = ""
+    ) -> None:
+        self.hints = Hints()
+        self.disk = Log()
+        super().__init__(
+            KEY,
+            node_id=node,
+            incarnation=INCARNATION,
+            chain=chain or EpochChain(descriptor()),
+            log=self.disk,
+            surroundings=self.hints,
+            timing=Timing(),
+            doubt=doubt,
+        )
+        if self.is_member:
+            self.fence = Fence(KEY, self.active)
+        if held:
+            self.store(held)
+            start = self.active.start_offset
+            self.tail = Tail(self.active.epoch, start, Position(start, 0))
+            self.tail.extend(ends_of(held))
+            self.tail.wrote(end_of(held))
+
+    def store(self, batches: Sequence[Batch]) -> None:
+        """Put batches into the log as if they had been written long ago."""
+        for batch in batches:
+            self.disk.epochs.setdefault(batch.header.epoch, []).append((batch.header, batch.data))
+
+    def take(self, *kinds: type[EffectT]) -> list[EffectT]:
+        """Return the new effects of these kinds and forget the others."""
+        effects, self._effects = self._effects, []
+        return [effect for effect in effects if isinstance(effect, kinds)]
+
+    def peek(self) -> list[Effect]:
+        """Return the new effects and keep them."""
+        return list(self._effects)
+
+    def sent(self, kind: type[MessageT]) -> list[tuple[str, MessageT]]:
+        """Return to whom new messages of a kind go, and forget all other effects."""
+        return [(send.to, send.message) for send in self.take(Send) if isinstance(send.message, kind)]
+
+    def answer(self, kind: type[MessageT]) -> MessageT:
+        """Return the one message of a kind that goes out."""
+        [(_, message)] = self.sent(kind)
+        return message
+
+    @property
+    def writes(self) -> int:
+        """How many writes are not durable yet."""
+        return len(self._writes)
+
+    def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
+        """The oldest write is durable."""
+        self._writes.popleft()(ok, now_ms)
+
+    def queue(self, batches: Sequence[Batch]) -> None:
+        """Queue batches for the open epoch, as an append of the owner does."""
+        self.append(self.batch_views(batches), ends_of(batches), lambda _end, _now_ms: None)
