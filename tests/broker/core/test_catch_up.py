@@ -1,0 +1,127 @@
+"""A pull: one question at a time, only its own answer counts, and who does not help is left for the next source."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import KEY
+
+from tidelog_broker.core.catch_up import Pull
+from tidelog_broker.core.ports import Position, Timing
+from tidelog_proto import broker_pb2 as pb
+
+TIMING = Timing(pull_ms=1000, resend_ms=100, pull_bytes=4096)
+AT = Position(20, 99)
+
+
+def pull(*sources: str, end: Position | None = None, producers: bool = False) -> Pull:
+    return Pull(KEY, 4, sources or ("a", "b"), TIMING, end=end, producers=producers)
+
+
+def reply(
+    *, epoch: int = 4, base: int = 20, status: pb.ReplicaStatus = pb.HELD, producers: bytes = b"", source_end: int = 50
+) -> pb.BackfillReply:
+    return pb.BackfillReply(
+        epoch=epoch, status=status, base_offset=base, producers=producers, source_end_offset=source_end
+    )
+
+
+def test_what_is_asked_for_is_what_follows_the_position() -> None:
+    ask = pull(end=Position(80, 7)).ask(AT, 0)
+    assert (ask.topic_id, ask.partition, ask.epoch) == (*KEY, 4)
+    assert (ask.from_offset, ask.from_digest, ask.end_offset, ask.max_bytes) == (20, 99, 80, 4096)
+    assert not ask.producers
+    assert pull().ask(AT, 0).end_offset == 0, "without an end: as far as there is"
+    assert pull(producers=True).ask(AT, 0).producers
+
+
+def test_the_answer_that_was_asked_for_is_expected() -> None:
+    subject = pull()
+    assert not subject.expects("a", reply(), AT), "nothing was asked yet"
+    subject.ask(AT, 0)
+    assert subject.expects("a", reply(), AT)
+
+
+@pytest.mark.parametrize(
+    ("sender", "wrong"),
+    [("b", reply()), ("c", reply()), ("a", reply(epoch=3)), ("a", reply(epoch=5)), ("a", reply(base=10))],
+    ids=["the next source", "a stranger", "an older epoch", "a newer epoch", "another position"],
+)
+def test_no_other_answer_is_taken_for_it(sender: str, wrong: pb.BackfillReply) -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    assert not subject.expects(sender, wrong, AT)
+    assert subject.expects("a", reply(), AT), "and the right one still is"
+
+
+def test_a_refusal_counts_wherever_it_is_about() -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    assert subject.expects("a", reply(base=0, status=pb.NOT_HELD), AT)
+    assert not subject.expects("b", reply(base=0, status=pb.NOT_HELD), AT)
+
+
+def test_the_same_answer_does_not_come_twice() -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    subject.answered()
+    assert not subject.expects("a", reply(), AT)
+    assert subject.deadline_ms is None, "what has come is being written"
+    assert not subject.overdue(10**9)
+    assert subject.source == "a", "who has answered is asked for the next stretch, too"
+
+
+def test_batches_are_no_answer_to_a_question_about_producers() -> None:
+    subject = pull(producers=True)
+    subject.ask(AT, 0)
+    assert not subject.expects("a", reply(), AT)
+    assert subject.expects("a", reply(producers=b"state", source_end=0), AT)
+    assert subject.expects("a", reply(source_end=0), AT), "no producers at all are no bytes"
+    assert subject.expects("a", reply(status=pb.NOT_HELD), AT)
+    assert not subject.expects("a", reply(base=10, producers=b"state", source_end=0), AT), "of another position"
+
+
+def test_a_silent_source_is_given_up_for_the_next_one_after_its_time() -> None:
+    subject = pull("a", "b", "c")
+    subject.ask(AT, 500)
+    assert subject.deadline_ms == 1500
+    assert not subject.overdue(1499)
+    assert (subject.overdue(1500), subject.source) == (True, "b")
+    for node in ("a", "b"):
+        assert not subject.expects(node, reply(), AT), "the one is too late, the other has not been asked yet"
+    subject.ask(AT, 1500)
+    assert subject.expects("b", reply(), AT)
+    assert not subject.expects("a", reply(), AT)
+
+
+def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() -> None:
+    subject = pull("a", "b")
+    subject.ask(AT, 0)
+    subject.turned_down(10)
+    assert (subject.source, subject.deadline_ms) == ("b", 10)
+    assert subject.overdue(10)
+    assert subject.source == "b", "the one that is next has not been asked yet, so it is not given up"
+    subject.ask(AT, 10)
+    subject.turned_down(20)
+    assert (subject.source, subject.deadline_ms) == ("a", 120)
+    assert not subject.overdue(119)
+    assert subject.overdue(120)
+
+
+def test_a_late_refusal_after_it_was_turned_down_does_not_count_again() -> None:
+    subject = pull("a", "b")
+    subject.ask(AT, 0)
+    subject.turned_down(10)
+    assert not subject.expects("a", reply(status=pb.NOT_HELD), AT)
+    assert not subject.expects("b", reply(status=pb.NOT_HELD), AT)
+
+
+def test_the_only_source_is_asked_again() -> None:
+    subject = pull("a")
+    subject.ask(AT, 0)
+    assert subject.overdue(1000)
+    assert subject.source == "a"
+
+
+def test_nobody_to_ask_is_the_callers_mistake() -> None:
+    with pytest.raises(AssertionError):
+        Pull(KEY, 4, (), TIMING)
