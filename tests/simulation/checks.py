@@ -17,7 +17,6 @@ from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.ports import PartitionKey
-from tidelog_broker.core.takeover import ballot_key
 from tidelog_broker.storage.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, unpack_header
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.process import Process
     from tests.simulation.world import World
+
+_VOTES = pb.ReplicationAck | pb.SealReply | pb.OpenEpochReply
 
 
 class Checks:
@@ -60,10 +61,8 @@ class Checks:
         fence = driver.replica.fence
         epoch = driver.replica.active.epoch
         self._found(driver)
-        promised = truth.promised.get((node, epoch))
-        if promised is not None and not self._bad(node) and driver.replica.halted is None:
-            held = ballot_key(fence.promised) if fence is not None and fence.promised is not None else None
-            self.require(held is not None and held >= promised, "I4", f"{driver.name} forgot its promise {promised}")
+        if not self._bad(node) and driver.replica.halted is None:
+            truth.remembers(node, truth.promised.get((node, epoch)), fence.promised if fence is not None else None)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and driver.store.limbo() is None:
             end = driver.store.epoch_end(epoch)
@@ -125,21 +124,13 @@ class Checks:
         self._world.clock.note("wrote", driver.name, effect, done)
         if not done:
             return
-        if isinstance(effect, fx.Append):
-            truth.wrote(node, effect.epoch, effect.base_offset, [unpack_header(batch) for batch in effect.batches])
-            truth.payloads(effect.batches)
-            truth.made_durable(node, effect.epoch, effect.end_offset)
-        elif isinstance(effect, fx.Truncate):
-            truth.truncated(node, effect.epoch, effect.end_offset)
-        elif isinstance(effect, fx.FinishFill):
+        end = None
+        if isinstance(effect, fx.FinishFill):
             end = driver.store.epoch_end(effect.epoch) or driver.store.fill_position(effect.epoch)
-            truth.filled(node, effect.epoch, end)
-        elif isinstance(effect, fx.SetAside):
-            self.require(
-                self._bad(node) or self._world.faults.lied,
-                "I1",
-                f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}",
-            )
+        truth.performed(node, effect, end)
+        if isinstance(effect, fx.SetAside):
+            known = self._bad(node) or self._world.faults.lied
+            self.require(known, "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
 
     def journalled(self, process: Process, entries: Sequence[Any]) -> None:
         """Entries of fences or chains are durable."""
@@ -159,26 +150,9 @@ class Checks:
         message, node = effect.message, driver.process.node_id
         truth = self.truths[driver.key]
         self._world.clock.note("send", node, effect.to, message)
-        if isinstance(message, pb.ReplicationAck):
-            if message.status == pb.HELD:
-                self._able(driver, message)
-                truth.acknowledges(node, message)
-        elif isinstance(message, pb.SealReply):
-            if message.status == pb.HELD:
-                self._able(driver, message)
-                truth.promises(node, message)
-        elif isinstance(message, pb.OpenEpochReply):
-            if message.status == pb.HELD:
-                self._able(driver, message)
-                truth.accepts(node, message)
-        elif isinstance(message, pb.OpenEpoch):
-            truth.proposes(message)
-        elif isinstance(message, pb.AppendBatch):
-            truth.owned(message.epoch, message.owner, message.owner_incarnation)
-            truth.claim_committed(message.epoch, message.commit_offset, f"an append of {driver.name}")
-        elif isinstance(message, pb.MetadataUpdate):
-            for decision in message.decisions:
-                truth.learned(decision, node)
+        if isinstance(message, _VOTES) and message.status == pb.HELD:
+            self._able(driver, message)
+        truth.sent(node, message)
 
     def _able(self, driver: PartitionDriver, message: fx.PeerMessage) -> None:
         damage = driver.store.limbo()

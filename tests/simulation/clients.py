@@ -168,6 +168,8 @@ class Consumer:
 
     def _arrive(self, process: Process, asked: int) -> None:
         driver = process.partitions[self.key]
+        if self._world.scenario.retention_bytes:  # else nothing may be missing
+            self.position = max(self.position, min(driver.replica.log_start, driver.replica.high_watermark))
         batches = driver.read_committed(self.position)
         copies: list[bytes] = []
         for data in map(bytes, batches):

@@ -205,7 +205,7 @@ class PartitionDriver:
         self.pump()
 
     def _rebuild(self, effect: fx.RebuildProducers) -> None:
-        found = self.process.on_disk(lambda: self.store.rebuild_producers(effect.offset))
+        found = self.process.on_disk(lambda: self.store.rebuild_producers(effect.offset, self.replica.log_start))
         if found is None:
             return
         table, timestamp_us = found

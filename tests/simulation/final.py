@@ -47,7 +47,7 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     for driver in members:
         if driver.store.end_offset != end or driver.replica.high_watermark != end or not driver.is_idle:
             return f"{describe(driver)}, {owner.name} is at {end}"
-        if driver.store.start_offset > 0:
+        if driver.store.start_offset > driver.replica.log_start:
             return f"{describe(driver)} lacks what lies before {driver.store.start_offset}"
     lagging = [one for one in world.consumers if one.key == key and one.position < end]
     return f"a consumer is at {lagging[0].position} of {end}" if lagging else None
@@ -85,6 +85,10 @@ def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
     sound = [(driver, log) for driver in members if (log := _sound_log(driver)) is not None]
     if not sound:
         raise ViolationError("I15", f"no copy of partition {key[1]} is sound")
+    start_offset = max(driver.store.start_offset for driver, _ in sound)
+    sound = [
+        (driver, [data for data in log if unpack_header(data).base_offset >= start_offset]) for driver, log in sound
+    ]
     logs = [log for _, log in sound]
     for driver, log in sound:
         if log != logs[0]:
@@ -98,7 +102,7 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
     """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
-    offset = 0
+    start_offset = offset = unpack_header(log[0]).base_offset if log and world.scenario.retention_bytes else 0
     for data in log:
         header = unpack_header(data)
         if header.base_offset != offset:
@@ -110,7 +114,7 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
         at[payload] = header.base_offset
         digests[header.base_offset] = header.digest
     for publish in world.history.publishes:
-        if publish.key != key or publish.acks == pb.ONE:
+        if publish.key != key or publish.acks == pb.ONE or publish.base_offset in range(start_offset):
             continue
         place = at.get(publish.payload)
         if publish.outcome == "stored" and place != publish.base_offset:
@@ -123,5 +127,5 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
     for consumer in world.consumers:
         if consumer.key == key:
             for base_offset, digest, _ in consumer.seen.batches:
-                if digests.get(base_offset) != digest:
+                if base_offset >= start_offset and digests.get(base_offset) != digest:
                     raise ViolationError("I10", f"a consumer was given something else at {base_offset}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.broker.storage.sim_disk import PowerCutError
 from tests.simulation.driver import PartitionDriver
 from tests.simulation.journals import JournalWorker, NodeJournals
-from tests.simulation.store import Store
+from tests.simulation.store import SEGMENT_BYTES, SEGMENT_BYTES_SMALL, Store
 from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 
 from tidelog_broker.core import effects as fx
@@ -110,7 +110,9 @@ class Process:
             for entry in chains.get(key, []):
                 if entry.WhichOneof("entry") == "decision":
                     chain.extend(entry.decision)
-            store = Store.open(self.machine.disk, key, chain)
+            small = self.world.scenario.retention_bytes > 0
+            segment_bytes = SEGMENT_BYTES_SMALL if small else SEGMENT_BYTES
+            store = Store.open(self.machine.disk, key, chain, segment_bytes=segment_bytes)
             replica = Replica(
                 key,
                 node_id=self.node_id,

@@ -24,6 +24,12 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Kinds of faults that bring out something together. A seed has one of these, or some of everything."""
 
+RETENTION: Final = "retention"
+"""A mixture of its own, of some of everything: the owner deletes what is old, whether or not all replicas have it.
+
+Nothing numbers its batches there: what is deleted is forgotten, so a repetition of it would be stored again. And no
+machine is lost for good, see `retention`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -61,6 +67,8 @@ class Scenario:
     """How many machines may lose data that they called durable, or never come back."""
     wrong_suspicions: float
     """How often the failure detector suspects a node that is well."""
+    retention_bytes: int = 0
+    """How much of its log an owner keeps; 0: everything."""
 
 
 def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
@@ -92,6 +100,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         write_ms=random.choice([0.2, 2.0, 10.0]),
         fault_ms=random.choice([1000, 1500, 3000]),
         fault_gap_ms=random.choice([40, 80, 150, 300]),
-        bad_machines=min(ack_quorum - 1, factor - ack_quorum),
+        bad_machines=min(ack_quorum - 1, factor - ack_quorum) if mixture != RETENTION else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
+        retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,
     )

@@ -7,6 +7,7 @@ again; the open one is cut in front of the damage and stays in doubt until the o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.broker.storage.sim_disk import SimDisk
@@ -18,7 +19,8 @@ from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.errors import DamagedError, DiskFullError, DivergedError
+from tidelog_broker.storage.errors import DamagedError, DiskFullError, DivergedError, NotHeldError
+from tidelog_broker.storage.log_start import load_log_start, save_log_start
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_broker.storage.segment import padded
 from tidelog_proto import broker_pb2 as pb
@@ -27,6 +29,8 @@ from tidelog_proto.header import Buffer, unpack_header
 
 HOME = Path("/partitions")
 SEGMENT_BYTES = 4096
+SEGMENT_BYTES_SMALL = 512
+"""Where retention is to have something to delete."""
 READ_BYTES = 1500
 
 
@@ -42,7 +46,7 @@ class Store:
         self._flush: dict[int, pb.Flush] = {}
 
     @classmethod
-    def open(cls, disk: SimDisk, key: PartitionKey, chain: EpochChain) -> Store:
+    def open(cls, disk: SimDisk, key: PartitionKey, chain: EpochChain, *, segment_bytes: int = SEGMENT_BYTES) -> Store:
         """Open the log of a partition on a node's disk.
 
         Raises:
@@ -52,7 +56,7 @@ class Store:
             disk.make_dir(HOME)
             disk.sync_dir(HOME.parent)
         log = PartitionLog.open(
-            Disk(fs=disk), HOME, topic="simulated", topic_id=key[0], partition=key[1], segment_bytes=SEGMENT_BYTES
+            Disk(fs=disk), HOME, topic="simulated", topic_id=key[0], partition=key[1], segment_bytes=segment_bytes
         )
         store = cls(disk, log, chain)
         store._heal()
@@ -76,8 +80,14 @@ class Store:
             if self.log.fill_position(epoch) is None and epoch < self._chain.active.epoch:
                 decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
                 end = (decision.end_offset, decision.end_digest)
-                if self.log.begin_fill(epoch, self._descriptor(epoch).start_offset, *end) == end:
-                    self.log.finish_fill(epoch)
+                start_offset, log_start = self._descriptor(epoch).start_offset, self.log_start()
+                if start_offset < end[0] <= log_start:
+                    self.log.abandon_fill(epoch)
+                    continue
+                known = 0 if start_offset >= log_start else None
+                with suppress(NotHeldError):
+                    if self.log.begin_fill(epoch, max(start_offset, log_start), *end, start_digest=known) == end:
+                        self.log.finish_fill(epoch)
 
     def _descriptor(self, epoch: int) -> pb.EpochDescriptor:
         if epoch == self._chain.genesis.epoch:
@@ -170,7 +180,22 @@ class Store:
         return self.log.fill_position(epoch)
 
     def log_start(self) -> int:
-        return 0
+        return load_log_start(self._fs, self.log.directory)
+
+    def delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
+        """Delete committed segments that end at or below `offset`, or until `bytes_max` are left."""
+        while self.log.epochs and self.log.limbo is None:
+            oldest = self.log.epochs[0]
+            end_offset = oldest.oldest_end_offset
+            is_last = len(self.log.epochs) == 1 and oldest.segment_count == 1
+            if (
+                is_last
+                or end_offset > committed
+                or not (end_offset <= offset or (bytes_max and self.log.size_bytes > bytes_max))
+            ):
+                return
+            save_log_start(self._fs, self.log.directory, end_offset)
+            self.log.delete_before(end_offset)
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -213,13 +238,14 @@ class Store:
             offset = result.next_offset
         return found
 
-    def rebuild_producers(self, offset: int) -> tuple[ProducerTable | None, int]:
+    def rebuild_producers(self, offset: int, log_start: int) -> tuple[ProducerTable | None, int]:
         """Return the producers' state at an offset and the last append timestamp before it; None if it is not here."""
         table, timestamp_us = ProducerTable(), 0
-        if offset > 0 and (self.log.start_offset > 0 or self.log.end_offset < offset):
+        start_offset = self.log.start_offset
+        if offset > 0 and (start_offset > log_start or not self.log.epochs or self.log.end_offset < offset):
             return None, 0
         try:
-            for header in self.log.scan_headers(0) if offset > 0 else ():
+            for header in self.log.scan_headers(start_offset) if offset > start_offset else ():
                 if header.end_offset > offset:
                     break
                 table.apply(header)
@@ -241,11 +267,10 @@ class Store:
             return [self._append(first, group)] * len(group)
         assert len(group) == 1
         try:
-            self._one(first)
+            return [self._one(first)]
         except DiskFullError:
             assert isinstance(first, fx.AppendFill), f"{type(first).__name__} needs no space"
             return [False]
-        return [True]
 
     def _append(self, first: fx.Append, group: Sequence[fx.Write]) -> bool:
         batches: list[Buffer] = [batch for one in group if isinstance(one, fx.Append) for batch in one.batches]
@@ -267,26 +292,37 @@ class Store:
             self.log.sync()
         return True
 
-    def _one(self, effect: fx.Write) -> None:
+    def _one(self, effect: fx.Write) -> bool:
         if isinstance(effect, fx.Truncate):
             self.log.truncate_epoch(effect.epoch, effect.end_offset)
         elif isinstance(effect, fx.AppendFill):
-            self._fill(effect)
+            return self._fill(effect)
         elif isinstance(effect, fx.FinishFill):
+            if self.log.fill_position(effect.epoch) is None:
+                return False  # retention has ended it
             self.log.finish_fill(effect.epoch)
+            self._note_log_start(effect.epoch)
             self._go_on_filling()
         else:
             assert isinstance(effect, fx.SetAside)
-            self.log.set_aside(effect.epoch, effect.reason)
+            if self._log_of(effect.epoch) is not None or effect.epoch in self.log.fill_epochs:
+                self.log.set_aside(effect.epoch, effect.reason)
+        return True
 
-    def _fill(self, effect: fx.AppendFill) -> None:
-        position = self.log.begin_fill(
-            effect.epoch, effect.start_offset, effect.epoch_end_offset, effect.epoch_end_digest
-        )
+    def _note_log_start(self, epoch: int) -> None:
+        """A copy that begins late shows where the log starts."""
+        log = self._log_of(epoch)
+        if log is not None and log.start_offset > max(self._descriptor(epoch).start_offset, self.log_start()):
+            save_log_start(self._fs, self.log.directory, log.start_offset)
+
+    def _fill(self, effect: fx.AppendFill) -> bool:
+        end = (effect.epoch_end_offset, effect.epoch_end_digest)
+        try:
+            position = self.log.begin_fill(effect.epoch, effect.start_offset, *end, start_digest=effect.start_digest)
+        except NotHeldError:
+            return False  # what was to be gone on with is gone
         assert position.offset >= effect.base_offset, f"a fill at {position}, {effect.base_offset} comes"
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
-        try:
+        with suppress(DivergedError):  # the core sees it, too, and orders the copy set aside
             self.log.append_fill(effect.epoch, missing)
-        except DivergedError:
-            # The core sees it, too, and orders the copy set aside.
-            return
+        return True

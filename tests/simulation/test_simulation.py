@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.run import report, run_seed
+from tests.simulation.scenario import RETENTION
 
 SEEDS = 160
 AT_A_TIME = 20
+RETENTION_SEEDS = 40
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
@@ -19,6 +21,12 @@ def test_every_invariant_holds(first: int) -> None:
         epochs += result.epochs
     assert acked > AT_A_TIME, "a world in which nothing is published shows nothing"
     assert epochs > AT_A_TIME, "a world in which no epoch ends shows nothing"
+
+
+def test_every_invariant_holds_under_retention() -> None:
+    for seed in range(RETENTION_SEEDS):
+        result = run_seed(seed, mixture=RETENTION)
+        assert not result.invariant, report(result)
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

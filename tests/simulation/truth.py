@@ -10,6 +10,7 @@ from tests.simulation.history import Publish
 from tests.simulation.payload import payload_of
 from tests.simulation.publishing import PublishReply
 
+from tidelog_broker.core import effects as fx
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.core.takeover import BallotKey, ballot_key, seal_quorum
 from tidelog_proto import broker_pb2 as pb
@@ -73,31 +74,63 @@ class Truth:
         """Return what durable means in an epoch."""
         return self.descriptors[epoch].flush or pb.ALWAYS
 
-    def _require(self, condition: bool, invariant: str, what: str) -> None:
+    def require(self, condition: bool, invariant: str, what: str) -> None:
+        """Report a broken invariant unless `condition` holds."""
         if not condition:
             raise ViolationError(invariant, what)
 
     def owned(self, epoch: int, node: str, incarnation: int) -> None:
         """Somebody acts as the owner of an epoch (I9)."""
         descriptor = self.descriptors.get(epoch)
-        self._require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which nobody decided")
+        self.require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which nobody decided")
         assert descriptor is not None
         named = (descriptor.owner, descriptor.owner_incarnation)
-        self._require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
+        self.require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
 
     # ------------------------------------------------------------------------------------------ logs
+
+    def performed(self, node: str, effect: fx.Write, end: tuple[int, int] | None) -> None:
+        """A write to a log is on the disk; the epoch's copy ends at `end` after it."""
+        if isinstance(effect, fx.Append):
+            self.wrote(node, effect.epoch, effect.base_offset, [unpack_header(batch) for batch in effect.batches])
+            self.payloads(effect.batches)
+            self.made_durable(node, effect.epoch, effect.end_offset)
+        elif isinstance(effect, fx.Truncate):
+            self.truncated(node, effect.epoch, effect.end_offset)
+        elif isinstance(effect, fx.FinishFill):
+            self.filled(node, effect.epoch, end)
+
+    def sent(self, node: str, message: fx.PeerMessage) -> None:
+        """A message leaves a node: what it says must be so."""
+        if isinstance(message, pb.ReplicationAck):
+            if message.status == pb.HELD:
+                self.acknowledges(node, message)
+        elif isinstance(message, pb.SealReply):
+            if message.status == pb.HELD:
+                self.promises(node, message)
+        elif isinstance(message, pb.OpenEpochReply):
+            if message.status == pb.HELD:
+                self.accepts(node, message)
+        elif isinstance(message, pb.OpenEpoch):
+            self.proposes(message)
+        elif isinstance(message, pb.AppendBatch):
+            self.owned(message.epoch, message.owner, message.owner_incarnation)
+            self.claim_committed(message.epoch, message.commit_offset, f"an append of {node}")
+        elif isinstance(message, pb.MetadataUpdate):
+            for decision in message.decisions:
+                self.learned(decision, node)
 
     def wrote(self, node: str, epoch: int, base_offset: int, headers: Sequence[BatchHeader]) -> None:
         """A node has written batches behind `base_offset` (I1, I2)."""
         known = self.batches[epoch]
         at = base_offset
         for header in headers:
-            self._require(header.epoch == epoch, "I1", f"{node} has a batch of epoch {header.epoch} in {epoch}")
-            self._require(header.base_offset == at, "I2", f"{node} leaves a hole at {at} of epoch {epoch}")
+            self.require(header.epoch == epoch, "I1", f"{node} has a batch of epoch {header.epoch} in {epoch}")
+            self.require(header.base_offset == at, "I2", f"{node} leaves a hole at {at} of epoch {epoch}")
             at = header.end_offset
             first = known.setdefault(header.base_offset, header)
             same = first.digest == header.digest and first.end_offset == header.end_offset
-            self._require(same, "I1", f"{node} holds another batch at {header.base_offset} of epoch {epoch}")
+            self.require(same, "I1", f"{node} holds another batch at {header.base_offset} of epoch {epoch}")
 
     def payloads(self, batches: Sequence[memoryview]) -> None:
         """Remember what batches carry."""
@@ -113,7 +146,7 @@ class Truth:
     def truncated(self, node: str, epoch: int, end_offset: int) -> None:
         """A node has cut an epoch's log: right only to where it was decided to end (I6, I10)."""
         chosen = self.chosen.get(epoch)
-        self._require(
+        self.require(
             chosen is not None and chosen.value.end_offset == end_offset,
             "I10",
             f"{node} cuts epoch {epoch} to {end_offset}, decided is {chosen and chosen.value.end_offset}",
@@ -123,10 +156,10 @@ class Truth:
     def filled(self, node: str, epoch: int, end: tuple[int, int] | None) -> None:
         """A node has made a fetched copy part of its log (I15)."""
         chosen = self.chosen.get(epoch)
-        self._require(chosen is not None, "I15", f"{node} has filled epoch {epoch}, which has not ended")
+        self.require(chosen is not None, "I15", f"{node} has filled epoch {epoch}, which has not ended")
         assert chosen is not None
         decided = (chosen.value.end_offset, chosen.value.end_digest)
-        self._require(end == decided, "I15", f"{node} has filled epoch {epoch} to {end}, decided is {decided}")
+        self.require(end == decided, "I15", f"{node} has filled epoch {epoch} to {end}, decided is {decided}")
         self.made_durable(node, epoch, chosen.value.end_offset)
 
     def reopened(self, node: str, ends: dict[int, int]) -> None:
@@ -166,7 +199,7 @@ class Truth:
 
     def _propose(self, epoch: int, ballot: BallotKey, raw: bytes) -> None:
         known = self._proposals.setdefault((epoch, ballot), raw)
-        self._require(known == raw, "I5", f"two values for epoch {epoch} under ballot {ballot}")
+        self.require(known == raw, "I5", f"two values for epoch {epoch} under ballot {ballot}")
 
     def proposes(self, message: pb.OpenEpoch) -> None:
         """A candidate proposes a value: one a ballot."""
@@ -177,23 +210,23 @@ class Truth:
         epoch = value.epoch
         known = self.chosen.get(epoch)
         if known is not None:
-            self._require(known.raw == raw, "I5", f"two decisions about epoch {epoch}: {known.value} and {value}")
+            self.require(known.raw == raw, "I5", f"two decisions about epoch {epoch}: {known.value} and {value}")
             return
         committed = self.committed.get(epoch, 0)
-        self._require(
+        self.require(
             value.end_offset >= committed, "I6", f"epoch {epoch} ends at {value.end_offset}, {committed} was committed"
         )
         self.chosen[epoch] = Chosen(value, raw)
         self.newest_decided = max(self.newest_decided, epoch)
         self.descriptors[epoch + 1] = value.next
-        self._require(
+        self.require(
             value.end_offset == self.start_of(epoch) or self._digest_at(epoch, value.end_offset) == value.end_digest,
             "I7",
             f"epoch {epoch} ends at {value.end_offset} in a digest that no log has",
         )
         holders = self.holders(epoch, value.end_offset)
         quorum = self.descriptors[epoch].ack_quorum
-        self._require(holders >= quorum, "I7", f"epoch {epoch} was decided with {holders} holders of {quorum}")
+        self.require(holders >= quorum, "I7", f"epoch {epoch} was decided with {holders} holders of {quorum}")
         self._walk()
 
     def _digest_at(self, epoch: int, offset: int) -> int | None:
@@ -203,49 +236,54 @@ class Truth:
         """A node takes a decision for granted (I5, I8, I13)."""
         value = pb.EpochDecision.FromString(raw)
         chosen = self.chosen.get(value.epoch)
-        self._require(
-            chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took"
-        )
+        self.require(chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took")
         assert chosen is not None
-        self._require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
+        self.require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
 
     def promises(self, node: str, reply: pb.SealReply) -> None:
         """A promise is given, with a report of the log's end (I4)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
-        self._require(
+        self.require(
             self._persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record"
         )
         self._not_lower(where, ballot)
         durable = self.durable.get(where, self.start_of(reply.epoch))
-        self._require(reply.end_offset <= durable, "I4", f"{node} reports {reply.end_offset}, durable is {durable}")
-        self._require(
+        self.require(reply.end_offset <= durable, "I4", f"{node} reports {reply.end_offset}, durable is {durable}")
+        self.require(
             reply.end_offset == durable or self._bad(node) or reply.epoch in self.chosen,
             "I4",
             f"{node} reports {reply.end_offset}, it holds {durable}",
+        )
+
+    def remembers(self, node: str, promised: BallotKey | None, held: pb.Ballot | None) -> None:
+        """A node has started again (I4)."""
+        kept = ballot_key(held) if held is not None else None
+        self.require(
+            promised is None or (kept is not None and kept >= promised), "I4", f"{node} forgot its promise {promised}"
         )
 
     def accepts(self, node: str, reply: pb.OpenEpochReply) -> None:
         """A value is said to be accepted: that is on the disk, and so is the log (I4, I7)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
-        self._require(ballot in self._accepted[where], "I4", f"{node} accepts without a record")
+        self.require(ballot in self._accepted[where], "I4", f"{node} accepts without a record")
         self._not_lower(where, ballot)
         value = pb.EpochDecision.FromString(self._proposals[reply.epoch, ballot])
         held = self._ever.get(where, self.start_of(reply.epoch))
-        self._require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
+        self.require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
 
     def _not_lower(self, where: tuple[str, int], ballot: BallotKey) -> None:
         before = self.promised.get(where)
-        self._require(before is None or ballot >= before, "I4", f"{where} goes back from {before} to {ballot}")
+        self.require(before is None or ballot >= before, "I4", f"{where} goes back from {before} to {ballot}")
         self.promised[where] = ballot
 
     def acknowledges(self, node: str, ack: pb.ReplicationAck) -> None:
         """A replica says how far it holds an epoch: durably, and not after a promise (I3)."""
         where = (node, ack.epoch)
-        self._require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
+        self.require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
         durable = self.durable.get(where, self.start_of(ack.epoch))
-        self._require(
+        self.require(
             ack.end_offset <= durable,
             "I3",
             f"{node} acknowledges {ack.end_offset} of {ack.epoch}, durable is {durable}",
@@ -262,7 +300,7 @@ class Truth:
         _, before = self._watermarks[id(replica)]
         if watermark == before:
             return False
-        self._require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
+        self.require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
         self._watermarks[id(replica)] = (replica, watermark)
         return True
 
@@ -272,14 +310,14 @@ class Truth:
             return
         chosen = self.chosen.get(epoch)
         if chosen is not None:
-            self._require(
+            self.require(
                 end_offset <= chosen.value.end_offset,
                 "I6",
                 f"{who}: {end_offset} of epoch {epoch}, which ended at {chosen.value.end_offset}",
             )
         else:
             holders, quorum = self.holders(epoch, end_offset), self.descriptors[epoch].ack_quorum
-            self._require(holders >= quorum, "I3", f"{who}: {end_offset} of epoch {epoch} on {holders} of {quorum}")
+            self.require(holders >= quorum, "I3", f"{who}: {end_offset} of epoch {epoch} on {holders} of {quorum}")
         self.committed[epoch] = end_offset
         self._walk()
 
@@ -297,7 +335,7 @@ class Truth:
                 offset = header.end_offset
             if chosen is None:
                 break
-            self._require(offset == end, "I2", f"epoch {epoch} ends at {end}, inside a batch")
+            self.require(offset == end, "I2", f"epoch {epoch} ends at {end}, inside a batch")
             epoch += 1
         self._position = (epoch, offset)
 
@@ -306,7 +344,7 @@ class Truth:
         if producer == 0:
             return
         expected = self._sequences.get(producer, 0)
-        self._require(
+        self.require(
             header.base_sequence == expected,
             "I12",
             f"producer {producer} has {header.base_sequence} at {header.base_offset} where {expected} is next",
@@ -317,16 +355,16 @@ class Truth:
     def acknowledged(self, publish: Publish, said: PublishReply) -> None:
         """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
         payload = self.by_digest.get((said.epoch, said.base_offset))
-        self._require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+        self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))
-            self._require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
+            self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
 
     def held_by_all(self, epoch: int, end_offset: int) -> None:
         """A publish was acknowledged by every replica."""
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
         decided = epoch in self.chosen
-        self._require(
+        self.require(
             holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}"
         )
 
@@ -339,7 +377,7 @@ class Truth:
         """A consumer was given a batch (I10)."""
         known = self.batches[header.epoch].get(header.base_offset)
         same = known is not None and known.digest == header.digest
-        self._require(same, "I10", f"offset {header.base_offset} of epoch {header.epoch} was never written like that")
+        self.require(same, "I10", f"offset {header.base_offset} of epoch {header.epoch} was never written like that")
 
     def seal_quorum(self, epoch: int) -> int:
         """Return how many replicas can end an epoch."""

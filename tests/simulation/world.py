@@ -12,6 +12,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
+from tests.simulation.retention import Retention
 from tests.simulation.scenario import Scenario
 
 from tidelog_broker.core.ports import PartitionKey, Timing
@@ -127,6 +128,7 @@ class World:
             machine.start()
         self._start_clients()
         self.faults.start()
+        Retention(self).start()
         self.clock.run_until(self.clock.now_us + self.scenario.fault_ms * 1000)
         self._calm_down()
         self._run_until(self._resumed, "I16: writes and reads do not resume")
@@ -139,7 +141,7 @@ class World:
         for key in self.genesis:
             for _ in range(self.scenario.producers):
                 number += 1
-                idempotent = random.random() < 0.8
+                idempotent = random.random() < 0.8 and not self.scenario.retention_bytes
                 acks = random.choice([pb.QUORUM] * 6 + [pb.ALL]) if idempotent else random.choice([pb.QUORUM, pb.ONE])
                 self.producers.append(Producer(self, key, number, idempotent=idempotent, acks=acks))
             self.consumers += [Consumer(self, key) for _ in range(self.scenario.consumers)]

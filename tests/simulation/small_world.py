@@ -1,0 +1,288 @@
+"""A cluster of three replicas of one partition in which everything that happens next is a choice.
+
+There is no time and no chance: a message may arrive next, a write may be done next, a node may crash, start, begin a
+takeover, a client may publish. The explorer tries these choices in every order, within bounds on how often each kind
+of trouble may come. The same core and the same checks as in the simulated world, on a log in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from tests.simulation.payload import make_batch
+from tests.simulation.small_log import SmallLog
+from tests.simulation.truth import Truth
+
+from tidelog_broker.core import effects as fx
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.owner import Candidate
+from tidelog_broker.core.ports import Batch, PartitionKey, Plan
+from tidelog_broker.core.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
+
+KEY: PartitionKey = (b"explored topic!!", 0)
+NODES = ("a", "b", "c")
+QUORUM = 2
+PATIENCE_MS = 1000
+
+
+@dataclass(slots=True)
+class Bounds:
+    """How often each kind of trouble may still come."""
+
+    publishes: int = 2
+    takeovers: int = 2
+    roll_overs: int = 0
+    crashes: int = 1
+    repeats: int = 0
+    """Messages that arrive once more."""
+    ticks: int = 0
+    """Times that a node does what time asks for: sends again, gives up."""
+
+
+class Choice(NamedTuple):
+    """Something that may happen next."""
+
+    kind: str
+    what: str
+    do: Callable[[], None]
+
+
+class Flying(NamedTuple):
+    """A message on its way."""
+
+    sender: str
+    to: str
+    kind: type[fx.PeerMessage]
+    raw: bytes
+    batches: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Node:
+    """A node: what is on its disk, and its process while it runs."""
+
+    node_id: str
+    boots: int = 0
+    log: SmallLog = field(default_factory=SmallLog)
+    decisions: list[bytes] = field(default_factory=list)
+    fences: dict[int, pb.FenceEntry] = field(default_factory=dict)
+    replica: Replica | None = None
+    queue: deque[fx.Write | fx.RebuildProducers] = field(default_factory=deque)
+
+
+class Hints:
+    """As `Surroundings`: every owner seems to be dead, so that a takeover may begin whenever a choice says so."""
+
+    def __init__(self, world: SmallWorld, node: Node) -> None:
+        self._world = world
+        self._node = node
+
+    def alive(self, node_id: str) -> bool:
+        replica = self._node.replica
+        return node_id == self._node.node_id or replica is None or node_id != replica.active.owner
+
+    def incarnation(self, node_id: str) -> int:
+        return self._world.nodes[node_id].boots
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        return Plan(self._node.node_id, NODES, QUORUM)
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        return 0
+
+    def random_ms(self, below_ms: int) -> int:
+        return 0
+
+
+class SmallWorld:
+    """See the module."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.now_ms = 0
+        self.nodes = {node_id: Node(node_id) for node_id in NODES}
+        self.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=QUORUM)
+        self.truth = Truth(self.genesis, lambda node_id: False)
+        self.flying: list[Flying] = []
+        self.trace: list[str] = []
+        self._published = 0
+        for node in self.nodes.values():
+            self._start(node)
+
+    # ------------------------------------------------------------------------------------------ choices
+
+    def choices(self) -> list[Choice]:
+        """Return everything that may happen next, always in the same order for the same state."""
+        found: list[Choice] = []
+        bounds = self.bounds
+        for number, message in enumerate(self.flying):
+            what = f"{message.sender}>{message.to} {message.kind.__name__}"
+            found.append(Choice("deliver", what, partial(self._deliver, number, keep=False)))
+            if bounds.repeats:
+                found.append(Choice("repeat", what, partial(self._deliver, number, keep=True)))
+        for node in self.nodes.values():
+            found += self._choices_of(node)
+        return found
+
+    def _choices_of(self, node: Node) -> list[Choice]:
+        name, bounds, replica = node.node_id, self.bounds, node.replica
+        if replica is None:
+            return [Choice("start", name, lambda: self._start(node))]
+        found: list[Choice] = []
+        if node.queue:
+            found.append(Choice("write", f"{name} {type(node.queue[0]).__name__}", lambda: self._write(node)))
+        if bounds.publishes and replica.can_append:
+            found.append(Choice("publish", name, lambda: self._publish(node)))
+        if bounds.takeovers and replica.is_member and replica.owner is None and replica.candidate.phase == "idle":
+            found.append(Choice("take over", name, lambda: self._take_over(node)))
+        if bounds.roll_overs and replica.owner is not None:
+            found.append(Choice("roll over", name, lambda: self._roll_over(node)))
+        if bounds.crashes:
+            found.append(Choice("crash", name, lambda: self._crash(node)))
+        if bounds.ticks and replica.deadline_ms is not None:
+            found.append(Choice("tick", name, lambda: self._tick(node)))
+        return found
+
+    def choose(self, choice: Choice) -> None:
+        """Let something happen."""
+        self.trace.append(f"{choice.kind} {choice.what}")
+        choice.do()
+
+    # ------------------------------------------------------------------------------------------ what happens
+
+    def _deliver(self, number: int, *, keep: bool) -> None:
+        message = self.flying[number]
+        if keep:
+            self.bounds.repeats -= 1
+        else:
+            del self.flying[number]
+        node = self.nodes[message.to]
+        if node.replica is not None:
+            batches = [Batch(unpack_header(data), memoryview(data)) for data in message.batches]
+            node.replica.receive(message.sender, message.kind.FromString(message.raw), batches, self.now_ms)
+            self._pump(node)
+
+    def _publish(self, node: Node) -> None:
+        self.bounds.publishes -= 1
+        self._published += 1
+        header, data = make_batch(self._published << 4, 1, producer_id=0, base_sequence=0)
+        assert node.replica is not None
+        node.replica.reserve([Candidate(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
+        self._pump(node)
+
+    def _take_over(self, node: Node) -> None:
+        self.bounds.takeovers -= 1
+        self.now_ms += PATIENCE_MS
+        assert node.replica is not None
+        node.replica.neighbours_changed(self.now_ms)
+        self._pump(node)
+
+    def _roll_over(self, node: Node) -> None:
+        self.bounds.roll_overs -= 1
+        assert node.replica is not None
+        owner = NODES[(NODES.index(node.node_id) + self.bounds.roll_overs) % len(NODES)]
+        node.replica.roll_over(Plan(owner, NODES, QUORUM), self.now_ms)
+        self._pump(node)
+
+    def _tick(self, node: Node) -> None:
+        self.bounds.ticks -= 1
+        assert node.replica is not None
+        self.now_ms = max(self.now_ms, node.replica.deadline_ms or 0)
+        node.replica.tick(self.now_ms)
+        self._pump(node)
+
+    def _crash(self, node: Node) -> None:
+        self.bounds.crashes -= 1
+        node.replica = None
+        node.queue.clear()
+
+    def _start(self, node: Node) -> None:
+        node.boots += 1
+        chain = EpochChain(self.genesis)
+        for decision in node.decisions:
+            chain.extend(decision)
+        replica = Replica(
+            KEY,
+            node_id=node.node_id,
+            incarnation=node.boots,
+            chain=chain,
+            fence=node.fences.get(chain.active.epoch),
+            log=node.log,
+            surroundings=Hints(self, node),
+            now_ms=self.now_ms,
+        )
+        node.replica = replica
+        self.truth.start_watermark(replica, replica.high_watermark)
+        promised = self.truth.promised.get((node.node_id, chain.active.epoch))
+        held = replica.fence.promised if replica.fence is not None else None
+        self.truth.remembers(node.node_id, promised, held)
+        self._pump(node)
+
+    # ------------------------------------------------------------------------------------------ effects
+
+    def _pump(self, node: Node) -> None:
+        replica = node.replica
+        assert replica is not None
+        while effects := replica.take_effects():
+            for effect in effects:
+                if isinstance(effect, fx.Send):
+                    self.truth.sent(node.node_id, effect.message)
+                    self._send(node.node_id, effect)
+                elif isinstance(effect, fx.Write | fx.RebuildProducers):
+                    node.queue.append(effect)
+                elif isinstance(effect, fx.ReadLog):
+                    replica.read(effect, *node.log.read(effect), self.now_ms)
+        if self.truth.watermark_moved(replica, replica.high_watermark):
+            self.truth.claim_committed(replica.active.epoch, replica.high_watermark, f"the watermark of {node.node_id}")
+        if replica.owner is not None:
+            self.truth.owned(replica.active.epoch, node.node_id, node.boots)
+        self.truth.require(replica.halted is None, "halted", f"{node.node_id}: {replica.halted}")
+
+    def _send(self, sender: str, effect: fx.Send) -> None:
+        message = effect.message
+        flying = Flying(
+            sender,
+            effect.to,
+            type(message),
+            message.SerializeToString(deterministic=True),
+            tuple(bytes(batch) for batch in effect.batches),
+        )
+        if flying not in self.flying:
+            self.flying.append(flying)
+
+    def _write(self, node: Node) -> None:
+        effect, replica = node.queue.popleft(), node.replica
+        assert replica is not None
+        if isinstance(effect, fx.RebuildProducers):
+            replica.producers_rebuilt(effect, node.log.producers(effect.epoch, effect.offset), 0, self.now_ms)
+        else:
+            self._perform(node, effect)
+            replica.wrote(self.now_ms)
+        self._pump(node)
+
+    def _perform(self, node: Node, effect: fx.Write) -> None:
+        if isinstance(effect, fx.WriteFences):
+            self._write_fences(node, effect.entries)
+        elif isinstance(effect, fx.WriteChain):
+            for entry in effect.entries:
+                node.decisions.append(entry.decision)
+                self.truth.learned(entry.decision, node.node_id)
+        else:
+            node.log.perform(effect)
+            end = node.log.epoch_end(effect.epoch)
+            self.truth.performed(node.node_id, effect, end)
+            self.truth.require(not isinstance(effect, fx.SetAside), "I1", f"{node.node_id}: {effect}")
+
+    def _write_fences(self, node: Node, entries: Sequence[pb.FenceEntry]) -> None:
+        for entry in entries:
+            if entry.dropped:
+                node.fences.pop(entry.epoch, None)
+            else:
+                node.fences[entry.epoch] = entry
+            self.truth.fenced(node.node_id, entry)
