@@ -6,14 +6,17 @@ back through this node. A node that gets a request from another node answers it 
 nodes that believe each other to be the owner cannot play ball with it.
 
 While ownership is moving, a request waits here and is tried again, as long as nothing of it can have been done.
+
+A node that is silently gone (stopped, or its cable cut) answers nothing. So what waits for a node is looked at now and
+then, and ends with an error (the outcome is unknown, another try may do) once gossip has that node dead, or another
+one owns the partition and the first had a moment to say so itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
@@ -25,6 +28,8 @@ from tidelog_proto.frames import Frame
 FORWARD_TIMEOUT_S: Final = 15.0
 """For finding the owner and having its answer, together."""
 _AGAIN_S: Final = 0.05
+_LOOK_S: Final = 0.1
+"""How often what waits for another node is looked at, and how long that node has to say that it lost a partition."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
 """Definite: nothing was done, and another node will do it soon."""
@@ -62,12 +67,31 @@ async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, loca
             if owner:
                 asked = pb.Envelope()
                 asked.CopyFrom(envelope)
-                return (await node.cluster.request(owner, asked, timeout_s=max(left_s, 0.1))).envelope
+                answer = node.cluster.request(owner, asked, timeout_s=max(left_s, 0.1))
+                return (await _unless_gone(node, key, owner, answer)).envelope
             raise not_owner(node, key)
         except ProtocolError as error:
             if error.code not in _ELSEWHERE or node.cluster.is_alone or left_s <= _AGAIN_S or node.stopping:
                 raise
         await asyncio.sleep(_AGAIN_S)
+
+
+async def _unless_gone(node: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
+    """Wait for an owner's answer for as long as it is there, and the owner.
+
+    Raises:
+        ProtocolError: TIMED_OUT when it is not; or as the future does.
+    """
+    has_moved = False
+    while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
+        had_moved, has_moved = has_moved, node.routes.owner(key) != owner
+        if not node.cluster.alive(owner) or (has_moved and had_moved):
+            raise _gone(owner)
+    return answer.result()
+
+
+def _gone(owner: str) -> ProtocolError:
+    return ProtocolError(pb.TIMED_OUT, f"the node {owner!r} went away with this; the outcome is unknown")
 
 
 def not_owner(node: Broker, key: PartitionKey) -> ProtocolError:
@@ -80,6 +104,69 @@ def not_owner(node: Broker, key: PartitionKey) -> ProtocolError:
 
 Settle = Callable[[pb.PublishResult], None]
 """Called once with what became of a batch."""
+
+
+class _Batch(NamedTuple):
+    entry: pb.PublishEntry
+    data: memoryview
+    settle: Settle
+
+
+class _Waiting:
+    """Batches of one request to another node, each of which is settled once: by its answer, or when it is in vain."""
+
+    def __init__(self, node: Broker, owner: str, batches: Sequence[_Batch]) -> None:
+        self._node = node
+        self._owner = owner
+        self._count = len(batches)
+        self._left = {
+            index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
+        }
+        self._moved: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Look at it again and again from now on."""
+        self._timer = self._node.loop.call_later(_LOOK_S, self._look)
+
+    def answered(self, done: asyncio.Future[Frame]) -> None:
+        """Take what came of the request."""
+        try:
+            results = done.result().envelope.publish_reply.results
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        except asyncio.CancelledError:
+            self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting; the outcome is unknown"))
+            return
+        if len(results) != self._count:
+            self.fail(ProtocolError(pb.INTERNAL, "the owner answered for another number of batches"))
+            return
+        for index in list(self._left):
+            self._settle(index, results[index])
+
+    def fail(self, error: ProtocolError) -> None:
+        """Settle what is left with an error."""
+        for index in list(self._left):
+            self._settle(index, pb.PublishResult(error=error.to_message()))
+
+    def _look(self) -> None:
+        if not self._node.cluster.alive(self._owner):
+            self.fail(_gone(self._owner))
+            return
+        owner_of = self._node.routes.owner
+        moved = {index for index, (key, _) in self._left.items() if owner_of(key) != self._owner}
+        for index in moved & self._moved:
+            self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
+        self._moved = moved
+        if self._left:
+            self.watch()
+
+    def _settle(self, index: int, result: pb.PublishResult) -> None:
+        _, settle = self._left.pop(index)
+        if not self._left and self._timer is not None:
+            self._timer.cancel()
+        settle(result)
 
 
 class Forwarded:
@@ -95,11 +182,11 @@ class Forwarded:
         self._node = node
         self._publish = publish
         self._timeout_s = timeout_s
-        self._by_owner: dict[str, list[tuple[pb.PublishEntry, memoryview, Settle]]] = {}
+        self._by_owner: dict[str, list[_Batch]] = {}
 
     def add(self, owner: str, entry: pb.PublishEntry, data: memoryview, settle: Settle) -> None:
         """Add a batch; `settle` is called once with what became of it."""
-        self._by_owner.setdefault(owner, []).append((entry, data, settle))
+        self._by_owner.setdefault(owner, []).append(_Batch(entry, data, settle))
 
     def send(self) -> None:
         """Send what was added; answers settle it later, what cannot be sent is settled now."""
@@ -108,39 +195,18 @@ class Forwarded:
                 acks=self._publish.acks,
                 timeout_ms=self._publish.timeout_ms,
                 forwarded=True,
-                entries=[entry for entry, _, _ in batches],
+                entries=[batch.entry for batch in batches],
             )
-            settles = [settle for _, _, settle in batches]
+            waiting = _Waiting(self._node, owner, batches)
             try:
                 answer = self._node.cluster.request(
                     owner,
                     pb.Envelope(publish=publish),
-                    [data for _, data, _ in batches],
+                    [batch.data for batch in batches],
                     timeout_s=self._timeout_s,
                 )
             except ProtocolError as error:
-                _settle_all(settles, error)
+                waiting.fail(error)
                 continue
-            answer.add_done_callback(partial(_answered, settles))
-
-
-def _answered(settles: Sequence[Settle], done: asyncio.Future[Frame]) -> None:
-    try:
-        frame = done.result()
-    except ProtocolError as error:
-        _settle_all(settles, error)
-        return
-    except asyncio.CancelledError:
-        _settle_all(settles, ProtocolError(pb.TIMED_OUT, "this node stopped waiting; the outcome is unknown"))
-        return
-    results = frame.envelope.publish_reply.results
-    if len(results) != len(settles):
-        _settle_all(settles, ProtocolError(pb.INTERNAL, "the owner answered for another number of batches"))
-        return
-    for settle, result in zip(settles, results, strict=True):
-        settle(result)
-
-
-def _settle_all(settles: Sequence[Settle], error: ProtocolError) -> None:
-    for settle in settles:
-        settle(pb.PublishResult(error=error.to_message()))
+            answer.add_done_callback(waiting.answered)
+            waiting.watch()

@@ -296,6 +296,12 @@ class Router:
                     self._changed(topic)
             self.refresh_later(topic)
 
+    def stored_in(self, topic: str, partition: int, epoch: int) -> None:
+        """Note the epoch in which records were stored: a newer one than is known may be another owner's."""
+        route = self.metadata.route(topic, partition)
+        if route is not None and epoch > route.epoch:
+            self.refresh_later(topic)
+
     def take_metadata(self, reply: pb.MetadataReply, heard_from: Address) -> tuple[bool, Mapping[str, TidelogError]]:
         """Take an answer in and tell whom it concerns; return whether it was news, and the errors of topics."""
         before = self.metadata.revision

@@ -243,6 +243,7 @@ class Sender:
                 self._judge(shipment, error_of(result.error), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+                self._router.stored_in(self._topic, shipment.lane.partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
 

@@ -11,6 +11,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame
 
 
 @pytest.fixture
@@ -126,3 +127,37 @@ async def test_topics_are_made_while_the_owner_of_meta_is_replaced(three: Founde
     assert three.owner(META_KEY, via) != owner
     topic = await peer.create("last", replication_factor=3)
     await three.publish(peer, topic.topic_id, b"v")
+
+
+@pytest.mark.parametrize("how", ["dead", "moved"])
+async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
+    three: Founded, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    peer = await three.peer("a")
+    topic = await peer.create(replication_factor=3)
+    owner = topic.partitions[0].owner
+    await three.publish(peer, topic.topic_id, b"first")
+    via = next(name for name in "abc" if name != owner)
+    node = three.nodes[via]
+    asked = asyncio.Semaphore(0)
+
+    def silent(*_: object, **__: object) -> asyncio.Future[Frame]:
+        asked.release()
+        return node.loop.create_future()
+
+    monkeypatch.setattr(node.cluster, "request", silent)
+    monkeypatch.setattr(node.routes, "owner", lambda _: owner)
+    publishing = asyncio.create_task((await three.peer(via)).publish(topic.topic_id, batch(b"v")))
+    committing = asyncio.create_task(
+        (await three.peer(via)).refused(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id)]))
+    )
+    for _ in range(2):
+        await asked.acquire()
+    if how == "dead":
+        monkeypatch.setattr(node.cluster, "alive", lambda _: False)
+    else:
+        monkeypatch.setattr(node.routes, "owner", lambda _: via)
+    (result,) = await publishing
+    for error in (result.error, await committing):
+        assert (error.code, error.retriable, error.definite) == (pb.TIMED_OUT, True, False)
+        assert "went away" in error.message

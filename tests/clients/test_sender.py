@@ -187,3 +187,21 @@ async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
     node.drop_connections()
     with pytest.raises(OutcomeUnknownError, match="closed"):
         await waiting.delivery.wait()
+
+
+async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_partition(
+    node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(router, "stored_in", lambda *said: heard.append(said))
+    (lane,) = lanes_of(1)
+    made = load(lane)
+    sender.wake(lane)
+    await made.delivery.wait()
+    assert heard == [("wide", 0, node.epoch)]
+    monkeypatch.undo()
+    asked = node.requests.count("metadata")
+    router.stored_in("wide", 0, node.epoch)
+    router.stored_in("wide", 0, node.epoch + 1)
+    await router.refresh("wide")  # the same question, if one is under way
+    assert node.requests.count("metadata") == asked + 1
