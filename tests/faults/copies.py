@@ -6,11 +6,13 @@ damaged in what was synced shows as a copy that ends early.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from tests.faults.check import StoredBatch
 from tests.faults.history import Key
@@ -21,6 +23,20 @@ from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_di
 from tidelog_broker.storage.scan import read_segment_header, scan_segment
 from tidelog_broker.storage.segment import SEGMENT_SUFFIX
 from tidelog_proto.batch import RecordBatch
+
+
+class Span(NamedTuple):
+    """Offsets from `start` to behind `end`; a log has no holes."""
+
+    start: int
+    end: int
+
+    def covers(self, end: int) -> bool:
+        """Whether everything below `end` is in it."""
+        return self.start == 0 and self.end >= end
+
+
+NOTHING: Final = Span(0, 0)
 
 
 def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
@@ -42,22 +58,34 @@ def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
     return found
 
 
-def stored_ends(data: Path, topics: Collection[str]) -> dict[Key, int]:
-    """Return how far a node's files reach, by partition, as far as a look at the newest ones tells.
+def stored_spans(data: Path, topics: Collection[str]) -> dict[Key, Span]:
+    """Return what a node's files reach from and to, by partition, as far as a look at the outer ones tells.
+
+    The node may be running: a partition whose files change their names meanwhile is left out.
 
     Raises:
         OSError, LayoutError: a file cannot be read.
     """
     fs = RealFileSystem()
-    ends: dict[Key, int] = {}
+    spans: dict[Key, Span] = {}
     for directory in (data / "partitions").iterdir():
         name = parse_partition_dir_name(directory.name)
-        epochs = list(epoch_dirs(fs, directory).values()) if name and name.topic in topics else []
-        newest = max((path for epoch in epochs[-1:] for path in epoch.glob(f"*{SEGMENT_SUFFIX}")), default=None)
-        if name is not None and newest is not None:
-            with closing(fs.open_readonly(newest)) as file:
-                ends[Key(name.topic, name.partition)] = scan_segment(file, read_segment_header(file)).end_offset
-    return ends
+        if name is not None and name.topic in topics:
+            with contextlib.suppress(FileNotFoundError):
+                span = _span(fs, directory)
+                if span is not None:
+                    spans[Key(name.topic, name.partition)] = span
+    return spans
+
+
+def _span(fs: RealFileSystem, directory: Path) -> Span | None:
+    paths = [path for epoch in epoch_dirs(fs, directory).values() for path in epoch.glob(f"*{SEGMENT_SUFFIX}")]
+    if not paths:
+        return None
+    with closing(fs.open_readonly(min(paths))) as file:
+        start = read_segment_header(file).base_offset
+    with closing(fs.open_readonly(max(paths))) as file:
+        return Span(start, scan_segment(file, read_segment_header(file)).end_offset)
 
 
 def _segment(fs: RealFileSystem, path: Path) -> Iterator[StoredBatch]:

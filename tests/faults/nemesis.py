@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.faults.copies import stored_ends
+from tests.faults.copies import NOTHING, stored_spans
 from tests.faults.load import Load
 from tests.faults.network import Network
 from tests.faults.nodes import Node
@@ -25,6 +25,8 @@ from tidelog.errors import TidelogError
 
 RECOVERY_S: Final = 45.0
 """How long after the last fault was healed every partition may take nothing. Generous: machines are slow."""
+REFILL_S: Final = 120.0
+"""How long a node that came back empty may take to have everything."""
 _LOOK_S: Final = 0.05
 
 
@@ -75,15 +77,15 @@ class Stage:
 
         Until then one more lost disk would be one too many.
         """
-        deadline = time.monotonic() + RECOVERY_S
+        deadline = time.monotonic() + REFILL_S
         ends = {key: self.load.history.sent[key].end for key in self.load.keys}
         while True:
-            held = await asyncio.to_thread(stored_ends, node.data, self.load.topics)
-            late = [key for key, end in ends.items() if held.get(key, 0) < end]
+            held = await asyncio.to_thread(stored_spans, node.data, self.load.topics)
+            late = [key for key, end in ends.items() if not held.get(key, NOTHING).covers(end)]
             if not late:
                 return
             if time.monotonic() > deadline:
-                self.stuck.append(f"{node.name} has not been given {', '.join(map(str, late))} in {RECOVERY_S:.0f} s")
+                self.stuck.append(f"{node.name} has not been given {', '.join(map(str, late))} in {REFILL_S:.0f} s")
                 self.tell(f"STUCK: {self.stuck[-1]}")
                 return
             with contextlib.suppress(TidelogError):

@@ -23,7 +23,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeVar
 
 from tests.faults.check import Copies, Fault, Verdict, judge
-from tests.faults.copies import drain, stored_ends
+from tests.faults.copies import NOTHING, drain, stored_spans
 from tests.faults.history import History, Key
 from tests.faults.load import SUBSCRIBER, Load
 from tests.faults.namespaces import INSIDE, run_inside, way_in
@@ -205,14 +205,14 @@ class Run:
         ]
 
     def _late_files(self, ends: Mapping[Key, int], holders: Holders) -> list[str]:
-        """Look at the ends of files while nodes have them open; whether they are right is judged later."""
+        """Look at the outer files while nodes have them open; whether they are right is judged later."""
         late: list[str] = []
         for node in self.nodes:
-            held = stored_ends(node.data, self.load.topics)
+            held = stored_spans(node.data, self.load.topics)
             late += [
-                f"{node.name} has {key} to {held.get(key, 0):,} of {end:,}"
+                f"{node.name} has {key} {held.get(key, NOTHING)}, the end is {end:,}"
                 for key, end in ends.items()
-                if node.node_id in holders[key] and held.get(key, 0) < end
+                if node.node_id in holders[key] and not held.get(key, NOTHING).covers(end)
             ]
         return late
 

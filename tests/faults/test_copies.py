@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.faults.copies import drain, stored_ends
+from tests.faults.copies import drain, stored_spans
 from tests.faults.history import Key
 from tests.faults.nodes import make_nodes
 from tests.faults.values import CORRUPT, number_of, value_of
@@ -42,9 +42,9 @@ async def test_what_was_published_is_found_and_a_flipped_byte_shows(tmp_path: Pa
     assert [number for batch in batches for number in batch.numbers] == [*SENT, CORRUPT]
     assert [batch.base_offset for batch in batches] == [0, 100, 200, 300, 400, 500]
     assert len({batch.digest for batch in batches}) == 6
-    assert stored_ends(data, {"t"}) == {KEY: 501}
+    assert stored_spans(data, {"t"}) == {KEY: (0, 501)}
     assert drain(data, {"other"}) == {}
-    assert stored_ends(data, {"other"}) == {}
+    assert stored_spans(data, {"other"}) == {}
 
     (last, *_) = sorted((data / "partitions").rglob("*.seg"), reverse=True)
     raw = bytearray(last.read_bytes())
@@ -52,7 +52,7 @@ async def test_what_was_published_is_found_and_a_flipped_byte_shows(tmp_path: Pa
     raw[at] ^= 1
     last.write_bytes(raw)
     assert [batch.base_offset for batch in drain(data, {"t"})[KEY]] == [0, 100, 200, 300, 400]
-    assert stored_ends(data, {"t"}) == {KEY: 500}
+    assert stored_spans(data, {"t"}) == {KEY: (0, 500)}
 
 
 async def test_an_end_that_nobody_asked_for_is_noticed(tmp_path: Path) -> None:
