@@ -347,7 +347,7 @@ class Partition(PartitionReads):
 
     async def delete_before(self, offset: int) -> None:
         """Delete whole segments below `offset`."""
-        await self.offload.call(self.io_key, self._delete_oldest, offset, 0)
+        await self.offload.call(self.io_key, self._delete_oldest, offset, 0, self.high_watermark)
         if self.replica.owner is not None:
             self.driver.raise_log_start(self.log.start_offset)
 
@@ -357,9 +357,11 @@ class Partition(PartitionReads):
             return
         if self.replica.owner is None:
             if self.replica.log_start > self.log.start_offset:
-                await self.offload.call(self.io_key, self._delete_oldest, self.replica.log_start, 0)
+                log_start = self.replica.log_start
+                await self.offload.call(self.io_key, self._delete_oldest, log_start, 0, log_start)
         elif self._is_past_bound:
-            await self.offload.call(self.io_key, self._delete_oldest, 0, self.topic.config.retention_bytes)
+            bytes_max = self.topic.config.retention_bytes
+            await self.offload.call(self.io_key, self._delete_oldest, 0, bytes_max, self.high_watermark)
             self.driver.raise_log_start(self.log.start_offset)
 
     @property
@@ -371,8 +373,11 @@ class Partition(PartitionReads):
         """As `retain`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
         bytes_max = self.topic.config.retention_bytes
         if self._is_past_bound:
+            committed = self.high_watermark
             self.offload.start(
-                self.io_key, lambda: self._delete_oldest(0, bytes_max), lambda _, error: self._retained(error)
+                self.io_key,
+                lambda: self._delete_oldest(0, bytes_max, committed),
+                lambda _, error: self._retained(error),
             )
 
     def _retained(self, error: BaseException | None) -> None:
@@ -381,15 +386,18 @@ class Partition(PartitionReads):
         else:
             self.driver.raise_log_start(self.log.start_offset)
 
-    def _delete_oldest(self, offset: int, bytes_max: int) -> None:
-        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker."""
+    def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
+        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.
+
+        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that.
+        """
         store = self.log
         while store.epochs and store.limbo is None:
             oldest = store.epochs[0]
             end_offset = oldest.oldest_end_offset
             is_last = len(store.epochs) == 1 and oldest.segment_count == 1
             past_bound = bool(bytes_max) and store.size_bytes > bytes_max
-            if is_last or not (end_offset <= offset or past_bound):
+            if is_last or end_offset > committed or not (end_offset <= offset or past_bound):
                 return
             self._keep_log_start(end_offset)
             store.delete_before(end_offset)

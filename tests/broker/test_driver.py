@@ -289,6 +289,24 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
     assert (retried.duplicate, retried.base_offset) == (True, 20)
 
 
+async def test_retention_deletes_nothing_that_may_be_cut(stand: ClusterStand) -> None:
+    """Cut off and not aware of it, the owner writes far more than is to be kept, and none of it is committed."""
+    await stand.start(retention_bytes=64 * KIB, ring_bytes=0)
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    await stand.agree(b"kept")
+    stand.suspect(first)
+    for number in range(10):
+        await stand.publish(b"%030d" % number * 1000, to=first, acks=pb.ONE)
+    owner = stand.partition(first)
+    assert owner.log.end_offset == 11
+    await owner.retain()
+    assert owner.log.start_offset == 0
+    await stand.owner(but=first)
+    stand.isolate()
+    await stand.agree(b"kept")
+
+
 def read_from(log: PartitionLog, offset: int) -> list[bytes]:
     return [one for one in read_all(log) if unpack_header(one).base_offset >= offset]
 

@@ -1,4 +1,4 @@
-"""Retention as `Partition` does it: an owner deletes its oldest segments past a bound, the others what is deleted there.
+"""Retention as `Partition` does it: owners delete their oldest segments past a bound, the others what they deleted.
 
 A replica that lacks what is deleted cannot accept the end of its epoch, so that a quorum must be there besides it: no
 machine loses anything for good in these runs, and all are back in the end.
