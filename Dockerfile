@@ -1,4 +1,5 @@
-# A node. The gateway runs from the same image: docker run … tidelog gateway --bootstrap NODE:7400 --host 0.0.0.0
+# A node, alone unless told otherwise; compose.yaml has three and a gateway, which runs from the same image:
+# docker run … tidelog gateway --bootstrap NODE:7400,NODE:7400,NODE:7400 --host 0.0.0.0
 
 FROM python:3.13-slim AS build
 WORKDIR /src
@@ -23,7 +24,7 @@ ENV PATH=/opt/tidelog/bin:$PATH \
 USER tidelog
 WORKDIR /var/lib/tidelog
 VOLUME /data
-EXPOSE 7400 7401
+EXPOSE 7400 7400/udp 7401 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()"]

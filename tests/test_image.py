@@ -112,4 +112,4 @@ def test_the_health_check_tells_well_from_ill(health: int, healthy: bool) -> Non
 
 
 def test_the_ports_are_the_documented_ones() -> None:
-    assert arguments_of("EXPOSE") == ["7400 7401"]
+    assert arguments_of("EXPOSE") == ["7400 7400/udp 7401 8080"], "native, gossip, management; the gateway's"

@@ -1,8 +1,8 @@
 """Every snippet of the README, run in its order against what the README starts, and compared with what it shows.
 
 A `text` block shows the output of the block before it: each of its lines has to come, in order, `…` standing for
-anything. Addresses are those of a stack on free ports. Two blocks are not run here: `make demo`, which has its own
-test, and `make up`, whose command this module starts with its own ports.
+anything. Addresses are those of a stack on free ports. `make demo` is not run here, it has its own test; the blocks
+that start something are started by this module with its own ports, each after what ran before has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +22,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-STARTED_ELSEWHERE = ("make demo\n", "make up\n")
+DEMO = "make demo\n"
+UP = "make up\n"
+CLUSTER = ". .venv/bin/activate\ntidelog up --nodes 3\n"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -45,18 +48,15 @@ def snippets() -> list[Snippet]:
     return found
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Run what `make up` runs."""
-    recipe = subprocess.run(["make", "-n", "up"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "tidelog up --data .up" in recipe
-    data = tmp_path_factory.mktemp("readme")
+@contextmanager
+def stack(folder: Path, *options: str) -> Iterator[dict[str, str]]:
+    """Run `tidelog up` on free ports until the block is left."""
     ports = ["--port", "0", "--management-port", "0", "--http-port", "0"]
-    command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(data / ".up"), *ports, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tidelog_cli", "up", *options, *ports, "--json"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield json.loads(process.stdout.readline()) | {"folder": str(data)}
+            yield json.loads(process.stdout.readline()) | {"folder": str(folder)}
         finally:
             process.terminate()
             assert process.wait(60) == 0
@@ -79,22 +79,33 @@ def run(snippet: Snippet, stack: dict[str, str]) -> str:
     return ended.stdout
 
 
-def test_the_readme_from_top_to_bottom(stack: dict[str, str]) -> None:
+def check(snippet: Snippet, stack: dict[str, str]) -> None:
+    output = run(snippet, stack)
+    print(output)
+    lines = iter(output.splitlines())
+    for shown in snippet.shown.splitlines():
+        pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")
+        assert any(fnmatchcase(line, pattern) for line in lines), f"{shown!r} is not in the output:\n{output}"
+
+
+def test_the_readme_from_top_to_bottom(tmp_path: Path) -> None:
     """One test, because each step builds on the one before."""
-    (Path(stack["folder"]) / ".venv").symlink_to(sys.prefix)
-    todo = [snippet for snippet in snippets() if snippet.code not in STARTED_ELSEWHERE]
-    assert len(todo) == len(snippets()) - len(STARTED_ELSEWHERE)
+    recipe = subprocess.run(["make", "-n", "up"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "tidelog up --data .up" in recipe
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    todo = snippets()
+    assert [snippet.code for snippet in todo[:2]] == [DEMO, UP]
+    codes = [snippet.code for snippet in todo]
     assert {snippet.language for snippet in todo} == {"bash", "python"}
-    for snippet in todo:
-        output = run(snippet, stack)
-        print(output)
-        lines = iter(output.splitlines())
-        for shown in snippet.shown.splitlines():
-            pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")
-            assert any(fnmatchcase(line, pattern) for line in lines), f"{shown!r} is not in the output:\n{output}"
+    with stack(tmp_path, "--data", ".up") as single:
+        for snippet in todo[2 : codes.index(CLUSTER)]:
+            check(snippet, single)
+    with stack(tmp_path, "--nodes", "3") as cluster:
+        for snippet in todo[codes.index(CLUSTER) + 1 :]:
+            check(snippet, cluster)
 
 
 def test_the_demo_has_a_test_of_its_own() -> None:
     demo_tests = "".join(path.read_text() for path in (ROOT / "tests" / "demo").glob("test_*.py"))
     assert "tidelog_demo" in demo_tests
-    assert any(snippet.code == "make demo\n" for snippet in snippets())
+    assert any(snippet.code == DEMO for snippet in snippets())
