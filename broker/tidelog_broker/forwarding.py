@@ -29,7 +29,9 @@ FORWARD_TIMEOUT_S: Final = 15.0
 """For finding the owner and having its answer, together."""
 _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
-"""How often what waits for another node is looked at, and how long that node has to say that it lost a partition."""
+"""How often what waits for another node is looked at."""
+GRACE_S: Final = 1.0
+"""So long a node that lives has to say itself what became of a request when its partition has moved."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
 """Definite: nothing was done, and another node will do it soon."""
@@ -82,10 +84,12 @@ async def _unless_gone(node: Broker, key: PartitionKey, owner: str, answer: asyn
     Raises:
         ProtocolError: TIMED_OUT when it is not; or as the future does.
     """
-    has_moved = False
+    owned_s = node.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
-        had_moved, has_moved = has_moved, node.routes.owner(key) != owner
-        if not node.cluster.alive(owner) or (has_moved and had_moved):
+        now_s = node.loop.time()
+        if node.routes.owner(key) == owner:
+            owned_s = now_s
+        if not node.cluster.alive(owner) or now_s - owned_s >= GRACE_S:
             raise _gone(owner)
     return answer.result()
 
@@ -122,7 +126,8 @@ class _Waiting:
         self._left = {
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
-        self._moved: set[int] = set()
+        self._owned_s = dict.fromkeys(self._left, node.loop.time())
+        """When each was last seen to be where it should."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -155,10 +160,12 @@ class _Waiting:
             self.fail(_gone(self._owner))
             return
         owner_of = self._node.routes.owner
-        moved = {index for index, (key, _) in self._left.items() if owner_of(key) != self._owner}
-        for index in moved & self._moved:
-            self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
-        self._moved = moved
+        now_s = self._node.loop.time()
+        for index, (key, _) in list(self._left.items()):
+            if owner_of(key) == self._owner:
+                self._owned_s[index] = now_s
+            elif now_s - self._owned_s[index] >= GRACE_S:
+                self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
         if self._left:
             self.watch()
 

@@ -126,13 +126,21 @@ class Roster:
         if is_foreign(self.me.incarnation, incarnation):
             self._halt(incarnation)
 
-    def suspect(self, node_id: str, now_ms: int) -> bool:
-        """Suspect a member that is alive so far. Return whether it was."""
+    def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:
+        """Suspect a member that is alive so far, with less patience if it `refused` a connection.
+
+        Return whether it was alive so far.
+        """
         member = self.members.get(node_id)
-        if member is None or member.state is not MemberState.ALIVE or node_id == self._my_id:
+        if member is None or node_id == self._my_id:
             return False
-        self.hear(replace(member, state=MemberState.SUSPECT), now_ms)
-        return True
+        is_news = member.state is MemberState.ALIVE
+        if is_news:
+            self.hear(replace(member, state=MemberState.SUSPECT), now_ms)
+        if refused and node_id in self._suspicions:
+            until_ms = now_ms + self._stretched(self._settings.refused_suspicion_ms)
+            self._suspicions[node_id] = min(self._suspicions[node_id], until_ms)
+        return is_news
 
     def expire(self, now_ms: int) -> None:
         """Declare those dead that have not contradicted in time."""
@@ -173,8 +181,11 @@ class Roster:
             self.events.append(IdentityConflict(self._my_id, self.me.incarnation, other_incarnation))
 
     def _suspicion_ms(self) -> int:
+        return self._stretched(self._settings.suspicion_ms)
+
+    def _stretched(self, time_ms: int) -> int:
         size = max(10, self.members.live_count)
-        return self._slowness.stretch(int(self._settings.suspicion_ms * log10(size)))
+        return self._slowness.stretch(int(time_ms * log10(size)))
 
     def _forgotten(self, node_id: str) -> None:
         self.news.drop(node_id)

@@ -184,10 +184,10 @@ class Swim:
         return self._effects(now_ms, refusal)
 
     def suspect_now(self, node_id: str, now_ms: int) -> Effects:
-        """Suspect a member on other evidence, such as a refused connection. It can contradict as always."""
+        """Suspect a member because it refused a connection. It can contradict as always, but has less time."""
         self._note_time(now_ms)
         if not self.halted and self.me.is_live:
-            self._suspect(node_id, now_ms)
+            self._suspect(node_id, now_ms, refused=True)
             self._gossip(now_ms)
         return self._effects(now_ms)
 
@@ -304,8 +304,8 @@ class Swim:
         if not probe.nacks:
             self.slowness.worse()  # nobody was heard at all: it may be us
 
-    def _suspect(self, node_id: str, now_ms: int) -> None:
-        if self._roster.suspect(node_id, now_ms):
+    def _suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> None:
+        if self._roster.suspect(node_id, now_ms, refused=refused):
             member = self.members[node_id]
             self._send(member.gossip, node_id, Ping(self._next_sequence(), node_id))  # it learns of it at once
 

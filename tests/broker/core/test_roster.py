@@ -61,14 +61,30 @@ def test_a_suspicion_ends_in_death_unless_it_is_contradicted() -> None:
     assert one.suspect("n1", 100)
     assert not one.suspect("n1", 350)
     assert one.suspect("n2", 200)
-    assert deadline_ms(one) == 400
+    assert deadline_ms(one) == 900
     one.hear(member(2, refutation=1), 300)
-    one.expire(399)
+    one.expire(899)
     assert states(one) == {"n0": ALIVE, "n1": SUSPECT, "n2": ALIVE}
-    one.expire(400)
+    one.expire(900)
     assert states(one) == {"n0": ALIVE, "n1": DEAD, "n2": ALIVE}
     assert deadline_ms(one) is None
     assert changes(one) == [Change.ALIVE] * 2 + [Change.SUSPECT] * 2 + [Change.ALIVE, Change.DEAD]
+
+
+def test_who_refuses_a_connection_has_less_time_also_when_suspected_before() -> None:
+    one = roster()
+    one.hear(member(1), 0)
+    one.hear(member(2), 0)
+    assert one.suspect("n1", 0, refused=True)
+    assert deadline_ms(one) == 250
+    assert one.suspect("n2", 0)
+    one.expire(250)
+    assert states(one) == {"n0": ALIVE, "n1": DEAD, "n2": SUSPECT}
+    assert not one.suspect("n2", 300, refused=True)
+    assert deadline_ms(one) == 550
+    assert not one.suspect("n2", 400, refused=True)
+    assert not one.suspect("n1", 400, refused=True)
+    assert deadline_ms(one) == 550
 
 
 def test_suspicions_begin_anew_after_a_gap_and_are_longer_for_the_slow_and_the_many() -> None:
@@ -76,14 +92,14 @@ def test_suspicions_begin_anew_after_a_gap_and_are_longer_for_the_slow_and_the_m
     one.hear(member(1), 0)
     one.suspect("n1", 0)
     one.rearm(5_000)
-    assert deadline_ms(one) == 5_300
+    assert deadline_ms(one) == 5_800
     for index in range(2, 100):
         one.hear(member(index), 0)
     one.rearm(0)
-    assert deadline_ms(one) == 600
+    assert deadline_ms(one) == 1_600
     one._slowness.worse()
     one.rearm(0)
-    assert deadline_ms(one) == 1_200
+    assert deadline_ms(one) == 3_200
 
 
 def test_bad_news_of_oneself_is_contradicted() -> None:

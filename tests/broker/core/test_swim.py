@@ -54,14 +54,14 @@ def test_a_quiet_cluster_sends_little() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [2, 3, 5, 10])
-def test_a_killed_node_is_known_dead_by_all_within_a_second(size: int, seed: int) -> None:
+def test_a_killed_node_is_known_dead_by_all_within_two_seconds(size: int, seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(size)
     world.run(world.random.randrange(500))
     killed = nodes[world.random.randrange(size)]
     world.kill(killed)
     rest = [node for node in nodes if node is not killed]
-    world.until(lambda: not any(node.swim.members.alive(name(killed)) for node in rest), within_ms=1_000)
+    world.until(lambda: not any(node.swim.members.alive(name(killed)) for node in rest), within_ms=2_000)
     assert all(node.changes(name(killed)) == [Change.ALIVE, Change.SUSPECT, Change.DEAD] for node in rest)
     world.until(lambda: world.agree(rest), within_ms=1_000)
     assert not suspicions_of_the_living(rest)
@@ -80,7 +80,7 @@ def test_a_killed_node_is_found_without_the_others_help_when_there_are_no_others
     world = World(1)
     one, other = world.cluster(2)
     world.kill(other)
-    assert world.until(lambda: not one.swim.members.alive(name(other)), within_ms=700) >= 300
+    assert world.until(lambda: not one.swim.members.alive(name(other)), within_ms=1_800) >= 800
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -154,8 +154,8 @@ def test_a_paused_process_that_wakes_suspects_nobody_and_comes_back(seed: int) -
     sleeper, rest = nodes[2], [node for node in nodes if node is not nodes[2]]
     events = len(sleeper.events)
     world.pause(sleeper, 5_000)
-    world.until(lambda: not any(node.swim.members.alive("n2") for node in rest), within_ms=1_000)
-    world.run(5_000 - 1_000)
+    world.until(lambda: not any(node.swim.members.alive("n2") for node in rest), within_ms=2_000)
+    world.run(5_000 - 2_000)
     world.until(lambda: not sleeper.paused, within_ms=2_000)
     world.until(lambda: world.agree(nodes), within_ms=2_000)
     assert sleeper.swim.tick_gaps == 1

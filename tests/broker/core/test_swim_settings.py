@@ -7,9 +7,11 @@ import pytest
 from tidelog_broker.core.swim_settings import SwimSettings
 
 
-def test_the_defaults_find_a_killed_node_well_within_a_second() -> None:
+def test_the_defaults_find_a_killed_node_within_half_a_second_and_a_silent_one_within_four() -> None:
     plain = SwimSettings()
-    assert plain.protocol_period_ms + plain.suspicion_ms < 500
+    assert plain.refused_suspicion_ms < 500
+    assert plain.protocol_period_ms + plain.suspicion_ms < 1_000
+    assert (plain.protocol_period_ms + plain.suspicion_ms) * (1 + plain.slowness_max) < 4_000
 
 
 @pytest.mark.parametrize(
