@@ -232,6 +232,7 @@ class Link(asyncio.BufferedProtocol):
             return
         if envelope.WhichOneof("kind") == "error":
             pending.future.set_exception(_error_of(envelope.error))
+            pending.future.exception()  # whoever has stopped waiting need not fetch it
         else:
             pending.future.set_result(frame)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 
@@ -190,6 +191,22 @@ async def test_a_late_answer_is_read_past(fake: FakeNode) -> None:
     asked = await fake.frame()
     await fake.say(pb.Envelope(correlation_id=asked.envelope.correlation_id, topic_reply=pb.TopicReply()))
     assert (await answer).envelope.WhichOneof("kind") == "topic_reply"
+    await end(link)
+
+
+async def test_an_error_that_nobody_waits_for_is_not_complained_of(fake: FakeNode) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    link = await fake.greeted()
+    abandoned = link.request(pb.Envelope(topic_list=pb.TopicList()), timeout_s=20)
+    asked = await fake.frame()
+    error = pb.Error(code=pb.NOT_OWNER, message="moved")
+    await fake.say(pb.Envelope(correlation_id=asked.envelope.correlation_id, error=error))
+    await asyncio.wait([abandoned], timeout=20)
+    assert abandoned.done()
+    del abandoned
+    gc.collect()
+    assert complaints == []
     await end(link)
 
 
