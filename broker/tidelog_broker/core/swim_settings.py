@@ -1,9 +1,9 @@
 """How fast membership works. The defaults suit a LAN: a killed node is known dead in well under a second.
 
-A node whose machine is busy can be silent for half a second and live: with nine nodes that start at once on two cores, a
-suspicion of 300 ms had live ones declared dead at every third start, and each time partitions changed hands for nothing.
-A silent member therefore gets 800 ms. A killed process is another case: its machine refuses the connection that is
-tried at once, which is nearly proof, so that suspicion is short and does not wait for silence to become long.
+A node whose machine is busy can be silent for half a second and live. Of three starts of nine nodes at once on two
+busy cores, with a suspicion of 300 ms, one ended with live ones declared dead, and partitions changed hands for
+nothing. So a silent member gets 800 ms. A killed process is another case: its machine refuses the connection that is
+tried at once, which is nearly proof, and that suspicion is short.
 """
 
 from __future__ import annotations
