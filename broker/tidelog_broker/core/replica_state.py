@@ -112,10 +112,11 @@ class ReplicaState:
         return pb.EpochDecision.FromString(self.chain.decisions[epoch - self.chain.genesis.epoch])
 
     def holders_of(self, epoch: int) -> list[str]:
-        """Return who may hold a decided epoch: its own replicas first, then those of the active one."""
+        """Return who may hold a decided epoch: its own replicas, then the active one's; first of all the living."""
         genesis = self.chain.genesis
         placement = genesis.placement if epoch == genesis.epoch else self.decision(epoch - 1).next.placement
-        return list(dict.fromkeys([*placement, *self.decision(epoch).next.placement, *self.active.placement]))
+        nodes = dict.fromkeys([*placement, *self.decision(epoch).next.placement, *self.active.placement])
+        return sorted(nodes, key=lambda node: not self.surroundings.alive(node))
 
     # --- effects ---------------------------------------------------------------------------------------
 

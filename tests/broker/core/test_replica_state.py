@@ -149,6 +149,8 @@ def test_a_sealed_epoch_is_looked_for_at_its_own_replicas_first() -> None:
     bench = Bench(chain_of(5, 9, placements=(("b", "d"), ("d", "e"))))
     assert bench.holders_of(0) == ["a", "b", "c", "d", "e"]
     assert bench.holders_of(1) == ["b", "d", "e"]
+    bench.hints.dead = {"a", "b"}
+    assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "who is dead may come back, and is asked last"
 
 
 def test_digests_of_a_sealed_epoch_come_from_its_log_and_of_the_open_one_from_memory() -> None:
