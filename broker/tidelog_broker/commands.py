@@ -90,9 +90,9 @@ def node(
     except ProtocolError as error:
         _give_up(f"the data in {settings.data} cannot be served: {error.message}")
     except OSError as error:
-        taken = "; stop what uses the port, or choose others with --port and --management-port"
+        taken = "; stop what uses the port, or choose others with --port, --gossip-port and --management-port"
         hint = taken if error.errno == errno.EADDRINUSE else ""
-        _give_up(f"{error.strerror or error} ({settings.host}:{settings.port}, {settings.data}){hint}")
+        _give_up(f"{error.strerror or error} ({settings.data}){hint}")
     raise typer.Exit(code)
 
 

@@ -90,7 +90,15 @@ class Gossip:
         """
         assert self._transport is None, "gossip was started before"
         self._loop = asyncio.get_running_loop()
-        self._transport, _ = await self._loop.create_datagram_endpoint(lambda: self._receiver, local_addr=self._listen)
+        try:
+            self._transport, _ = await self._loop.create_datagram_endpoint(
+                lambda: self._receiver, local_addr=self._listen
+            )
+        except OSError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # uvloop tells it by its cause
+            host, port = self._listen
+            why = f"cannot listen on {host}:{port} (UDP) for gossip: {cause.strerror}"
+            raise OSError(cause.errno, why) from error
         try:
             bound = self._transport.get_extra_info("sockname")
             host = await self._resolve(self._me.gossip.host or bound[0])

@@ -38,6 +38,7 @@ LONGEST_WAIT_S: Final = 1.0
 ATTEMPT_TIMEOUT_S: Final = 3.0
 """For connecting and greeting together."""
 FINISH_TIMEOUT_S: Final = 1.0
+_FINAL: Final = frozenset({pb.FORBIDDEN, pb.UNAUTHENTICATED})
 
 
 class LinkEvents(Protocol):
@@ -56,12 +57,13 @@ class LinkEvents(Protocol):
 class _Peer:
     """One other node: its address, the link if there is one, the task that keeps it."""
 
-    __slots__ = ("address", "link", "problem", "task")
+    __slots__ = ("address", "link", "problem", "task", "turned_away")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.link: Link | None = None
         self.problem: str | None = None
+        self.turned_away = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -93,6 +95,10 @@ class Links:
         """Why there is no link to a node, for an operator; None when there is one, or the node is not known."""
         peer = self._peers.get(node_id)
         return None if peer is None else peer.problem
+
+    def refusals(self) -> dict[Address, str]:
+        """Return what nodes say that turn this one away, by their address: trying again changes nothing."""
+        return {peer.address: peer.problem or "" for peer in self._peers.values() if peer.turned_away}
 
     def update_peers(self, addresses: Mapping[str, Address]) -> None:
         """Keep links to exactly these nodes; whatever is said of this node itself is passed over."""
@@ -182,10 +188,12 @@ class Links:
             try:
                 link, incarnation = await self._connect(node_id, peer.address)
             except ConnectionRefusedError as error:
+                peer.turned_away = False
                 self._note(node_id, peer, f"{_name(peer.address)} refuses connections: {error}")
                 self._events.refused(node_id)
             except (ProtocolError, OSError, UnicodeError, TimeoutError) as error:
                 what = str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+                peer.turned_away = isinstance(error, ProtocolError) and error.code in _FINAL
                 self._note(node_id, peer, f"{_name(peer.address)}: {what}")
             else:
                 since_s = loop.time()
@@ -201,6 +209,7 @@ class Links:
     def _established(self, node_id: str, peer: _Peer, link: Link, incarnation: int) -> None:
         peer.link = link
         peer.problem = None
+        peer.turned_away = False
         self._metrics.peer_connects.tally(node_id).inc()
         log.info("connected to node %r at %s", node_id, _name(peer.address))
         self._events.established(node_id, incarnation)

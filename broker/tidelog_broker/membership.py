@@ -104,7 +104,8 @@ class Membership:
         A founder asks until half of the others have answered, so that with itself a majority has; a joiner asks one.
 
         Raises:
-            IdentityError: the id is another node's; this directory must not be used under it.
+            IdentityError: the id is another node's and this directory must not be used under it; or those that could
+                admit it refuse to speak with it (another cluster, another secret, an id that is in use).
         """
         node = self._node
         if node.dir.admitted:
@@ -119,12 +120,21 @@ class Membership:
             patient = node.loop.time() < patient_until_s
             if len(answered) >= needed and not (patient and others - answered):
                 break
+            if not patient and not answered:
+                self._give_up_if_turned_away(needed)
             if not patient and not told:
                 told = True
                 log.info("waiting for %d other nodes to say whether they know %r", needed, node.node_id)
             await asyncio.sleep(ASK_AGAIN_S)
         await asyncio.to_thread(node.dir.mark_admitted)
         log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())
+
+    def _give_up_if_turned_away(self, needed: int) -> None:
+        assert self._links is not None
+        own = (self._node.settings.advertised_host, self._node.port)
+        refusals = {what for address, what in self._links.refusals().items() if address != own}
+        if len(self._links.refusals().keys() - {own}) >= needed:
+            raise IdentityError("; ".join(sorted(refusals)))
 
     async def begin(self) -> None:
         """Start gossip and keep this node's record right; the replicas hear of every change.

@@ -116,7 +116,7 @@ class Partition(PartitionReads):
         active, node_id = replica.active, self.node.node_id
         if active.owner not in {node_id, ""}:
             if replica.is_member and not self.node.cluster.alive(active.owner):
-                return ProtocolError(
+                return self._quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self.name}: {active.owner} is away, and nobody has taken over yet",
                     retry_after_ms=RETRY_AFTER_MS,
@@ -124,14 +124,18 @@ class Partition(PartitionReads):
             return self.not_owner()
         if not replica.is_member:
             return self.not_owner()
-        living = sum(1 for node in active.placement if node == node_id or self.node.cluster.alive(node))
-        if living < active.ack_quorum:
-            return ProtocolError(
-                pb.QUORUM_LOST,
-                f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed",
-                retry_after_ms=10 * RETRY_AFTER_MS,
-            )
-        return None
+        return self._quorum_lost()
+
+    def _quorum_lost(self) -> ProtocolError | None:
+        active, alive = self.replica.active, self.node.cluster.alive
+        living = sum(1 for node in active.placement if node == self.node.node_id or alive(node))
+        if living >= active.ack_quorum:
+            return None
+        return ProtocolError(
+            pb.QUORUM_LOST,
+            f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed",
+            retry_after_ms=10 * RETRY_AFTER_MS,
+        )
 
     def want_owner(self) -> None:
         """Somebody wants to write here."""

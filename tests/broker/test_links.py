@@ -98,6 +98,7 @@ async def test_a_node_that_comes_back_is_called_again(stand: Stand, links: Links
     await eye.saw("refused b", 2)
     assert links.connected == frozenset()
     assert "refuses connections" in (links.problem("b") or "")
+    assert not links.refusals(), "it may come back"
     links.send("b", ack(1))  # lost
     ear = Ear()
     await started(stand, ear, port=port)
@@ -131,6 +132,7 @@ async def test_a_link_that_cannot_be_says_why_once(
     tries = node.server._requests["peer_hello"]
     await settled(lambda: tries.value >= 3, "it was not tried again")
     assert words in (links.problem("b") or "")
+    assert links.refusals() == {("127.0.0.1", node.port): links.problem("b")}
     assert [words in record.message for record in caplog.records if record.name == "tidelog_broker.links"] == [True]
     assert not links.connected
     assert not peers.connected

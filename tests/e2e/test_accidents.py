@@ -1,0 +1,338 @@
+"""What people, machines and strangers do to a cluster by mistake or on purpose: told clearly, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.founded import Founded
+from tests.broker.peer import batch
+from tests.broker.stand import settled
+from tests.e2e.test_cluster import Cluster, cluster, copies_are_level, read_all, until
+
+from tidelog import Client
+from tidelog_broker.core.members import Address
+from tidelog_broker.core.ports import Batch
+from tidelog_cli.local_cluster import free_ports
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
+
+TELL_TIMEOUT_S = 60
+
+
+class Started:
+    """`tidelog node` as its own process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def gives_up(self) -> tuple[int, str]:
+        """Return its exit code and the last line."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(TELL_TIMEOUT_S):
+            said = (await self.process.stderr.read()).decode()
+            return await self.process.wait(), said.strip().splitlines()[-1]
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+            async with asyncio.timeout(TELL_TIMEOUT_S):
+                await self.process.wait()
+
+
+async def start(*words: object) -> Started:
+    command = [sys.executable, "-m", "tidelog_cli", "node", *map(str, words), "--management-port", "0"]
+    return Started(await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE))
+
+
+@pytest.fixture
+async def up(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
+    made = Founded(tmp_path)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+# ---------------------------------------------------------------------------- mistakes, with nodes as processes
+
+
+@pytest.mark.e2e
+async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("the secret of others")
+    secret, file = up.data / "secret", up.data / "cluster.json"
+    port, gossip_port = free_ports(2)
+    async with Client(up.bootstrap) as client:
+        await client.create_topic("flights", replication_factor=3)
+        await client.producer("flights").send(b"before")
+        joining = ["--seeds", up.bootstrap, "--port", port]
+
+        stranger = await start(*joining, "--secret-file", tmp_path / "other", "--data", tmp_path / "stranger")
+        code, told = await stranger.gives_up()
+        assert code == 1
+        assert "UNAUTHENTICATED: the node" in told
+        assert "has another cluster secret: every node is given the same one" in told
+
+        theirs = json.loads(file.read_text()) | {"cluster_id": "ab" * 16}
+        theirs["nodes"][0] |= {"node_id": "x1", "port": port, "gossip_port": gossip_port}
+        (tmp_path / "theirs.json").write_text(json.dumps(theirs))
+        words = ["--bootstrap", tmp_path / "theirs.json", "--secret-file", secret, "--node-id", "x1"]
+        foreign = await start(*words, "--data", tmp_path / "foreign")
+        code, told = await foreign.gives_up()
+        assert code == 1
+        assert "two clusters told to join each other" in told
+        assert "of the cluster" in told
+        assert "ab" * 16 in told
+
+        ours = ["--bootstrap", file, "--secret-file", secret, "--node-id", "node2", "--port", port]
+        ours += ["--gossip-port", gossip_port]
+        code, told = await (await start(*ours, "--data", tmp_path / "empty")).gives_up()
+        assert code == 1
+        # Which of the two is the later start is a matter of luck where both are the first of their directory.
+        known = "the cluster knows a node 'node2' with data: give it that node's directory, or start with --replace"
+        assert known in told or "a later start of the node 'node2' is connected: stop this process" in told
+
+        shutil.copytree(up.data / "node2", tmp_path / "old")
+        record = json.loads((tmp_path / "old" / "node.json").read_text())
+        (tmp_path / "old" / "node.json").write_text(json.dumps(record | {"format_version": 0}))
+        code, told = await (await start(*ours, "--data", tmp_path / "old")).gives_up()
+        assert code == 1
+        assert "has format version 0, this build reads 1; use the older build that wrote it" in told
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind(("127.0.0.1", 0))
+            words = [*joining, "--secret-file", secret, "--gossip-port", taken.getsockname()[1]]
+            code, told = await (await start(*words, "--data", tmp_path / "deaf")).gives_up()
+        assert code == 1
+        assert "(UDP) for gossip: Address already in use" in told
+        assert "stop what uses the port, or choose others" in told
+
+        await client.producer("flights").send(b"after")
+        assert await read_all(client, "flights", 2) == [b"before", b"after"]
+        status = await until(client, lambda status: copies_are_level(status, "flights"), "a copy lags")
+        assert {node.node_id for node in status.nodes if node.alive} == set(up.nodes)
+
+
+@pytest.mark.e2e
+async def test_of_two_processes_with_one_directory_and_its_copy_the_older_stops(up: Cluster, tmp_path: Path) -> None:
+    port, gossip_port = free_ports(2)
+    async with Client(up.bootstrap) as client:
+        await client.create_topic("flights", replication_factor=3)
+        await client.producer("flights").send(b"before")
+        shutil.copytree(up.data / "node2", tmp_path / "copy")
+        words = ["--bootstrap", up.data / "cluster.json", "--secret-file", up.data / "secret", "--node-id", "node2"]
+        copy = await start(*words, "--data", tmp_path / "copy", "--port", port, "--gossip-port", gossip_port)
+        log = up.data / "node2.log"
+        words_of_it = "another process uses the node id 'node2': stop it, or give this node an id and a data directory"
+        async with asyncio.timeout(TELL_TIMEOUT_S):
+            while words_of_it not in log.read_text():  # noqa: ASYNC110 - a file tells nobody when it grows
+                await asyncio.sleep(0.1)
+        await client.producer("flights").send(b"after")
+        assert await read_all(client, "flights", 2) == [b"before", b"after"]
+        await copy.stop()
+
+
+# ----------------------------------------------------------------------------------------- strangers and forgers
+
+
+async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: Founded) -> None:
+    """It knows topic, epoch and ballots, and is no node: the epoch goes on as it was."""
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(replication_factor=3)
+    await founded.publish(peer, topic.topic_id, b"one")
+    copies = [node.partitions.get(topic.topic_id, 0) for node in founded.nodes.values()]
+    await founded.until(lambda: all(one.high_watermark == 1 for one in copies), "the copies are not level")
+    active = copies[0].replica.active
+    data = batch(b"forged")
+    append = pb.AppendBatch(
+        topic_id=topic.topic_id,
+        epoch=active.epoch,
+        owner=active.owner,
+        owner_incarnation=active.owner_incarnation,
+        base_offset=1,
+        end_offset=2,
+        previous_digest=copies[0].replica.tail.durable.digest,
+        end_digest=unpack_header(memoryview(bytearray(data))).digest,
+        length=len(data),
+    )
+    ballot = pb.Ballot(round=99, node_id="a", incarnation=1)
+    seal = pb.Seal(topic_id=topic.topic_id, epoch=active.epoch, ballot=ballot)
+    for name in "abc":
+        stranger = await founded.peer(name)
+        for kind, error in (
+            (
+                {"append_batch": pb.AppendBatches(entries=[append])},
+                await stranger.refused(data, append_batch=pb.AppendBatches(entries=[append])),
+            ),
+            ({"seal": pb.Seals(entries=[seal])}, await stranger.refused(seal=pb.Seals(entries=[seal]))),
+        ):
+            assert error.code == pb.FORBIDDEN, kind
+            assert "nodes of the cluster" in error.message
+    assert not any(one.replica.promised for one in copies)
+    result = await founded.publish(peer, topic.topic_id, b"two")
+    assert (result.base_offset, result.epoch) == (1, active.epoch)
+    assert await (await founded.peer(active.owner)).read_all(topic.topic_id) == [b"one", b"two"]
+
+
+async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    gossips = {}
+    for name, node in founded.nodes.items():
+        assert node.membership is not None
+        gossips[name] = node.membership._gossip
+    heard: list[bytes] = []
+    target = gossips["a"]
+    assert target is not None
+    receive = target._receiver._received
+
+    def noting(datagram: bytes, source: Address) -> None:
+        heard.append(bytes(datagram))
+        receive(datagram, source)
+
+    target._receiver._received = noting
+    await founded.until(lambda: len(heard) >= 20, "nobody talks")
+    replayed, forged = target.replayed, target.forged
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for datagram in heard[:20]:
+            stranger.sendto(datagram, tuple(target.address))
+            bent = bytearray(datagram)
+            bent[len(bent) // 2] ^= 1
+            stranger.sendto(bent, tuple(target.address))
+            stranger.sendto(os.urandom(len(datagram)), tuple(target.address))
+    await founded.until(lambda: target.forged >= forged + 40, "what is forged is not noticed")
+    await founded.until(lambda: target.replayed >= replayed + 20, "what is replayed is not noticed")
+    assert all(one.cluster.alive(name) for one in founded.nodes.values() for name in "abc")
+
+
+# ------------------------------------------------------------------------------------------------- bad machines
+
+
+async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(founded: Founded) -> None:
+    await founded.found()
+    await founded.join()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(replication_factor=4)
+    await founded.publish(peer, topic.topic_id, b"one")
+    kept = founded.nodes["a"].partitions.get(topic.topic_id, 0)
+    await founded.until(lambda: kept.high_watermark == 1, "the copy is not level")
+    for name in ("c", "d"):
+        await founded.stop(name)
+    await founded.until(lambda: not founded.nodes["a"].cluster.alive("d"), "nobody is missed")
+
+    async def refused() -> pb.Error:
+        while True:
+            (result,) = await peer.published(peer.post_publish(topic.topic_id, batch(b"two"), timeout_ms=3000))
+            assert result.HasField("error"), "two of four are no quorum"
+            if result.error.code == pb.QUORUM_LOST:
+                return result.error
+
+    async with asyncio.timeout(TELL_TIMEOUT_S):
+        error = await refused()
+    assert (error.retriable, error.definite) == (True, True)
+    assert "2 of 4 replicas are there, 3 are needed" in error.message
+    assert await peer.read_all(topic.topic_id) == [b"one"]
+    await founded.start("c")
+    await founded.publish(peer, topic.topic_id, b"three")
+    await founded.until(lambda: kept.high_watermark == 2, "it does not go on")
+    assert await peer.read_all(topic.topic_id) == [b"one", b"three"]
+
+
+async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
+    stand: ClusterStand, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"one")
+    stand.disks[first].break_at("sync")
+    peer = await stand.peer(first)
+    number = peer.post_publish(TOPIC_ID, batch(b"two", producer_id=7))
+    node = stand.nodes[first]
+    await settled(lambda: node.health.state == "failed", "it goes on with a disk that lies")
+    (result,) = await peer.published(number)
+    # The other two may have had it before the disk failed: then it was committed, and is there to stay.
+    committed = not result.HasField("error")
+    assert committed or (result.error.code == pb.STORAGE_FAILED and not result.error.definite)
+    assert "the log cannot be written any more" in caplog.text
+    stand.disks[first].heal()
+    await node.run_until_stopped()
+    assert node.exit_code == os.EX_IOERR
+    await stand.crash(first)
+    second = await stand.owner(but=first)
+    peer = await stand.peer(second)
+    (again,) = await peer.publish(TOPIC_ID, batch(b"two", producer_id=7))
+    assert not again.HasField("error")
+    assert again.duplicate or not committed
+    await stand.start(first)
+    await stand.agree(b"one", b"two")
+
+
+async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock jumps back an hour, then a day ahead, then back; each time another node is the owner."""
+    await stand.start()
+    stamps: list[int] = []
+    now_us = 1_800_000_000_000_000
+    for jump_s in (0, -3600, 86_400, -7200):
+        clock_us = now_us + jump_s * 1_000_000
+        monkeypatch.setattr("tidelog_broker.driver.time.time_ns", lambda clock_us=clock_us: clock_us * 1000)
+        owner = await stand.owner()
+        stamps += [one.append_timestamp_us for one in await stand.publish(b"v")]
+        await stand.crash(owner)
+        await stand.owner(but=owner)
+        await stand.start(owner)
+    assert stamps == sorted(stamps)
+    assert stamps[2] == now_us + 86_400 * 1_000_000 == stamps[3], "and they follow the clock where it goes forward"
+    headers = [one.header for one in await stand_batches(stand)]
+    assert [header.append_timestamp_us for header in headers] == stamps
+
+
+async def stand_batches(stand: ClusterStand) -> list[Batch]:
+    """Return the batches of the log, as the owner's disk has them."""
+    owner = await stand.owner()
+    found: list[Batch] = []
+    offset = 0
+    while offset < stand.partition(owner).high_watermark:
+        for view in await stand.partition(owner).read_log(offset, 1):
+            found.append(Batch(unpack_header(view), view))
+            offset = found[-1].header.end_offset
+    return found
+
+
+async def test_timers_do_not_look_at_the_wall_clock(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour's jump on every node changes no owner and loses no time-out."""
+    await stand.start()
+    owner = await stand.owner()
+    epoch = stand.partition(owner).epoch
+    for jump_s in (3600, -3600):
+        clock_s = 1_800_000_000 + jump_s
+        monkeypatch.setattr("time.time", lambda clock_s=clock_s: float(clock_s))
+        monkeypatch.setattr("time.time_ns", lambda clock_s=clock_s: clock_s * 10**9)
+        await stand.publish(b"v")
+        stand.tell()
+    assert [stand.partition(name).epoch for name in NODES] == [epoch] * 3
+    assert await stand.owner() == owner
