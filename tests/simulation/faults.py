@@ -7,7 +7,7 @@ scenario gives up (see there); they are drawn once, at the start.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -256,7 +256,7 @@ class Faults:
     def _wipe(self) -> None:
         """Replace a disk; the old node id never comes back, and is removed from the registry later."""
         machine = self._loser()
-        if machine is None:
+        if machine is None or _is_named_twice(machine, self._world.machines):
             return
         old = machine.node_id
         machine.wipe()
@@ -321,6 +321,20 @@ class Faults:
                     self._note("roll over", driver.name, owner, str(nodes))
                     driver.roll_over(neighbours.plan_of(owner, nodes))
                     return
+
+
+def _is_named_twice(machine: Machine, machines: Sequence[Machine]) -> bool:
+    """Whether an open epoch still counts on a copy that went with a former disk of this machine.
+
+    With the disk that it has now, that would be two copies of one epoch: more than is promised to be survived.
+    """
+    return any(
+        name != machine.node_id and name.split("+")[0] == machine.name
+        for other in machines
+        if other.process is not None
+        for driver in other.process.partitions.values()
+        for name in driver.replica.active.placement
+    )
 
 
 def _owns(machine: Machine) -> bool:

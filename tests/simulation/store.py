@@ -158,7 +158,10 @@ class Store:
                 self._fs.sync_dir(HOME)
 
     def limbo(self) -> str | None:
-        return None if self.repairing else self.log.limbo
+        """As the node's: an epoch that was set aside and is not replaced yet is merely missing."""
+        log = self.log
+        damaged = log.unreadable_epoch is not None or any(held.damage is not None for held in log.epochs)
+        return log.limbo if damaged and not self.repairing else None
 
     def newest_epoch(self) -> int | None:
         return self.log.active.epoch if self.log.active is not None else None
