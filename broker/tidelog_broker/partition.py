@@ -55,11 +55,13 @@ class Partition(PartitionReads):
 
     @property
     def state(self) -> str:
-        """`active`, `sealed` (nobody owns it now, or not used since the node started), `limbo` or `failed`."""
+        """`active`, `sealed` (nobody owns it now, or not used since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
         if self.replica.halted is not None:
             return "limbo"
+        if self.replica.is_member and self._quorum_lost() is not None:
+            return "no quorum"
         active = self.replica.active
         if active.owner == self.node.node_id:
             return "active" if self.replica.can_append else "sealed"

@@ -254,6 +254,8 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
         error = await refused()
     assert (error.retriable, error.definite) == (True, True)
     assert "2 of 4 replicas are there, 3 are needed" in error.message
+    status = (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
+    assert [one.partitions[0].state for one in status.topics if one.name == "t"] == ["no quorum"]
     assert await peer.read_all(topic.topic_id) == [b"one"]
     await founded.start("c")
     await founded.publish(peer, topic.topic_id, b"three")
