@@ -1,0 +1,105 @@
+"""The history of one replica on its own: what it is asked for, what it asks for, and its writes carried out."""
+
+from __future__ import annotations
+
+from tests.broker.core.bench import NODES, Bench, decision, descriptor, end_of, run_of
+
+from tidelog_broker.core.acceptor import Opening
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import ReadLog, Send
+from tidelog_broker.core.history import History
+from tidelog_broker.core.ports import Batch, Position
+from tidelog_broker.core.replica_state import Doubt
+from tidelog_proto import broker_pb2 as pb
+
+
+class HistoryBench(Bench):
+    """Replica `b` with its history; it is a follower of `a`. What it calls is noted."""
+
+    def __init__(
+        self,
+        *,
+        chain: EpochChain | None = None,
+        held: list[Batch] | None = None,
+        doubt: Doubt = "",
+        incomplete: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(chain, held=held or [], doubt=doubt)
+        self.acknowledged: list[int] = []
+        self.reopened: list[Opening] = []
+        self.pushes_from: int | None = None
+        self.resumed: list[tuple[str, int]] = []
+        self.history = History(
+            self,
+            acknowledge=lambda _now_ms: self.acknowledged.append(self.tail.durable.offset),
+            reopen=lambda opening, _now_ms: self.reopened.append(opening),
+            resume=self.resumes,
+        )
+        self.history.incomplete = set(incomplete)
+
+    def resumes(self, node: str, offset: int, now_ms: int) -> bool:
+        self.resumed.append((node, offset))
+        return self.pushes_from is not None and offset >= self.pushes_from
+
+    def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
+        """Carry out the oldest write, so that the log shows it, and say so."""
+        write = next(effect for effect in self._effects if not isinstance(effect, Send | ReadLog))
+        self._effects.remove(write)
+        if ok:
+            self.disk.do(write)
+        super().wrote(now_ms, ok=ok)
+
+    def asked(self) -> tuple[str, pb.Backfill]:
+        """Return the one question that goes out; writes that were given out stay."""
+        sends = [effect for effect in self._effects if isinstance(effect, Send)]
+        self._effects = [effect for effect in self._effects if not isinstance(effect, Send)]
+        [send] = sends
+        assert isinstance(send.message, pb.Backfill)
+        return send.to, send.message
+
+    def promise(self, one: pb.Ballot) -> None:
+        assert self.fence is not None
+        self.fence.promise(one)
+
+    def reply(
+        self,
+        batches: list[Batch],
+        *,
+        sender: str = "a",
+        epoch: int = 0,
+        base: Position | None = None,
+        status: pb.ReplicaStatus = pb.HELD,
+        commit: int = 0,
+        source_end: int = 6,
+        log_start: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        at = base or (self.tail.queued if epoch == self.tail.epoch else Position(batches[0].header.base_offset, 0))
+        message = pb.BackfillReply(
+            epoch=epoch,
+            status=status,
+            base_offset=at.offset,
+            previous_digest=at.digest,
+            commit_offset=commit,
+            source_end_offset=source_end,
+            log_start_offset=log_start,
+        )
+        self.history.on_reply(sender, message, batches, now_ms)
+
+
+class Past:
+    """Three sealed epochs of 4 records each and an open one; their batches as their owners wrote them."""
+
+    def __init__(self, *, placement: tuple[str, ...] = NODES) -> None:
+        self.chain = EpochChain(descriptor())
+        self.batches: list[list[Batch]] = []
+        for _ in range(3):
+            self.batches.append(run_of(self.chain.active, 1, 1, 2))
+            self.chain.extend(decision(self.chain, end_of(self.batches[-1]), owner="a", placement=placement))
+
+    def lacking(self, *epochs: int, held: tuple[int, ...] = ()) -> HistoryBench:
+        trial = HistoryBench(chain=self.chain, incomplete=epochs)
+        for epoch in held:
+            trial.store(self.batches[epoch])
+        trial.history.fill(0)
+        return trial
