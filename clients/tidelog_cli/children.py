@@ -46,7 +46,7 @@ class Child:
     async def ended(self) -> CommandFailed:
         """Wait until the child ends by itself and return that as an error."""
         code = await self.process.wait()
-        return CommandFailed(f"the {self.name} ended by itself with code {code}; see {self.log_name}")
+        return CommandFailed(f"{self.name} ended by itself with code {code}; see {self.log_name}")
 
 
 @contextlib.asynccontextmanager

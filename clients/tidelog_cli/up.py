@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -108,6 +109,9 @@ async def _run(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) ->
 async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
     """Say that a node of a cluster has ended, and how it is started again."""
     ended = await node.ended()
+    if node.process.returncode == os.EX_CONFIG:
+        sys.stderr.write(f"{ended}\nThe others go on without it: it was removed, or another process has its id.\n")
+        return
     sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {' '.join(wanted.command)}\n")
 
 

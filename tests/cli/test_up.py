@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from tidelog import ClusterStatus, Partition, Topic
 from tidelog_cli import failures, up
+from tidelog_cli.children import Child
 from tidelog_cli.local_cluster import prepare
 from tidelog_cli.main import main
 
@@ -51,6 +53,19 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
     assert ended.returncode == failures.EXIT_FAILED
     assert "the node did not start" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("code", "words"), [(74, "To start it again: tidelog node"), (78, "it was removed")])
+async def test_the_end_of_a_node_is_told_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
+) -> None:
+    first = prepare(tmp_path, nodes=3, port=0, management_port=0)[0]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", f"raise SystemExit({code})")
+    await up._tell_of_end(Child("node1", {}, process, "node1.log"), first)
+    told = capsys.readouterr().err
+    assert f"node1 ended by itself with code {code}; see node1.log" in told
+    assert words in told
+    assert ("start it again" in told) == (code != 78)
 
 
 def test_the_status_shows_the_users_topics_alone(capsys: pytest.CaptureFixture[str]) -> None:
