@@ -101,6 +101,7 @@ async def test_what_cannot_be_recovered_is_said(founded: Founded) -> None:
     peer = await founded.peer("a")
     topic = await peer.create(partitions=1, replication_factor=2)
     (outsider,) = {"a", "b", "c"} - set(topic.partitions[0].placement)
+    await founded.until(lambda: all(one.topics.exists("t") for one in founded.nodes.values()), "t is not heard of")
 
     async def refusal(name: str, partition: int, node: str) -> tuple[pb.ErrorCode, str]:
         error = await peer.refused(cluster_change=asked(name, partition, node))
