@@ -1,9 +1,7 @@
 """Tries every order of events in a small cluster, within bounds, or walks through very many of them at random.
 
 `python -m tests.simulation.explore` goes through all states that the bounds allow (or through as many as asked for);
-`--walks` follows random choices to much greater depths instead. States cannot be copied (callbacks hold on to the objects
-that they came from), so a state is kept as the choices that lead to it, which are gone through again; states with the
-same fingerprint are gone on from once.
+`--walks` follows random choices to much greater depths instead. States with the same fingerprint are gone on from once.
 """
 
 from __future__ import annotations
@@ -15,23 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.simulation.freeze import fingerprint
-from tests.simulation.small_world import Bounds, Choice, SmallWorld
+from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
 
-WALK_BOUNDS = Bounds(publishes=4, takeovers=4, roll_overs=2, crashes=4, repeats=6, ticks=6)
-WALK_STEPS = 160
+WALK_STEPS = 250
 _WEIGHTS = {
     "deliver": 10,
     "repeat": 2,
     "write": 8,
     "publish": 3,
-    "take over": 1,
-    "roll over": 1,
+    "take over": 2,
+    "roll over": 2,
     "crash": 1,
     "start": 2,
     "tick": 1,
 }
+_PACES = [0.03, 0.3, 1.0, 1.0, 3.0]
 
 
 @dataclass(slots=True)
@@ -46,61 +43,64 @@ class Found:
 
 
 def explore(bounds: Bounds, *, states_max: int) -> Found:
-    """Go through the states that can be reached within `bounds`, each once."""
+    """Go through the states that can be reached within `bounds`, each once, depth first."""
     found = Found()
     seen: set[bytes] = set()
-    waiting: list[tuple[int, ...]] = [()]
-    while waiting and found.states < states_max:
-        path = waiting.pop()
-        world = SmallWorld(replace(bounds))
-        try:
-            for number in path:
-                _step(world, number, found)
-            while (state := fingerprint(world)) not in seen and found.states < states_max:
+    world = SmallWorld(replace(bounds))
+    stack: list[tuple[SmallWorld, int]] = []
+    try:
+        while True:
+            state = world.fingerprint()
+            if state not in seen:
                 seen.add(state)
                 found.states += 1
-                count = len(world.choices())
-                if not count:
-                    break
-                waiting += [(*path, number) for number in range(1, count)]
-                path = (*path, 0)
-                _step(world, 0, found)
-        except (ViolationError, AssertionError) as error:
-            found.violation, found.trace = str(error) or "an assertion of the core", world.trace
-            return found
-    found.complete = not waiting
+                stack.append((world, len(world.choices())))
+            while stack and stack[-1][1] == 0:
+                stack.pop()
+            if not stack or found.states >= states_max:
+                break
+            origin, left = stack[-1]
+            stack[-1] = (origin, left - 1)
+            found.steps += 1
+            world = origin.after(left - 1)
+    except (ViolationError, AssertionError) as error:
+        origin, left = stack[-1]
+        last = origin.choices()[left]
+        found.violation = str(error) or "an assertion of the core"
+        found.trace = [*origin.trace, f"{last.kind} {last.what}"]
+    found.complete = not stack and not found.violation
     return found
 
 
-def _step(world: SmallWorld, number: int, found: Found) -> None:
-    found.steps += 1
-    world.choose(world.choices()[number])
-
-
-def walk(seed: int, bounds: Bounds = WALK_BOUNDS, *, steps: int = WALK_STEPS) -> Found:
-    """Follow random choices."""
+def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
+    """Follow random choices, with bounds of their own."""
     random = Random(f"walk {seed}")
     found = Found()
-    world = SmallWorld(replace(bounds))
-    # One walk in two dislikes a node: what goes there or is written there mostly waits.
-    slow = random.choice(["a", "b", "c", "", "", ""])
+    world = SmallWorld(
+        Bounds(
+            publishes=random.randint(2, 6),
+            takeovers=random.randint(1, 5),
+            roll_overs=random.choice([0, 0, 1, 3]),
+            crashes=random.choice([0, 1, 4]),
+            repeats=random.choice([0, 5, 20]),
+            ticks=random.choice([0, 5, 20]),
+        )
+    )
+    # Each walk has its own likes: what mostly waits in it (a link, the writes of a node) gets late and out of order.
+    likes: dict[str, float] = {}
     try:
         for _ in range(steps):
             choices = world.choices()
             if not choices:
                 break
-            world.choose(random.choices(choices, [_weight(choice, slow) for choice in choices])[0])
+            for choice in choices:
+                if choice.pace not in likes:
+                    likes[choice.pace] = _WEIGHTS[choice.kind] * random.choice(_PACES)
+            world.choose(random.choices(choices, [likes[choice.pace] for choice in choices])[0])
             found.steps += 1
     except (ViolationError, AssertionError) as error:
         found.violation, found.trace = str(error) or "an assertion of the core", world.trace
     return found
-
-
-def _weight(choice: Choice, slow: str) -> float:
-    weight = float(_WEIGHTS[choice.kind])
-    if slow and choice.kind in {"deliver", "write"} and (f">{slow} " in choice.what or choice.what.startswith(f"{slow} ")):
-        weight /= 20
-    return weight
 
 
 def _show(found: Found) -> None:

@@ -1,7 +1,7 @@
 """A fingerprint of a state: two states with the same one will behave the same, so only one needs to be gone on from.
 
 Everything that hangs on an object counts, also what callbacks have closed over. Left out are times (names that end in
-`_ms`), because the explorer has none, and what the checks remember beyond commits and decisions.
+`_ms`), because the explorer has none.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-_LEFT_OUT = {"trace", "truth", "_handlers", "_surroundings", "surroundings"}
+_LEFT_OUT = {"print", "_handlers", "_surroundings", "surroundings"}
 
 
-def fingerprint(world: Any) -> bytes:
-    """Return 16 bytes that stand for a state."""
+def fingerprint(value: Any) -> bytes:
+    """Return 16 bytes that stand for a value and everything that hangs on it."""
     out: list[bytes] = []
-    _freeze(world, out, {})
-    _freeze((world.truth.committed, sorted(world.truth.chosen)), out, {})
+    _freeze(value, out, {})
     return hashlib.blake2b(b"\0".join(out), digest_size=16).digest()
 
 

@@ -17,8 +17,11 @@ from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.core.replica_state import ReplicaState
 from tidelog_broker.core.tail import Tail
+from tidelog_broker.storage.copied import LogPosition
+from tidelog_broker.storage.fill import EpochFill
+from tidelog_broker.storage.segment import padded
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.header import BatchHeader, Buffer
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -61,14 +64,28 @@ def _unchecked(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, 
 
 
 def backfill_unchecked() -> Replacements:
-    """Fetched batches are taken as they come, and a copy that is long enough counts."""
+    """Fetched batches are taken as they come, and a copy that is long enough counts, in the core and on the disk."""
+    filled = History._filled
 
-    def filled(self: History, pull: Any) -> None:
+    def filled_anyhow(self: History, pull: Pull) -> None:
+        assert pull.end is not None
         self._fill_at = pull.end
-        original(self, pull)
+        filled(self, pull)
 
-    original = History._filled
-    return [(history, "check_run", _unchecked), (History, "_filled", filled)]
+    def append(self: EpochFill, batches: Sequence[Buffer]) -> LogPosition:
+        self.log.reserve(sum(padded(len(batch)) for batch in batches))
+        self.log.append(batches)
+        return self.position
+
+    def is_complete(self: EpochFill) -> bool:
+        return self.position.offset == self.target.end.offset
+
+    return [
+        (history, "check_run", _unchecked),
+        (History, "_filled", filled_anyhow),
+        (EpochFill, "append", append),
+        (EpochFill, "is_complete", property(is_complete)),
+    ]
 
 
 def commit_by_bare_offset() -> Replacements:

@@ -19,7 +19,7 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "plans": ("roll over", "roll over", "isolate", "one way", "old messages", "loss"),
     "lags": ("loss", "one way", "isolate", "pause", "roll over"),
     "rot": ("rot", "rot", "isolate", "kill"),
-    "copies": ("join", "lie", "wipe", "roll over", "kill"),
+    "copies": ("join", "lie", "lie", "lie", "wipe", "roll over", "roll over", "kill"),
     "owners": ("kill", "crash in write", "old messages", "isolate"),
 }
 """Kinds of faults that bring out something together. A seed has one of these, or some of everything."""

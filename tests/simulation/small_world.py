@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from tests.simulation.clone import clone
+from tests.simulation.freeze import fingerprint
 from tests.simulation.payload import make_batch
 from tests.simulation.small_log import SmallLog
 from tests.simulation.truth import Truth
@@ -46,11 +49,17 @@ class Bounds:
 
 
 class Choice(NamedTuple):
-    """Something that may happen next."""
+    """Something that may happen next, and to which node: no other one is touched by it."""
 
     kind: str
     what: str
+    node: str
     do: Callable[[], None]
+
+    @property
+    def pace(self) -> str:
+        """What has one speed: a kind of event at one node, the messages of one link."""
+        return f"{self.kind} {self.what.partition(' ')[0]}"
 
 
 class Flying(NamedTuple):
@@ -61,6 +70,8 @@ class Flying(NamedTuple):
     kind: type[fx.PeerMessage]
     raw: bytes
     batches: tuple[bytes, ...]
+    incarnation: int
+    """Of the sender."""
 
 
 @dataclass(slots=True)
@@ -74,13 +85,16 @@ class Node:
     fences: dict[int, pb.FenceEntry] = field(default_factory=dict)
     replica: Replica | None = None
     queue: deque[fx.Write | fx.RebuildProducers] = field(default_factory=deque)
+    known: dict[str, int] = field(default_factory=dict)
+    """Incarnations of other nodes."""
+    print: bytes = b""
+    """Its part of the fingerprint, until something happens to it."""
 
 
 class Hints:
     """As `Surroundings`: every owner seems to be dead, so that a takeover may begin whenever a choice says so."""
 
-    def __init__(self, world: SmallWorld, node: Node) -> None:
-        self._world = world
+    def __init__(self, node: Node) -> None:
         self._node = node
 
     def alive(self, node_id: str) -> bool:
@@ -88,7 +102,7 @@ class Hints:
         return node_id == self._node.node_id or replica is None or node_id != replica.active.owner
 
     def incarnation(self, node_id: str) -> int:
-        return self._world.nodes[node_id].boots
+        return self._node.known.get(node_id, 1)
 
     def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
         return Plan(self._node.node_id, NODES, QUORUM)
@@ -123,9 +137,9 @@ class SmallWorld:
         bounds = self.bounds
         for number, message in enumerate(self.flying):
             what = f"{message.sender}>{message.to} {message.kind.__name__}"
-            found.append(Choice("deliver", what, partial(self._deliver, number, keep=False)))
+            found.append(Choice("deliver", what, message.to, partial(self._deliver, number, keep=False)))
             if bounds.repeats:
-                found.append(Choice("repeat", what, partial(self._deliver, number, keep=True)))
+                found.append(Choice("repeat", what, message.to, partial(self._deliver, number, keep=True)))
         for node in self.nodes.values():
             found += self._choices_of(node)
         return found
@@ -133,26 +147,47 @@ class SmallWorld:
     def _choices_of(self, node: Node) -> list[Choice]:
         name, bounds, replica = node.node_id, self.bounds, node.replica
         if replica is None:
-            return [Choice("start", name, lambda: self._start(node))]
+            return [Choice("start", name, name, lambda: self._start(node))]
         found: list[Choice] = []
         if node.queue:
-            found.append(Choice("write", f"{name} {type(node.queue[0]).__name__}", lambda: self._write(node)))
+            found.append(Choice("write", f"{name} {type(node.queue[0]).__name__}", name, lambda: self._write(node)))
         if bounds.publishes and replica.can_append:
-            found.append(Choice("publish", name, lambda: self._publish(node)))
+            found.append(Choice("publish", name, name, lambda: self._publish(node)))
         if bounds.takeovers and replica.is_member and replica.owner is None and replica.candidate.phase == "idle":
-            found.append(Choice("take over", name, lambda: self._take_over(node)))
+            found.append(Choice("take over", name, name, lambda: self._take_over(node)))
         if bounds.roll_overs and replica.owner is not None:
-            found.append(Choice("roll over", name, lambda: self._roll_over(node)))
+            found.append(Choice("roll over", name, name, lambda: self._roll_over(node)))
         if bounds.crashes:
-            found.append(Choice("crash", name, lambda: self._crash(node)))
+            found.append(Choice("crash", name, name, lambda: self._crash(node)))
         if bounds.ticks and replica.deadline_ms is not None:
-            found.append(Choice("tick", name, lambda: self._tick(node)))
+            found.append(Choice("tick", name, name, lambda: self._tick(node)))
         return found
 
     def choose(self, choice: Choice) -> None:
         """Let something happen."""
         self.trace.append(f"{choice.kind} {choice.what}")
+        self.nodes[choice.node].print = b""
         choice.do()
+
+    def after(self, number: int) -> SmallWorld:
+        """Return the world as it is after one of the choices; this one stays as it is."""
+        touched = self.choices()[number].node
+        world = copy(self)
+        world.bounds = replace(self.bounds)
+        world.nodes = {**self.nodes, touched: clone(self.nodes[touched])}
+        world.truth = clone(self.truth)
+        world.flying = list(self.flying)
+        world.trace = list(self.trace)
+        world.choose(world.choices()[number])
+        return world
+
+    def fingerprint(self) -> bytes:
+        """Return bytes that stand for this state, see `freeze`."""
+        for node in self.nodes.values():
+            node.print = node.print or fingerprint(node)
+        prints = [node.print for node in self.nodes.values()]
+        messages = sorted(self.flying, key=lambda message: message.raw)
+        return fingerprint((prints, messages, self.bounds, self.truth.committed, sorted(self.truth.chosen)))
 
     # ------------------------------------------------------------------------------------------ what happens
 
@@ -163,6 +198,7 @@ class SmallWorld:
         else:
             del self.flying[number]
         node = self.nodes[message.to]
+        node.known[message.sender] = max(message.incarnation, node.known.get(message.sender, 0))
         if node.replica is not None:
             batches = [Batch(unpack_header(data), memoryview(data)) for data in message.batches]
             node.replica.receive(message.sender, message.kind.FromString(message.raw), batches, self.now_ms)
@@ -214,7 +250,7 @@ class SmallWorld:
             chain=chain,
             fence=node.fences.get(chain.active.epoch),
             log=node.log,
-            surroundings=Hints(self, node),
+            surroundings=Hints(node),
             now_ms=self.now_ms,
         )
         node.replica = replica
@@ -252,6 +288,7 @@ class SmallWorld:
             type(message),
             message.SerializeToString(deterministic=True),
             tuple(bytes(batch) for batch in effect.batches),
+            self.nodes[sender].boots,
         )
         if flying not in self.flying:
             self.flying.append(flying)

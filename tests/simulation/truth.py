@@ -53,7 +53,7 @@ class Truth:
         self._proposals: dict[tuple[int, BallotKey], bytes] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.committed: dict[int, int] = {}
-        self._watermarks: dict[int, tuple[Replica, int]] = {}
+        self._watermarks: dict[str, int] = {}
         self._position = (genesis.epoch, genesis.start_offset)
         self._sequences: dict[int, int] = {}
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
@@ -293,15 +293,15 @@ class Truth:
 
     def start_watermark(self, replica: Replica, watermark: int) -> None:
         """A replica has started with a watermark."""
-        self._watermarks[id(replica)] = (replica, watermark)
+        self._watermarks[replica.node_id] = watermark
 
     def watermark_moved(self, replica: Replica, watermark: int) -> bool:
         """Whether a watermark has changed; it must not go back (I11)."""
-        _, before = self._watermarks[id(replica)]
+        before = self._watermarks[replica.node_id]
         if watermark == before:
             return False
         self.require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
-        self._watermarks[id(replica)] = (replica, watermark)
+        self._watermarks[replica.node_id] = watermark
         return True
 
     def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:
