@@ -87,9 +87,7 @@ def test_a_move_is_planned_only_where_something_is_not_as_wanted() -> None:
 
 def test_first_epochs_are_spread_and_name_an_owner_that_lives() -> None:
     made = [
-        first_epoch(
-            (KEY[0], index), THREE, NODES, alive=ALL - {"a"}, incarnation=dict.fromkeys("abcde", 7).__getitem__
-        )
+        first_epoch((KEY[0], index), THREE, NODES, alive=ALL - {"a"}, incarnation=dict.fromkeys("abcde", 7).__getitem__)
         for index in range(40)
     ]
     assert {one.owner for one in made} == ALL - {"a"}
