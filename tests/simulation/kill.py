@@ -1,6 +1,7 @@
-"""Counts how the mutants die: `python -m tests.simulation.kill` writes the table that docs/verification.md has.
+"""Counts how the mutants die: `make mutants` prints the table that docs/verification.md has.
 
-Each mutant runs over seeds until a check notices it, at most so many; then over as many again, to see how often.
+Each mutant runs over the same seeds of the simulated world and, if it is one of the core, over the same random walks of
+the small cluster. What notices it is the check's name; "crash" is an assertion of the code itself.
 """
 
 from __future__ import annotations
@@ -9,65 +10,87 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from tests.simulation.explore import walk
 from tests.simulation.mutants import FURTHER, LISTED, MUTANTS, switched_on
-from tests.simulation.run import Result, run_seed
+from tests.simulation.run import run_seed
+
+
+class Task(NamedTuple):
+    """A mutant, and over what it is run."""
+
+    name: str
+    seeds: range
+    walks: range
 
 
 class Death(NamedTuple):
-    """How a mutant fared: the first seed that noticed it, and which checks how often in how many seeds."""
+    """In how many seeds and walks a mutant was noticed, and by what."""
 
     name: str
-    first: Result | None
-    seeds: int
+    by_seeds: int
+    by_walks: int | None
     checks: Counter[str]
 
 
-def first_kill(name: str, *, first: int, seeds: int) -> Result | None:
-    """Return the first seed that notices a mutant; None when none of them does."""
+def notice(name: str, *, seeds: int, walks: int) -> str:
+    """Run a mutant until something notices it, and say what; empty when nothing does."""
     mutant = MUTANTS[name]
     with switched_on(mutant):
-        for seed in range(first, first + seeds):
-            result = run_seed(seed, trace=0, mixture=mutant.mixture)
-            if result.invariant:
-                return result
-    return None
+        for seed in range(walks if mutant.is_in_core else 0):
+            if found := _walk(seed):
+                return f"walk {seed}: {found}"
+        for seed in range(seeds):
+            if found := run_seed(seed, trace=0, mixture=mutant.mixture).invariant:
+                return f"seed {seed}: {found}"
+    return ""
 
 
-def count_kills(name: str, *, first: int, seeds: int) -> Death:
-    """Run a mutant over all of the seeds."""
-    mutant = MUTANTS[name]
+def count(task: Task) -> Death:
+    """Run a mutant over everything."""
+    mutant = MUTANTS[task.name]
     with switched_on(mutant):
-        results = [run_seed(seed, trace=0, mixture=mutant.mixture) for seed in range(first, first + seeds)]
-    noticed = [result for result in results if result.invariant]
-    return Death(name, noticed[0] if noticed else None, seeds, Counter(result.invariant for result in noticed))
+        results = [run_seed(seed, trace=0, mixture=mutant.mixture).invariant for seed in task.seeds]
+        walks = [_walk(seed) for seed in task.walks] if mutant.is_in_core else []
+    checks = Counter(found for found in [*results, *walks] if found)
+    return Death(
+        task.name,
+        sum(map(bool, results)),
+        sum(map(bool, walks)) if mutant.is_in_core else None,
+        checks,
+    )
 
 
-def _count(arguments: tuple[str, int, int]) -> Death:
-    name, first, seeds = arguments
-    return count_kills(name, first=first, seeds=seeds)
+def _walk(seed: int) -> str:
+    try:
+        violation = walk(seed).violation
+    except Exception:  # noqa: BLE001 - whatever a mutant does to the code, it was noticed
+        return "crash"
+    name = violation.partition(":")[0]
+    return name if name.startswith("I") or not violation else "crash"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code says whether a mutant lived."""
     parser = argparse.ArgumentParser(description="Count how the mutants of the replication core die.")
     parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--walks", type=int, default=1000)
     parser.add_argument("--mutant", action="append", help="only this one")
-    arguments = parser.parse_args()
-    names = arguments.mutant or [mutant.name for mutant in [*LISTED, *FURTHER]]
+    options = parser.parse_args(arguments)
+    names = options.mutant or [mutant.name for mutant in [*LISTED, *FURTHER]]
     lived = 0
-    print("| mutant | noticed in | first seed | by |")
+    print(f"| mutant | {options.seeds} seeds | {options.walks} walks | by |")
     print("| --- | --- | --- | --- |")
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:
-        work = [(name, arguments.first, arguments.seeds) for name in names]
-        for death in pool.imap(_count, work, chunksize=1):
-            checks = ", ".join(f"{check} {count}" for check, count in death.checks.most_common())
-            lived += death.first is None
-            seed = death.first.seed if death.first is not None else "none"
-            print(f"| {death.name} | {death.checks.total()} of {death.seeds} | {seed} | {checks} |", flush=True)
+        tasks = [Task(name, range(options.seeds), range(options.walks)) for name in names]
+        for death in pool.imap(count, tasks, chunksize=1):
+            checks = ", ".join(f"{check} {number}" for check, number in death.checks.most_common())
+            lived += not death.checks
+            walks = "-" if death.by_walks is None else death.by_walks
+            print(f"| {death.name} | {death.by_seeds} | {walks} | {checks} |", flush=True)
     return 1 if lived else 0
 
 

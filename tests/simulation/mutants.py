@@ -31,6 +31,11 @@ class Mutant:
     mixture: str | None = None
     """The mixture of faults that brings it out soonest; None: whatever comes."""
 
+    @property
+    def is_in_core(self) -> bool:
+        """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
+        return self.replacements.__module__ != driver.__name__
+
 
 LISTED = [
     Mutant("reading without sealing", vote.seal_promises_nothing),

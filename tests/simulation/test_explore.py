@@ -1,0 +1,74 @@
+"""The small cluster: all states within tiny bounds, many random walks, and orders of events that chance rarely finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.simulation.explore import explore, walk
+from tests.simulation.mutants import MUTANTS, switched_on
+from tests.simulation.small_world import Bounds, SmallWorld
+from tests.simulation.truth import ViolationError
+
+WALKS = 300
+
+
+def follow(world: SmallWorld, wanted: Sequence[str]) -> None:
+    """Choose, for each of `wanted`, the first choice that begins with it; "… *" as often as there is one."""
+    for text in wanted:
+        prefix = text.removesuffix(" *")
+        found = [choice for choice in world.choices() if f"{choice.kind} {choice.what}".startswith(prefix)]
+        assert found or text != prefix, f"{prefix!r} cannot happen after {world.trace}"
+        while found:
+            world.choose(found[0])
+            again = [choice for choice in world.choices() if f"{choice.kind} {choice.what}".startswith(prefix)]
+            found = again if text != prefix else []
+
+
+def test_no_state_within_tiny_bounds_breaks_anything() -> None:
+    found = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=2000)
+    assert found.complete
+    assert not found.violation
+    assert found.states > 20
+
+
+def test_the_search_finds_what_is_wrong() -> None:
+    with switched_on(MUTANTS["one acknowledgement fewer"]):
+        found = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=2000)
+    assert found.violation.startswith("I3")
+    assert any(line.startswith("publish") for line in found.trace)
+
+
+def test_random_walks_break_nothing() -> None:
+    steps = 0
+    for seed in range(WALKS):
+        found = walk(seed)
+        assert not found.violation, "\n".join([*found.trace, found.violation])
+        steps += found.steps
+    assert steps > WALKS * 50
+
+
+OLD_ACK = [
+    # b has the first record, and says so; the owner dies before it has written it, and c never hears of it.
+    *("write a *", "write b *", "write c *"),
+    *("publish a", "deliver a>b AppendBatch", "deliver a>b AppendBatch", "write b"),
+    *("crash a", "start a", "write a *"),
+    # The owner takes over from itself with c's promise: the epoch ends empty.
+    *("take over a", "deliver a>c PreVote", "deliver c>a PreVoteReply", "write a"),
+    *("deliver a>c Seal", "write c", "deliver c>a SealReply"),
+    *("write a", "deliver a>c OpenEpoch", "write c", "deliver c>a OpenEpochReply", "write a *"),
+    # Now what b said about the old epoch arrives.
+    *("publish a", "write a", "deliver b>a ReplicationAck *"),
+]
+
+
+def test_an_old_acknowledgement_is_not_taken_for_one_of_the_next_epoch() -> None:
+    world = SmallWorld(Bounds(publishes=2, takeovers=1, crashes=1))
+    follow(world, OLD_ACK)
+    replica = world.nodes["a"].replica
+    assert replica is not None
+    assert replica.active.epoch == 1
+    assert replica.high_watermark == 0
+    assert replica.tail.durable.offset == 1
+    with switched_on(MUTANTS["acknowledgement by bare offset"]), pytest.raises(ViolationError, match="I3"):
+        follow(SmallWorld(Bounds(publishes=2, takeovers=1, crashes=1)), OLD_ACK)
