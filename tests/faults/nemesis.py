@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Final
 
-from tests.faults.copies import NOTHING, stored_spans
+from tests.faults.copies import NOTHING, Span, stored_spans
+from tests.faults.history import Key
 from tests.faults.load import Load
 from tests.faults.network import Network
 from tests.faults.nodes import Node
@@ -72,25 +73,40 @@ class Stage:
         """Return `count` nodes."""
         return self.rng.sample(list(self.nodes), min(count, len(self.nodes)))
 
-    async def refilled(self, node: Node) -> None:
-        """Wait until a node that came back empty has everything that is committed now; note it when it takes too long.
+    async def refilled(self, gone: str) -> None:
+        """Wait until all that a node stored which is gone is whole elsewhere; note it when it takes too long.
 
         Until then one more lost disk would be one too many.
         """
         deadline = time.monotonic() + REFILL_S
         ends = {key: self.load.history.sent[key].end for key in self.load.keys}
-        while True:
-            held = await asyncio.to_thread(stored_spans, node.data, self.load.topics)
-            late = [key for key, end in ends.items() if not held.get(key, NOTHING).covers(end)]
-            if not late:
-                return
-            if time.monotonic() > deadline:
-                self.stuck.append(f"{node.name} has not been given {', '.join(map(str, late))} in {REFILL_S:.0f} s")
-                self.tell(f"STUCK: {self.stuck[-1]}")
-                return
+        late: Sequence[Key] = self.load.keys
+        while time.monotonic() < deadline:
             with contextlib.suppress(TidelogError):
+                late = await self._lacking(gone, ends)
+                if not late:
+                    return
                 await self.load.client.rebalance()  # what began before all nodes knew the new one left that out
             await asyncio.sleep(1)
+        self.stuck.append(f"{', '.join(map(str, late))} had not all copies {REFILL_S:.0f} s after {gone} was gone")
+        self.tell(f"STUCK: {self.stuck[-1]}")
+
+    async def _lacking(self, gone: str, ends: Mapping[Key, int]) -> list[Key]:
+        """Return the partitions that are placed on a node which is gone, or not whole wherever they are placed."""
+        held: dict[str, dict[Key, Span]] = {}
+        for node in self.nodes:
+            held[node.node_id] = await asyncio.to_thread(stored_spans, node.data, self.load.topics)
+        lacking: list[Key] = []
+        for name in self.load.topics:
+            topic = await self.load.client.topic(name)
+            copies = min(topic.replication_factor, len(self.nodes))
+            for one in topic.partitions:
+                key = Key(name, one.partition)
+                spans = [held.get(node_id, {}).get(key, NOTHING) for node_id in one.placement]
+                whole = sum(span.covers(ends[key]) for span in spans)
+                if gone in one.placement or whole < copies:
+                    lacking.append(key)
+        return lacking
 
     async def hold(self, least_s: float, most_s: float) -> None:
         """Let a fault last."""
@@ -283,7 +299,7 @@ async def lose_disk(stage: Stage) -> None:
     gone = await node.replace([other.address for other in stage.nodes if other is not node])
     await _insist(stage, partial(stage.load.client.drain_node, gone))
     await _insist(stage, partial(stage.load.client.remove_node, gone))
-    await stage.refilled(node)
+    await stage.refilled(gone)
 
 
 Fault = Callable[[Stage], Awaitable[None]]
