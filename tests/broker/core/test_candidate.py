@@ -1,4 +1,4 @@
-"""A recovery without a quorum, on an operator's word; what the candidate does otherwise is tested with the replica."""
+"""A recovery without a quorum, on an operator's word; each step of a takeover is in test_candidate_phases."""
 
 from __future__ import annotations
 

@@ -257,6 +257,9 @@ def test_a_commit_that_no_append_carries_is_told_within_50_ms_and_once() -> None
     owner.quiet(deadline + 1)
     assert owner.deadline() is None
     assert owner.beats(10**6) == []
+    assert owner.pushes.quiet(owner.end.offset, owner.commit)
+    assert not owner.pushes.quiet(owner.end.offset, owner.commit + 1)
+    assert not owner.pushes.quiet(owner.end.offset + 1, owner.commit)
 
 
 def test_a_commit_that_the_next_append_carries_needs_no_empty_one() -> None:

@@ -1,0 +1,123 @@
+"""A candidate with a host that only notes what it does, and the answers of others to give it."""
+
+from __future__ import annotations
+
+from tests.broker.core.bench import INCARNATION, KEY, NODES, Hints, ballot, descriptor
+
+from tidelog_broker.core.candidate import Candidate
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import PeerMessage
+from tidelog_broker.core.ports import PartitionKey, Plan, Position, Timing
+from tidelog_proto import broker_pb2 as pb
+
+TIMING = Timing()
+END = Position(15, 3)
+"""Where a replica's log ends, if a test does not say otherwise."""
+
+
+class CandidateBench:
+    """Node `b`, which misses the owner `a` of epoch 4, with its candidate."""
+
+    def __init__(self, placement: tuple[str, ...] = NODES, *, quorum: int = 2, owner: str = "a") -> None:
+        self.key: PartitionKey = KEY
+        self.node_id = "b"
+        self.incarnation = INCARNATION
+        self.chain = EpochChain(descriptor(4, start=10, owner=owner, placement=placement, quorum=quorum))
+        self.retiring = False
+        self.missing = True
+        self.hints = Hints()
+        self.hints.next = Plan("b", placement, quorum)
+        self.out: list[tuple[str, PeerMessage]] = []
+        self.decisions: list[bytes] = []
+        self.candidate = Candidate(self, self.hints, TIMING)
+
+    @property
+    def phase(self) -> str:
+        return self.candidate.phase
+
+    @property
+    def active(self) -> pb.EpochDescriptor:
+        return self.chain.active
+
+    def misses_owner(self, now_ms: int) -> bool:
+        return self.missing
+
+    def send(self, to: str, message: PeerMessage) -> None:
+        self.out.append((to, message))
+
+    def decided(self, decision: bytes) -> None:
+        self.decisions.append(decision)
+
+    # --- what others do ---
+
+    def asked(self) -> dict[str, PeerMessage]:
+        out, self.out = self.out, []
+        assert len({to for to, _ in out}) == len(out)
+        return dict(out)
+
+    def agree(self, *nodes: str, attempt: int | None = None, agrees: bool = True, round_: int = 0) -> None:
+        for node in nodes:
+            reply = pb.PreVoteReply(attempt=attempt or self.candidate._attempt, agrees=agrees)
+            if round_:
+                reply.promised.CopyFrom(ballot(round_))
+            self.candidate.on_pre_vote_reply(node, reply, 0)
+
+    def promise(
+        self,
+        node: str,
+        end: Position = END,
+        *,
+        of: pb.Ballot | None = None,
+        accepted: tuple[pb.Ballot, bytes] | None = None,
+        short: bool = False,
+        now_ms: int = 0,
+        status: pb.ReplicaStatus = pb.HELD,
+        promised: pb.Ballot | None = None,
+    ) -> None:
+        reply = pb.SealReply(
+            ballot=of or self.candidate._ballot,
+            status=status,
+            promised=promised or self.candidate._ballot,
+            end_offset=end.offset,
+            end_digest=end.digest,
+            short_log=short,
+        )
+        if accepted is not None:
+            reply.accepted.CopyFrom(accepted[0])
+            reply.accepted_value = accepted[1]
+        self.candidate.on_seal_reply(node, reply, now_ms)
+
+    def accept(
+        self,
+        *nodes: str,
+        of: pb.Ballot | None = None,
+        status: pb.ReplicaStatus = pb.HELD,
+        promised: pb.Ballot | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        for node in nodes:
+            reply = pb.OpenEpochReply(ballot=of or self.candidate._ballot, status=status, promised=promised)
+            self.candidate.on_open_reply(node, reply, now_ms)
+
+    # --- how far it is ---
+
+    def sealing(self) -> CandidateBench:
+        self.candidate.consider(0)
+        self.agree(*self.active.placement[: self.candidate.seal_quorum])
+        assert self.phase == "sealing"
+        self.out.clear()
+        return self
+
+    def opening(self) -> CandidateBench:
+        self.sealing()
+        self.agree(*self.active.placement)
+        for node in self.active.placement[: self.candidate.seal_quorum]:
+            self.promise(node)
+        assert self.phase == "opening"
+        return self
+
+    def value(self) -> pb.EpochDecision:
+        """Return what everybody is asked to accept."""
+        messages = list(self.asked().values())
+        [value] = {message.value for message in messages if isinstance(message, pb.OpenEpoch)}
+        return pb.EpochDecision.FromString(value)
