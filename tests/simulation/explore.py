@@ -135,6 +135,7 @@ def main() -> int:
         print(f"{arguments.walks} walks, {steps} steps in {time.monotonic() - began:.0f} s: no violation")
         return 0
     names = ("publishes", "takeovers", "roll_overs", "crashes", "repeats", "ticks")
+    print("exploring ...", flush=True)
     found = explore(Bounds(**{name: getattr(arguments, name) for name in names}), states_max=arguments.states)
     _show(found)
     print(

@@ -15,8 +15,8 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from tests.simulation.explore import walk
-from tests.simulation.mutants import FURTHER, LISTED, MUTANTS, switched_on
-from tests.simulation.run import run_seed
+from tests.simulation.mutants import FURTHER, LISTED, MUTANTS, Mutant, switched_on
+from tests.simulation.run import BROKEN, run_seed
 
 
 class Task(NamedTuple):
@@ -44,7 +44,7 @@ def notice(name: str, *, seeds: int, walks: int) -> str:
             if found := _walk(seed):
                 return f"walk {seed}: {found}"
         for seed in range(seeds):
-            if found := run_seed(seed, trace=0, mixture=mutant.mixture).invariant:
+            if found := _run(seed, mutant):
                 return f"seed {seed}: {found}"
     return ""
 
@@ -53,7 +53,7 @@ def count(task: Task) -> Death:
     """Run a mutant over everything."""
     mutant = MUTANTS[task.name]
     with switched_on(mutant):
-        results = [run_seed(seed, trace=0, mixture=mutant.mixture).invariant for seed in task.seeds]
+        results = [_run(seed, mutant) for seed in task.seeds]
         walks = [_walk(seed) for seed in task.walks] if mutant.is_in_core else []
     checks = Counter(found for found in [*results, *walks] if found)
     return Death(
@@ -64,10 +64,18 @@ def count(task: Task) -> Death:
     )
 
 
+def _run(seed: int, mutant: Mutant) -> str:
+    result = run_seed(seed, trace=0, mixture=mutant.mixture)
+    assert result.invariant != "broken", f"the mutant {mutant.name!r} does not fit the code any more: {result.message}"
+    return result.invariant
+
+
 def _walk(seed: int) -> str:
     try:
         violation = walk(seed).violation
-    except Exception:  # noqa: BLE001 - whatever a mutant does to the code, it was noticed
+    except BROKEN:
+        raise
+    except Exception:  # noqa: BLE001 - whatever else a mutant does to the code, it was noticed
         return "crash"
     name = violation.partition(":")[0]
     return name if name.startswith("I") or not violation else "crash"

@@ -55,8 +55,8 @@ def truncates_to_watermark() -> Replacements:
     def open_partitions(self: Process) -> None:
         real = Store.open
 
-        def open_store(disk: SimDisk, key: Any, chain: Any) -> Store:
-            store = real(disk, key, chain)
+        def open_store(disk: SimDisk, key: Any, chain: Any, **rest: Any) -> Store:
+            store = real(disk, key, chain, **rest)
             epoch, watermark = known.get((self.node_id, key), (-1, 0))
             newest = store.log.active
             if newest is not None and newest.epoch == epoch == chain.active.epoch and watermark < newest.end_offset:
@@ -102,7 +102,7 @@ def reads_past_commit() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def rebuild(self: Store, offset: int) -> tuple[ProducerTable, int]:
+    def rebuild(self: Store, *_: int) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
     return [(Store, "rebuild_producers", rebuild)]

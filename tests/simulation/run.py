@@ -27,12 +27,14 @@ from tests.simulation.world import World
 from tidelog_broker.storage import journal
 
 JOURNAL_RESERVE_BYTES = 4096
+BROKEN = (TypeError, AttributeError, NameError)
+"""What code raises that does not fit together: no invariant has noticed anything then."""
 TRACE_SHOWN = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went. `invariant` is empty when all held; "crash" for an exception of the code itself."""
+    """How a seed went. `invariant` is empty when all held; "crash" for an exception of the code, "broken" for `BROKEN`."""
 
     seed: int
     invariant: str
@@ -64,8 +66,9 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, mixture: str | None = None)
             world.run()
         except ViolationError as error:
             invariant, message = error.invariant, str(error)
-        except Exception:  # noqa: BLE001 - whatever the code under test raises is a finding
-            invariant, message = "crash", traceback.format_exc(limit=-8)
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding
+            invariant = "broken" if isinstance(error, BROKEN) else "crash"
+            message = traceback.format_exc(limit=-8)
     return Result(
         seed,
         invariant,

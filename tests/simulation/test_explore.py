@@ -1,4 +1,4 @@
-"""The small cluster: all states within tiny bounds, many random walks, and orders of events that chance rarely finds."""
+"""The small cluster: all states within tiny bounds, many random walks, and orders that chance rarely finds."""
 
 from __future__ import annotations
 
