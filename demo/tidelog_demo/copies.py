@@ -70,6 +70,6 @@ def whereabouts(topic: Topic) -> Table:
     table.add_column("records", justify="right")
     for partition in topic.partitions:
         records = partition.high_watermark - partition.log_start_offset
-        copies = ", ".join(replica.node_id for replica in partition.replicas)
+        copies = ", ".join(sorted(replica.node_id for replica in partition.replicas))
         table.add_row(str(partition.partition), partition.owner, copies, f"{records:,}")
     return table
