@@ -7,6 +7,7 @@ the newest events; running it again gives the same events, which is said by the 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
 import sys
@@ -24,6 +25,7 @@ from tests.simulation.show import show
 from tests.simulation.truth import ViolationError
 from tests.simulation.world import World
 
+from tidelog_broker import log_view, log_writes
 from tidelog_broker.storage import journal
 
 JOURNAL_RESERVE_BYTES = 4096
@@ -34,7 +36,7 @@ TRACE_SHOWN = 150
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went. `invariant` is empty when all held; "crash" for an exception of the code, "broken" for `BROKEN`."""
+    """How a seed went. `invariant` is empty when all held, "crash" for what the code raises, "broken" for BROKEN."""
 
     seed: int
     invariant: str
@@ -46,6 +48,13 @@ class Result:
     trace: str = ""
 
 
+def _silent() -> logging.Logger:
+    """Return a logger for the node's code, which has much to say of what is done to it here."""
+    logger = logging.getLogger("simulated")
+    logger.disabled = True
+    return logger
+
+
 @contextmanager
 def small_and_repeatable(seed: int) -> Iterator[None]:
     """Make journals small, and the nonces of files a function of the seed."""
@@ -53,6 +62,8 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
     with (
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
         patch.object(secrets, "randbits", random.getrandbits),
+        patch.object(log_view, "log", _silent()),
+        patch.object(log_writes, "log", _silent()),
     ):
         yield
 
