@@ -159,7 +159,7 @@ class ReplicaDriver:
         """Of the cuts in the queue, in its order."""
         self._writing = False
         self._pumping = False
-        self._is_repairing = view.repairing
+        self._in_doubt = bool(view.doubt)
 
     @property
     def cut_offset(self) -> int | None:
@@ -406,14 +406,14 @@ class ReplicaDriver:
             if isinstance(queued.effect, Truncate | SetAside):
                 self._cuts.popleft()
             self.replica.wrote(now_ms, ok=ok)
-        self._look_at_repair()
+        self._look_at_doubt()
 
-    def _look_at_repair(self) -> None:
-        """A copy that was cut in front of damage is whole again once the core has no doubt about it."""
-        if self._is_repairing and not self.replica.doubt and not self._writing:
-            self._is_repairing = False
+    def _look_at_doubt(self) -> None:
+        """A copy that lacked something is whole again once the core has no doubt about it."""
+        if self._in_doubt and not self.replica.doubt and not self._writing:
+            self._in_doubt = False
             self._writing = True
-            self._tools.io.start(self._io_key, self.view.end_repair, lambda _, error: self._repaired(error))
+            self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))
 
     def _repaired(self, error: BaseException | None) -> None:
         self._writing = False

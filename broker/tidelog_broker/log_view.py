@@ -51,25 +51,33 @@ class LogView:
         chain: the partition's chain, which grows while this is used.
         node_id: this node.
         log_start: where retention has cut, as it was kept.
+        rebooted: whether the machine went down since the log was last open.
     """
 
-    def __init__(self, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int) -> None:
+    def __init__(
+        self, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
+    ) -> None:
         self.store = store
         self._chain = chain
         self._node_id = node_id
         self._log_start = log_start
         self._limbo: str | None = None
         self._synced: tuple[int, bool] | None = None
+        self._rebooted = rebooted
+        self._short = False
 
     @classmethod
-    def open(cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int) -> LogView:
+    def open(
+        cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
+    ) -> LogView:
         """Heal what can be healed; runs on the partition's I/O worker.
 
         Raises:
             StorageError: the disk failed.
         """
-        view = cls(store, chain, node_id=node_id, log_start=log_start)
+        view = cls(store, chain, node_id=node_id, log_start=log_start, rebooted=rebooted)
         view._heal()
+        view._note_reboot()
         view.go_on_filling()
         return view
 
@@ -113,8 +121,21 @@ class LogView:
         if still and not self.repairing:
             self._limbo = store.limbo
 
+    def _note_reboot(self) -> None:
+        """Remember, past this start, that the machine went down under an epoch that is not synced."""
+        active = self._chain.active.epoch
+        if not self.synced(active):
+            if self._rebooted:
+                self.store.note_short(active)
+            self._short = self._rebooted or self.store.is_short(active)
+
     def go_on_filling(self) -> None:
-        """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in."""
+        """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in.
+
+        While an epoch cannot be opened, they wait for what is decided about it.
+        """
+        if self.store.unreadable_epoch is not None:
+            return
         for epoch in self.store.fill_epochs:
             if self.store.fill_position(epoch) is None and epoch < self._chain.active.epoch:
                 decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
@@ -135,11 +156,12 @@ class LogView:
         if position == end:
             self.store.finish_fill(epoch)
 
-    def doubt(self, *, rebooted: bool) -> Doubt:
-        """Return why the open epoch's copy may lack what it acknowledged, after a start."""
+    @property
+    def doubt(self) -> Doubt:
+        """Why the open epoch's copy may lack what it acknowledged."""
         if self.repairing:
             return "damaged"
-        return "short" if rebooted and not self.synced(self._chain.active.epoch) else ""
+        return "short" if self._short else ""
 
     @property
     def repairing(self) -> bool:
@@ -147,14 +169,17 @@ class LogView:
         newest = self.store.active
         return newest is not None and newest.is_repairing
 
-    def end_repair(self) -> None:
-        """What the open epoch lacked is here; runs on the I/O worker.
+    def end_doubt(self) -> None:
+        """What the open epoch lacked is here, or its end is decided; runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
         """
         if self.repairing and self.store.active is not None:
             self.store.finish_repair(self.store.active.epoch)
+        if self._short:
+            self.store.forget_short()
+            self._short = False
 
     # --- for the core ----------------------------------------------------------------------------------
 

@@ -98,8 +98,11 @@ def perform(view: LogView, effect: Truncate | AppendFill | FinishFill | SetAside
             _finish_fill(view, effect.epoch)
         case SetAside():
             log.error("%s: %s", store.directory.name, effect.reason)
-            if view.log_of(effect.epoch) is not None or effect.epoch in store.fill_epochs:
+            unreadable = store.unreadable_epoch
+            if effect.epoch == unreadable or effect.epoch in store.fill_epochs or view.log_of(effect.epoch) is not None:
                 store.set_aside(effect.epoch, effect.reason)
+            if unreadable is not None:
+                view.go_on_filling()
     return True
 
 

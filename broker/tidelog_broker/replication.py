@@ -78,7 +78,7 @@ class Replication:
 
         def open_view() -> LogView:
             log_start = load_log_start(self._tools.fs, store.directory)
-            return LogView.open(store, chain, node_id=self._node_id, log_start=log_start)
+            return LogView.open(store, chain, node_id=self._node_id, log_start=log_start, rebooted=self._rebooted)
 
         view = await self._tools.io.call(io_key, open_view)
         replica = Replica(
@@ -91,7 +91,7 @@ class Replication:
             surroundings=self._tools.cluster,
             now_ms=self._tools.now_ms(),
             timing=self._timing,
-            doubt=view.doubt(rebooted=self._rebooted),
+            doubt=view.doubt,
         )
         driver = ReplicaDriver(
             key, founding.name, io_key, replica=replica, view=view, tools=self._tools, schedule=self._schedule

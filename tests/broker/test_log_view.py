@@ -9,6 +9,7 @@ from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, open_log, 
 from tidelog_broker.core.effects import ReadLog
 from tidelog_broker.core.ports import Position
 from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.log_view import LogView
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -88,9 +89,9 @@ def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_pat
     view = view_of(open_log(disk, tmp_path), chain_of(end))
     assert view.limbo() is None
     assert view.repairing
-    assert view.doubt(rebooted=False) == "damaged"
+    assert view.doubt == "damaged"
     assert (view.epoch_end(1) or (0, 0))[0] == 4
-    view.end_repair()
+    view.end_doubt()
     assert not view.repairing
 
 
@@ -101,8 +102,25 @@ def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_pat
 def test_a_reboot_throws_doubt_on_what_was_not_synced(
     tmp_path: Path, flush: pb.Flush, rebooted: bool, doubt: str
 ) -> None:
-    view = view_of(open_log(FaultyDisk(), tmp_path), chain_of(flush=flush))
-    assert view.doubt(rebooted=rebooted) == doubt
+    disk = FaultyDisk()
+    store = open_log(disk, tmp_path)
+    write_epoch(store, 0, b"one")
+    store.close()
+    view = LogView.open(open_log(disk, tmp_path), chain_of(flush=flush), node_id="a", log_start=0, rebooted=rebooted)
+    assert view.doubt == doubt
+
+
+def test_a_second_start_after_a_reboot_does_not_trust_what_the_first_one_did_not(tmp_path: Path) -> None:
+    disk, chain = FaultyDisk(), chain_of(flush=pb.NEVER)
+    store = open_log(disk, tmp_path)
+    write_epoch(store, 0, b"one")
+    store.close()
+    LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True).store.close()
+    view = LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0)
+    assert view.doubt == "short"
+    view.end_doubt()
+    view.store.close()
+    assert LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0).doubt == ""
 
 
 def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class PartitionDriver:
             else:
                 self._news(effect)
         self.waiting.settle(self.replica)
-        if self.store.in_doubt and not self.replica.doubt:
+        if self.store.doubt and not self.replica.doubt:
             process.on_disk(self.store.doubt_is_over)
         process.world.checks.after_step(self)
         self._schedule_tick()
@@ -139,9 +139,7 @@ class PartitionDriver:
             self.pump()
 
     def _read(self, effect: fx.ReadLog) -> None:
-        found = self.process.on_disk(
-            lambda: self.store.read_epoch(effect.epoch, effect.from_offset, effect.end_offset, effect.bytes_max)
-        )
+        found = self.process.on_disk(lambda: self.store.read_epoch(effect))
         if found is not None:
             if self.process.machine.lies and effect.epoch < self.replica.active.epoch:
                 found = lie(*found)

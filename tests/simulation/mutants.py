@@ -83,7 +83,6 @@ FURTHER = [
     Mutant("promise answered before persisted", vote.promise_answered_early),
     Mutant("an accepted value taken for decided", vote.accepted_is_decided),
     Mutant("the log's end taken for the watermark", log.end_is_watermark),
-    Mutant("the owner counts after its own promise", log.owner_counts_after_promise, mixture="plans", rare=True),
     Mutant("a restarted owner resumes", log.restarted_owner_resumes),
     Mutant("the tail kept past the end of its epoch", log.tail_not_truncated),
     Mutant("LIMBO not heeded", driver.limbo_not_heeded, mixture="rot", rare=True),

@@ -13,8 +13,7 @@ from tests.simulation.process import Process
 from tests.simulation.store import Store
 
 from tidelog_broker.core.producers import ProducerTable
-from tidelog_broker.core.replica_state import Doubt
-from tidelog_broker.storage.errors import StorageError
+from tidelog_broker.log_view import LogView
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_proto import broker_pb2 as pb
 
@@ -72,22 +71,19 @@ def truncates_to_watermark() -> Replacements:
 def reboot_forgotten() -> Replacements:
     """That the machine went down is not heeded."""
 
-    def doubt(self: Store, *, rebooted: bool) -> Doubt:
-        del rebooted
-        return "damaged" if self.repairing else ""
+    def note_reboot(self: LogView) -> None:
+        return
 
-    return [(Store, "doubt", doubt)]
+    return [(LogView, "_note_reboot", note_reboot)]
 
 
 def reboot_noted_in_memory() -> Replacements:
     """That the machine went down is heeded at the first start after it, and not at the next."""
 
-    def doubt(self: Store, *, rebooted: bool) -> Doubt:
-        if self.repairing:
-            return "damaged"
-        return "short" if rebooted and not self._synced(self._chain.active.epoch) else ""
+    def note_reboot(self: LogView) -> None:
+        self._short = self._rebooted and not self.synced(self._chain.active.epoch)
 
-    return [(Store, "doubt", doubt)]
+    return [(LogView, "_note_reboot", note_reboot)]
 
 
 def reads_past_commit() -> Replacements:
@@ -102,35 +98,28 @@ def reads_past_commit() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def rebuild(self: Store, *_: int) -> tuple[ProducerTable, int]:
+    def producers_at(self: LogView, offset: int, *, log_start: int) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
-    return [(Store, "rebuild_producers", rebuild)]
+    return [(LogView, "producers_at", producers_at)]
 
 
 def tells_before_sync() -> Replacements:
     """Appends count as durable when they are in the page cache."""
 
-    def synced(self: Store, epoch: int) -> bool:
+    def synced(self: LogView, epoch: int) -> bool:
         return False
 
-    def doubt(self: Store, *, rebooted: bool) -> Doubt:
-        return "damaged" if self.repairing else ""
-
-    return [(Store, "_synced", synced), (Store, "doubt", doubt)]
+    return [(LogView, "synced", synced), *reboot_forgotten()]
 
 
 def limbo_not_heeded() -> Replacements:
     """A damaged log takes part as what is left of it."""
-    heal = Store._heal
+    heal = LogView._heal
 
-    def cut(self: Store) -> None:
+    def cut(self: LogView) -> None:
         heal(self)
-        newest = self.log.active
-        if newest is not None and newest.is_repairing:
-            try:
-                self.log.finish_repair(newest.epoch)
-            except StorageError:
-                return
+        if self.repairing:
+            self.end_doubt()
 
-    return [(Store, "_heal", cut)]
+    return [(LogView, "_heal", cut)]

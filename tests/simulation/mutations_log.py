@@ -245,15 +245,6 @@ def end_is_watermark() -> Replacements:
     return [(Replica, "_load", load)]
 
 
-def owner_counts_after_promise() -> Replacements:
-    """An owner that has promised its epoch's end to somebody goes on completing publishes."""
-
-    def may_acknowledge(self: ReplicaState) -> bool:
-        return self.owner is not None
-
-    return [(ReplicaState, "may_acknowledge", property(may_acknowledge))]
-
-
 def restarted_owner_resumes() -> Replacements:
     """A node that finds itself named as the owner goes on where it was."""
     original = Replica._load

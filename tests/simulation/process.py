@@ -112,17 +112,24 @@ class Process:
                     chain.extend(entry.decision)
             small = self.world.scenario.retention_bytes > 0
             segment_bytes = SEGMENT_BYTES_SMALL if small else SEGMENT_BYTES
-            store = Store.open(self.machine.disk, key, chain, segment_bytes=segment_bytes)
+            store = Store.open(
+                self.machine.disk,
+                key,
+                chain,
+                node_id=self.node_id,
+                rebooted=self.rebooted,
+                segment_bytes=segment_bytes,
+            )
             replica = Replica(
                 key,
                 node_id=self.node_id,
                 incarnation=self.incarnation,
                 chain=chain,
                 fence=self.journals.fences.get(key, chain.active.epoch),
-                log=store,
+                log=store.view,
                 surroundings=self.neighbours,
                 timing=self.world.timing,
-                doubt=store.doubt(rebooted=self.rebooted),
+                doubt=store.doubt,
                 now_ms=self.now_ms,
             )
             self.partitions[key] = PartitionDriver(self, key, store, replica)

@@ -23,12 +23,20 @@ def rot(disk: SimDisk, random: Random) -> str:
     ]
     if not candidates:
         return ""
-    path, node, covered = random.choice(candidates)
+    # Mostly where it matters: in the logs of open epochs, which are the last ones of their partitions.
+    logs = [candidate for candidate in candidates if candidate[0].suffix == ".seg"]
+    newest = [candidate for candidate in logs if candidate[0].parent == _newest(logs, candidate[0])]
+    path, node, covered = random.choice(newest if newest and random.random() < 0.6 else candidates)
     at = random.randrange(covered)
     node.current[at] ^= 1 << random.randrange(8)
     node.durable = bytes(node.current)
     node.versions.clear()
     return f"{path} at {at}"
+
+
+def _newest(logs: list[tuple[Path, Node, int]], path: Path) -> Path:
+    """Return the directory of the newest epoch of the partition that a file belongs to."""
+    return max(other.parent for other, _, _ in logs if other.parent.parent == path.parent.parent)
 
 
 def _covered(disk: SimDisk, path: Path) -> int:

@@ -18,7 +18,7 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "wipes": ("wipe", "isolate", "kill", "halves"),
     "plans": ("roll over", "roll over", "isolate", "one way", "old messages", "loss"),
     "lags": ("loss", "one way", "isolate", "pause", "roll over"),
-    "rot": ("rot", "rot", "isolate", "kill"),
+    "rot": ("rot", "rot", "isolate", "kill", "halves"),
     "copies": ("join", "lie", "lie", "lie", "wipe", "roll over", "roll over", "kill"),
     "owners": ("kill", "crash in write", "old messages", "isolate"),
 }

@@ -153,8 +153,8 @@ class History:
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
         wanted = [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
-        if self._fill_pull is not None or not wanted or not state.is_member:
-            return
+        if self._fill_pull is not None or not wanted or not state.is_member or state.halted is not None:
+            return  # where something is damaged, what is to be kept is known once its epoch's end is decided
         epoch = max(wanted)
         decision = state.decision(epoch)
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]

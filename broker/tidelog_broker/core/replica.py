@@ -415,10 +415,11 @@ class Replica(ReplicaState):
         """Leave an epoch: journal its decision, cut or complete the copy, then enter the next, in this order."""
         self.write(WriteChain([pb.ChainEntry(topic_id=self.key[0], partition=self.key[1], decision=decision)]))
         end, held = Position(value.end_offset, value.end_digest), self.tail.queued
+        sound = self.halted is None
         whole = end.offset == old.start_offset or (
-            held.offset >= end.offset and self.tail.digest_at(end.offset, self.log) == end.digest
+            sound and held.offset >= end.offset and self.tail.digest_at(end.offset, self.log) == end.digest
         )
-        if not whole and (held.offset >= end.offset or self.halted is not None):
+        if not sound or (not whole and held.offset >= end.offset):
             self.write(SetAside(old.epoch, f"epoch {old.epoch} here is not what was decided"))
         elif held.offset > end.offset:
             self.write(Truncate(old.epoch, end.offset))

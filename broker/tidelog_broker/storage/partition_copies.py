@@ -28,6 +28,7 @@ from tidelog_broker.storage.partition_dirs import (
 )
 from tidelog_broker.storage.partition_reader import LostEpoch, PartitionReader
 from tidelog_broker.storage.recovery import remove_epoch_dir
+from tidelog_broker.storage.repair import forget_short, is_short, note_short
 from tidelog_broker.storage.segment import padded
 from tidelog_broker.storage.snapshots import drop_snapshots_behind
 from tidelog_proto.header import Buffer
@@ -214,6 +215,34 @@ class PartitionCopies(PartitionReader):
             return self._set_aside(epoch, reason)
         except OSError as error:
             raise StorageFailedError(f"epoch {epoch} of {self.directory} cannot be set aside: {error}") from error
+
+    def note_short(self, epoch: int) -> None:
+        """Note durably that the newest epoch may lack what it acknowledged, because the machine went down.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        try:
+            note_short(self._disk.fs, self.directory, epoch)
+        except OSError as error:
+            raise StorageFailedError(
+                f"{self.directory}: that epoch {epoch} is short cannot be noted: {error}"
+            ) from error
+
+    def is_short(self, epoch: int) -> bool:
+        """Whether an epoch was noted as short, and has not caught up since."""
+        return is_short(self._disk.fs, self.directory, epoch)
+
+    def forget_short(self) -> None:
+        """What was short has caught up, or its end is decided.
+
+        Raises:
+            StorageFailedError: the disk failed; the note may still be there.
+        """
+        try:
+            forget_short(self._disk.fs, self.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{self.directory}: a note cannot be removed: {error}") from error
 
     def repairable_end(self, epoch: int) -> LogPosition | None:
         """Return where the good prefix of the newest epoch in LIMBO ends; None when it is not that, or all is lost."""
