@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 HOST: Final = "127.0.0.1"
 PORT_STEP: Final = 10
 """Between the ports of one node and the next; a node's management port stands beside its native one."""
+
+_CHOSEN_FROM: Final = range(20_000, 32_000)
 
 _BOOTSTRAP: Final = "cluster.json"
 _SECRET: Final = "secret"  # noqa: S105 - the name of its file
@@ -108,18 +110,26 @@ def _found(data: Path, nodes: int, port: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free for TCP and UDP at the moment."""
+    """Return ports that are free for TCP and UDP at the moment.
+
+    They lie below those that the kernel gives out by itself (from 32768 on Linux, from 49152 elsewhere): else any
+    connection could be given a node's port before the node starts, or starts again.
+
+    Raises:
+        CommandFailed: there are not so many.
+    """
     ports: list[int] = []
     with ExitStack() as held:
-        while len(ports) < count:
-            listener = held.enter_context(socket.create_server((HOST, 0)))
-            port = int(listener.getsockname()[1])
-            datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            try:
-                datagrams.bind((HOST, port))
-            except OSError:
-                continue
-            ports.append(port)
+        for port in secrets.SystemRandom().sample(_CHOSEN_FROM, len(_CHOSEN_FROM)):
+            if len(ports) == count:
+                break
+            with suppress(OSError):
+                listener = held.enter_context(socket.create_server((HOST, port)))
+                datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                datagrams.bind(listener.getsockname())
+                ports.append(port)
+    if len(ports) < count:
+        raise CommandFailed(f"fewer than {count} ports from {_CHOSEN_FROM[0]} to {_CHOSEN_FROM[-1]} are free")
     return ports
 
 

@@ -266,13 +266,23 @@ async def test_a_lost_link_leaves_the_outcome_of_its_requests_open(stand: Stand,
     assert not caught.value.definite
 
 
-async def test_what_was_sent_before_the_end_arrives(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_what_was_sent_before_the_end_arrives(
+    stand: Stand, links: Links, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog_broker.links.FINISH_TIMEOUT_S", 20)  # a test is in no hurry
     ear = Ear()
     node = await started(stand, ear)
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
+    link = links._peers["b"].link
+    assert link is not None
+    assert link._transport is not None
+    # Else the kernel would take all of it at once, and nothing would be left to wait for.
+    link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
     for number in range(20):
-        links.send("b", append(number), [memoryview(batch(b"x" * MIB))])
+        links.send("b", append(number), [memoryview(batch(b"x" * (MIB // 4)))])
+    link.flush()
+    assert link.waiting_bytes > MIB
     await links.close()
     assert len(await ear.heard(20)) == 20
     links.update_peers({"b": ("127.0.0.1", node.port)})  # too late

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tidelog import Client
+from tidelog_cli.local_cluster import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -64,11 +65,6 @@ def refused(data: Path, **ports: int) -> str:
     assert out == ""
     assert "Traceback" not in errors
     return errors.strip().splitlines()[-1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Load:
@@ -125,7 +121,7 @@ def check(values: dict[int, list[bytes]], loads: list[Load]) -> None:
 @pytest.mark.parametrize("flush", ["always", "never"])
 async def test_killed_again_and_again_under_load(tmp_path: Path, flush: Any) -> None:
     """The same producers go on over every kill; in the end each record that they sent is there once, in order."""
-    data, port, rng = tmp_path / "data", free_port(), random.Random(flush)
+    data, port, rng = tmp_path / "data", free_ports(1)[0], random.Random(flush)
     process = start(data, port=port)
     await asyncio.to_thread(ready, process)
     try:

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from tests.faults.disks import SmallDisk
 from tests.faults.network import Network
 
 from tidelog_broker.bootstrap import Founder, make_bootstrap
+from tidelog_cli.local_cluster import free_ports
 
 READY_S: Final = 60
 STOP_S: Final = 40
@@ -174,9 +174,9 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
         small_disk_mib: the size of that disk, None for no such disk.
     """
     nodes: list[Node] = []
-    for number in range(1, count + 1):
+    ports = [PORT] * count if network else free_ports(count)
+    for number, port in enumerate(ports, 1):
         host = network.address(number) if network else "127.0.0.1"
-        port = PORT if network else _free_port()
         prefix = network.command(number) if network else ()
         nodes.append(Node(number, host, port, base / f"n{number}", prefix))
     if small_disk_mib is not None:
@@ -204,8 +204,3 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
         (base / f"{node.name}.toml").write_text("\n".join(["[node]", *lines]) + "\n")
     return nodes
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
