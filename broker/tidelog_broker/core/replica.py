@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from tidelog_broker.core.acceptor import Acceptor, Opening
 from tidelog_broker.core.candidate import Candidate
-from tidelog_broker.core.chain import ChainError, EpochChain
+from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.effects import (
     Effect,
     EpochDecided,
@@ -33,13 +33,9 @@ from tidelog_broker.core.effects import (
     PeerMessage,
     ReadLog,
     RebuildProducers,
-    SetAside,
-    Truncate,
-    WriteChain,
-    WriteFences,
 )
-from tidelog_broker.core.fence import Fence
 from tidelog_broker.core.history import History
+from tidelog_broker.core.learning import Learning
 from tidelog_broker.core.owner import Candidate as PublishCandidate
 from tidelog_broker.core.owner import Group
 from tidelog_broker.core.ownership import Ownership
@@ -89,6 +85,7 @@ class Replica(ReplicaState):
         self._acceptor = Acceptor(
             self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )
+        self._learning = Learning(self, self.history, entered=self._enter)
         self._rolling_over = False
         self._heard_ms: int | None = None
         self._promised_ms: int | None = None
@@ -100,8 +97,8 @@ class Replica(ReplicaState):
             pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
             pb.OpenEpoch: self._acceptor.on_open,
             pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
-            pb.MetadataUpdate: self._on_update,
-            pb.EpochStatus: self._on_status,
+            pb.MetadataUpdate: self._learning.on_update,
+            pb.EpochStatus: self._learning.on_status,
             pb.Backfill: self._on_backfill,
         }
         self._load(fence, now_ms)
@@ -110,31 +107,10 @@ class Replica(ReplicaState):
     # --- beginning -------------------------------------------------------------------------------------
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
-        """Take up what a stop left: finish what a decision asks for, fence what has been entered."""
-        active, newest = self.active, self.log.newest_epoch()
-        limbo = self.log.limbo()
-        if limbo is not None:
-            self.halt(limbo, for_good=True)
-        self.log_start = self.log.log_start()
-        if newest is not None and newest > active.epoch:
-            reason = f"the log holds epoch {newest}, the chain ends at {active.epoch}: the journal is not this log's"
-            self.halt(reason, for_good=True)
-        end = self.log.epoch_end(active.epoch)
-        if end is not None:
-            self.tail = Tail(active.epoch, active.start_offset, Position(*end))
-        self.high_watermark = active.start_offset
-        for epoch in range(self.chain.genesis.epoch, active.epoch):
-            self._load_decided(epoch, is_newest=epoch == newest)
+        self._learning.load(stored, now_ms)
         if self.is_member:
-            self.fence = Fence(self.key, active, stored)
             self._promised_ms = now_ms
-            if stored is None or not stored.HasField("descriptor"):
-                entries = [self.fence.opened()]
-                if active.epoch > self.chain.genesis.epoch:
-                    entries.append(Fence(self.key, pb.EpochDescriptor(epoch=active.epoch - 1)).dropped())
-                self.write(WriteFences(entries))
-        self.history.fill(now_ms)
-        if stored is None and newest is None and self._is_founding_owner():
+        if stored is None and self.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
     def _is_founding_owner(self) -> bool:
@@ -145,21 +121,6 @@ class Replica(ReplicaState):
         active = self.active
         named = (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
         return named and active.epoch == self.chain.genesis.epoch and active.start_offset == 0 and self.halted is None
-
-    def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
-        decision, end = self.decision(epoch), self.log.epoch_end(epoch)
-        is_gone = decision.end_offset <= max(self.start_of(epoch), self.log_start)
-        if end is None or end[0] < decision.end_offset:
-            if not is_gone:
-                self.history.incomplete.add(epoch)
-        elif end[0] == decision.end_offset and is_gone:
-            return
-        elif self.log.digest_at(epoch, decision.end_offset) != decision.end_digest:
-            self.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
-            self.history.incomplete.add(epoch)
-        elif end[0] > decision.end_offset:
-            assert is_newest, "only the newest epoch of a log can be longer than decided"
-            self.write(Truncate(epoch, decision.end_offset))
 
     # --- what is known ---------------------------------------------------------------------------------
 
@@ -379,58 +340,9 @@ class Replica(ReplicaState):
     def decided(self, decision: bytes) -> None:
         """A quorum has accepted what this node proposed."""
         old, first_epoch = self.active, self.active.epoch
-        self._learn(self.node_id, first_epoch, [decision])
+        self._learning.learn(self.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.active.placement]):
             self.tell_chain(node, first_epoch)
-
-    def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
-        if update.first_epoch > self.active.epoch:
-            self.ask_chain(sender, now_ms)
-            return
-        self._learn(sender, update.first_epoch, update.decisions)
-        if len(update.decisions) > 1:
-            self.ask_chain(sender, now_ms)
-
-    def _on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
-        if self.is_current(sender, status.epoch, now_ms) and status.previous_hash != self.chain.previous_hash:
-            self.forks(sender, f"{sender} knows another past of epoch {status.epoch}: the chains fork")
-
-    def _learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
-        """Take decisions that continue the chain; the same ones again are fine, others under their numbers are not."""
-        for epoch, decision in enumerate(decisions if not self.halted_for_good else (), first_epoch):
-            if epoch < self.active.epoch:
-                if self.chain.decisions[epoch - self.chain.genesis.epoch] != decision:
-                    self.differs(sender, epoch, pb.EpochDecision.FromString(decision))
-                    return
-                continue
-            old = self.active
-            try:
-                value = self.chain.extend(decision)
-            except ChainError as error:
-                self.forks(sender, f"a decision does not continue the chain: {error}")
-                return
-            self._advance(old, value, decision)
-
-    def _advance(self, old: pb.EpochDescriptor, value: pb.EpochDecision, decision: bytes) -> None:
-        """Leave an epoch: journal its decision, cut or complete the copy, then enter the next, in this order."""
-        self.write(WriteChain([pb.ChainEntry(topic_id=self.key[0], partition=self.key[1], decision=decision)]))
-        end, held = Position(value.end_offset, value.end_digest), self.tail.queued
-        sound = self.halted is None
-        whole = end.offset == old.start_offset or (
-            sound and held.offset >= end.offset and self.tail.digest_at(end.offset, self.log) == end.digest
-        )
-        if not sound or (not whole and held.offset >= end.offset):
-            self.write(SetAside(old.epoch, f"epoch {old.epoch} here is not what was decided"))
-        elif held.offset > end.offset:
-            self.write(Truncate(old.epoch, end.offset))
-        if not whole:
-            self.history.incomplete.add(old.epoch)
-        left = self.fence
-        self.tail = Tail(value.next.epoch, end.offset, Position(end.offset, 0))
-        self.fence = Fence(self.key, value.next) if self.is_member else None
-        entries = [fence.opened() for fence in (self.fence,) if fence] + [fence.dropped() for fence in (left,) if fence]
-        self.write(WriteFences(entries), lambda _, now_ms: self.history.fill(now_ms))
-        self._enter(value)
 
     def _enter(self, value: pb.EpochDecision) -> None:
         self.ownership.leave()
