@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from tidelog_broker.core.effects import PeerMessage
@@ -20,6 +20,7 @@ from tidelog_broker.core.placement import NodeEntry
 from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
+    hand_over_plan,
     move_plan,
     rank_of,
     takeover_plan,
@@ -72,6 +73,8 @@ class Cluster:
         self._members = Members(1)
         self._available_at = (-1, -1)
         self._available_then: frozenset[str] = frozenset()
+        self._leaving: dict[str, int] = {}
+        """Nodes that have said that they are about to stop, and in which life. Who is started again has another one."""
 
     def use_links(self, links: Links) -> None:
         """Send over these from now on."""
@@ -116,6 +119,15 @@ class Cluster:
         """Return where placement wants a partition; None when it is there already, or cannot move now."""
         return move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
 
+    def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
+        """Return the epoch that gives a partition of this node to another of its replicas; see `hand_over_plan`.
+
+        None when none of them can own it, or too few are there to decide anything.
+        """
+        if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
+            return None
+        return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int = 0) -> list[pb.EpochDescriptor]:
         """Return epoch 0 of the partitions of a new topic, from partition `first` on."""
         wishes, entries, alive = wishes_of(config), self._entries(), self._available()
@@ -156,6 +168,18 @@ class Cluster:
 
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
         return [answer for answer in answers if answer is not None]
+
+    async def leave(self, *, timeout_s: float) -> None:
+        """Tell the others that this node is about to stop; return when they have heard it, or cannot be waited for."""
+        self.note_leaving(self._node_id, self._incarnation)
+        record = pb.NodeRecord(node_id=self._node_id, incarnation=self._incarnation, draining=True)
+        announce = pb.NodeAnnounce(node=record, ask=True)
+        await self.ask_others(pb.Envelope(node_announce=announce), timeout_s=timeout_s)
+
+    def note_leaving(self, node_id: str, incarnation: int) -> None:
+        """A node stops soon: until it is started again it comes to own nothing, and gets copies only if it must."""
+        self._leaving[node_id] = incarnation
+        self._available_at = (-1, -1)
 
     @property
     def linked(self) -> frozenset[str]:
@@ -222,6 +246,7 @@ class Cluster:
         now_at = (self._registry.version, self._members.version)
         if now_at != self._available_at:  # asked for each partition of a node that died
             living = {self._node_id, *(member.node_id for member in self._members.live())}
+            living = {node for node in living if self._leaving.get(node) != self.incarnation(node)}
             self._available_then = self._registry.available(living) or frozenset({self._node_id})
             self._available_at = now_at
         return self._available_then

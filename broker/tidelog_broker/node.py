@@ -3,8 +3,8 @@
 Start, alone: threads and journals (`services`), topics and positions (`broker`), then the management port and the
 native port. Start, in a cluster: the native port comes first, because admission asks nodes that may be starting
 themselves; until what is stored here is recovered, clients are told to come again. Then gossip, and the replicas take
-over by themselves what has no owner. Stop: take no new requests, finish what is in flight, say goodbye, write what a
-start would otherwise have to scan, close.
+over by themselves what has no owner. Stop: give to other nodes what is owned here, take no new requests, finish what is
+in flight, say goodbye, write what a start would otherwise have to scan, close.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tidelog_broker.anti_entropy import AntiEntropy
 from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.following import MetaFollower, keep_routes
+from tidelog_broker.leaving import hand_over
 from tidelog_broker.management import Management
 from tidelog_broker.membership import Founding, Membership
 from tidelog_broker.server import Server
@@ -107,7 +108,9 @@ class Node(Broker):
         return self.exit_code
 
     async def stop(self) -> None:
-        """Stop: nothing new, finish what is in flight, close what is open."""
+        """Stop: hand over what others can own, nothing new, finish what is in flight, close what is open."""
+        if self.health.state == "running" and not self.cluster.is_alone:
+            await hand_over(self)
         self.stopping = True
         if self.health.state == "running":
             self.health.state = "stopping"

@@ -1,9 +1,9 @@
 """What the next epoch of a partition should look like: its topic's wishes met by the nodes that there are.
 
 Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. There are
-two questions. A *takeover* asks where an epoch should live if this node opens it: then this node owns it wherever it
+three questions. A *takeover* asks where an epoch should live if this node opens it: then this node owns it wherever it
 may, because another owner would first have to hear of it. A *planned* move (draining, rebalancing) asks where
-placement wants it, whoever asks.
+placement wants it, whoever asks. A node that *stops* asks who of the other replicas should own it meanwhile.
 
 There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
 shrank with each failure would promise nothing.
@@ -125,6 +125,36 @@ def move_plan(
         return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, wishes.flush)
     if active.flush and active.flush != wishes.flush:
         return Plan(active.owner, tuple(active.placement), active.ack_quorum, wishes.flush)
+    return None
+
+
+def hand_over_plan(
+    node_id: str,
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+    behind: Collection[str] = (),
+) -> Plan | None:
+    """Return the epoch by which `node_id`, which stops, gives its partition to another replica; None without one.
+
+    The copies stay where they are: most nodes that stop are started again soon, and a copy elsewhere would cost the
+    transfer of the whole log.
+
+    Args:
+        node_id: the node that stops.
+        key: the partition.
+        active: its newest epoch, which `node_id` owns.
+        nodes: all registered ones.
+        alive: nodes that may own something now.
+        behind: replicas that lack some of the log; one of them is named only if there is no other.
+    """
+    hashed, heirs = partition_key(*key), frozenset(alive) - {node_id}
+    for candidates in (heirs.difference(behind), heirs):
+        owner = successor(hashed, nodes, alive=candidates, placement=active.placement)
+        if owner is not None:
+            return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
     return None
 
 

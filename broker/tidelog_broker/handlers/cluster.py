@@ -120,7 +120,9 @@ async def _rebalance(node: Broker, request: Request) -> None:
 
 
 async def node_announce(node: Broker, request: Request) -> None:
-    """Handle NODE_ANNOUNCE: of a node that starts; answered with all nodes that are known here.
+    """Handle NODE_ANNOUNCE: of a node that starts, or (a question with `draining`) is about to stop.
+
+    It is answered with all nodes that are known here.
 
     Raises:
         ProtocolError: FORBIDDEN when the id is another node's, or to a caller that has not proven itself a node.
@@ -131,6 +133,8 @@ async def node_announce(node: Broker, request: Request) -> None:
     if node.starting and node.dir.admitted:
         raise ProtocolError(pb.EPOCH_CHANGING, "this node is starting and has not read yet which nodes it knows")
     if announce.ask:
+        if announce.node.draining and announce.node.node_id == request.connection.peer_id:
+            node.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
         request.reply(pb.Envelope(node_announce_reply=known(node, announce.node.node_id)))
         return
 

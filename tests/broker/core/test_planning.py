@@ -6,6 +6,7 @@ from tidelog_broker.core.placement import NodeEntry, NoPersistenceError, Role, p
 from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
+    hand_over_plan,
     move_plan,
     rank_of,
     takeover_plan,
@@ -100,3 +101,21 @@ def test_wishes_come_from_the_topic_or_from_what_stands() -> None:
     assert wishes_of(config) == Wishes(3, 2, pb.INTERVAL)
     assert wishes_of(pb.TopicConfig()) == Wishes(1, 0, pb.ALWAYS)
     assert wishes_as_they_are(epoch("a", "b")) == Wishes(2, 2, pb.NEVER)
+
+
+def test_who_stops_names_the_first_of_the_other_replicas_and_moves_no_copy() -> None:
+    first, second, third, spare, _ = ORDER
+    active = epoch(third, first, second)
+    plan = hand_over_plan(first, KEY, active, NODES, alive=ALL)
+    assert plan == Plan(second, (third, first, second), 2, pb.NEVER)
+    assert hand_over_plan(third, KEY, active, NODES, alive=ALL - {first}) == plan
+    only_spare = hand_over_plan(first, KEY, active, NODES, alive={first, spare})
+    assert only_spare is None
+
+
+def test_a_replica_that_lacks_something_is_named_only_if_there_is_no_other() -> None:
+    first, second, third = ORDER[:3]
+    for behind, owner in (((), second), ((second,), third), ((second, third), second)):
+        plan = hand_over_plan(first, KEY, epoch(first, second, third), NODES, alive=ALL, behind=behind)
+        assert plan is not None
+        assert plan.owner == owner
