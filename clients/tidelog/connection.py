@@ -51,10 +51,18 @@ Address = tuple[str, int]
 
 
 class Pending(NamedTuple):
-    """A request without its answer. `due_at`: the loop time from which on silence is no longer what was asked for."""
+    """A request without its answer.
+
+    Attributes:
+        answered: gets it.
+        timeout_s: what was granted for it.
+        expires_at: the loop time at which that is over.
+        due_at: the loop time from which on silence is no longer what was asked for.
+    """
 
     answered: Answered
-    timer: asyncio.TimerHandle
+    timeout_s: float
+    expires_at: float
     due_at: float
 
 
@@ -85,6 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._error: TidelogError | None = None
         self._correlation_id = 0
         self._pending: dict[int, Pending] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._heard_at = loop.time()
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_id = 0
@@ -171,8 +181,11 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id += 1
         correlation_id = envelope.correlation_id = self._correlation_id
         self._write(envelope, attachment, attachment_bytes)
-        timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
-        self._pending[correlation_id] = Pending(answered, timer, self._loop.time() + wait_s)
+        now = self._loop.time()
+        expires_at = now + timeout_s
+        self._pending[correlation_id] = Pending(answered, timeout_s, expires_at, now + wait_s)
+        if self._timer is None or expires_at < self._timer_at:
+            self._arm(expires_at)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
         """Send a request as soon as there is room and return its answer.
@@ -293,7 +306,6 @@ class Connection(asyncio.BufferedProtocol):
             if correlation_id > self._correlation_id:
                 raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
             return  # the answer to a request that timed out
-        pending.timer.cancel()
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error) if is_error else frame)
         if len(self._pending) == REQUESTS_IN_FLIGHT_MAX - 1:
@@ -313,9 +325,21 @@ class Connection(asyncio.BufferedProtocol):
         if subscriber is not None:
             subscriber.pushed(frame)
 
-    def _expire(self, correlation_id: int, timeout_s: float) -> None:
-        pending = self._pending.pop(correlation_id)
-        pending.answered(RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s"))
+    def _arm(self, at: float) -> None:
+        """Look for requests past their time at `at`. One timer serves all: an answer does not touch it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._expire), at
+
+    def _expire(self) -> None:
+        self._timer = None
+        rang_at = max(self._timer_at, self._loop.time())
+        for correlation_id, pending in list(self._pending.items()):
+            if pending.expires_at <= rang_at and self._pending.pop(correlation_id, None) is not None:
+                what = f"no answer from {_name(self.address)} within {pending.timeout_s:g} s"
+                pending.answered(RequestTimeoutError(what))
+        if self._pending and self._error is None:
+            self._arm(min(pending.expires_at for pending in self._pending.values()))
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -328,9 +352,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self, error: TidelogError) -> None:
         pending, self._pending = self._pending, {}
-        for answered, timer, _ in pending.values():
-            timer.cancel()
-            answered(error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for one in pending.values():
+            one.answered(error)
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers.values():
             subscriber.connection_lost(error)

@@ -118,6 +118,11 @@ class Lane:
         """How many batches wait for their answer."""
         return sum(batch.state is State.FLYING for batch in self._line)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is queued, or waits to be sent again."""
+        return bool(self._queue) or any(batch.state is State.WAITING for batch in self._line)
+
     def unsettled(self) -> list[Load]:
         """Return every load without an outcome."""
         in_line = [load for batch in self._line if batch.state not in _SETTLED for load in batch.loads]
@@ -165,13 +170,14 @@ class Lane:
             if self.flying or now < self._retry_at:
                 return None
             self._recovering = False
-        self._settle_head()
-        for batch in self._line:
-            if batch.state is State.DROPPED:
-                return None
-            if batch.state is State.WAITING:
-                batch.state = State.FLYING
-                return batch
+        if self._line or self._forgotten or self._fenced is not None:
+            self._settle_head()
+            for batch in self._line:
+                if batch.state is State.DROPPED:
+                    return None
+                if batch.state is State.WAITING:
+                    batch.state = State.FLYING
+                    return batch
         if len(self._line) >= self._options.in_flight_max or (self._line and not self._full()):
             return None
         return self._form(now_us)
@@ -203,9 +209,8 @@ class Lane:
                 # No number was used up, so the lane just goes on with what is behind.
                 self._fail(loads, error_of_local(error))
                 continue
-            batch = OutgoingBatch(
-                loads, encoded, self._next_sequence, min(load.deadline for load in loads), State.FLYING
-            )
+            deadline = min([load.deadline for load in loads])
+            batch = OutgoingBatch(loads, encoded, self._next_sequence, deadline, State.FLYING)
             self._next_sequence += batch.count
             self._line.append(batch)
             return batch

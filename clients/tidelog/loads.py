@@ -9,8 +9,8 @@ they are never set on a future that nobody may read, so asyncio has nothing to c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Generator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -37,8 +37,8 @@ class Delivery:
         self.watched = False
         self._waiters: list[asyncio.Future[None]] = []
 
-    async def wait(self) -> None:
-        """Wait for the outcome.
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait for the outcome. No coroutine, because one would be made for every record that is sent alone.
 
         Raises:
             TidelogError: the records were not acknowledged.
@@ -48,7 +48,7 @@ class Delivery:
             # A future a waiter: cancelling one who waits must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            await waiter
+            yield from waiter
         if self.error is not None:
             raise self.error
 

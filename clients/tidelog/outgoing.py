@@ -47,11 +47,9 @@ class OutgoingBatch:
     maybe_stored: bool = False
     last_error: TidelogError | None = None
     count: int = field(init=False)
-    size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.count = self.encoded.record_count
-        self.size_bytes = sum(load.size_bytes for load in self.loads)
 
     def renumber(self, *, producer_epoch: int, base_sequence: int) -> None:
         """Give the batch other numbers; the caller is certain that no copy of the old bytes can be stored."""

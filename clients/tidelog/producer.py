@@ -153,7 +153,7 @@ class Producer:
         Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
         """
         _check_record(value, key, headers, tag, timestamp_us)
-        route = await self._route()
+        route = self._known_route() or await self._route()
         size_bytes = loose_size_bytes(value, key, headers, tag)
         if self._room or self._buffered_bytes + size_bytes > self._options.buffer_bytes:
             await self._wait_for_room(size_bytes)
@@ -233,7 +233,7 @@ class Producer:
         for load in [load for lane in self._lanes.values() for load in lane.unsettled()]:
             watched = load.delivery.watched
             try:
-                await load.delivery.wait()
+                await load.delivery
             except TidelogError as error:
                 if not watched:
                     self._unreported = self._unreported or error
@@ -270,20 +270,25 @@ class Producer:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _route(self) -> TopicRoute:
+    def _known_route(self) -> TopicRoute | None:
+        """Return the topic's route where that is known already; None when `_route` has to ask.
+
+        Raises:
+            TidelogError: nothing is accepted here any more.
+        """
         self._check_usable()
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._sender is None:
             loop = asyncio.get_running_loop()
             self._sender = Sender(self._router, self.topic, acks=_ACKS[self._options.acks], loop=loop)
-        route = self._router.metadata.topic(self.topic)
-        if route is None:
-            route = await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
-        return route
+        return self._router.metadata.topic(self.topic)
+
+    async def _route(self) -> TopicRoute:
+        return await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
 
     async def _enqueue_columns(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> PendingReceipts:
-        route = await self._route()
+        route = self._known_route() or await self._route()
         parts: list[tuple[Any, int]] = []
         orders: list[pa.Array[Any]] = []
         for columns in batches:

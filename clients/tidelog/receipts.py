@@ -47,7 +47,7 @@ class PendingReceipt:
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         delivery = self._delivery
-        yield from delivery.wait().__await__()
+        yield from delivery.__await__()
         return Receipt(delivery.partition, delivery.base_offset + self._index, delivery.timestamp_us)
 
 
@@ -130,7 +130,7 @@ class PendingReceipts:
         stored = 0
         for delivery, count in self._parts:
             try:
-                await delivery.wait()
+                await delivery
                 stored += count
             except TidelogError as error:
                 first = first or error

@@ -118,7 +118,8 @@ class Sender:
                 batch = None if connection is None else lane.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     shipments.setdefault(connection, []).append(Shipment(lane, batch))
-                    going_on.append(lane)
+                    if lane.has_more:
+                        going_on.append(lane)
                 else:
                     self._wake_later(lane)
             for connection, of_node in shipments.items():
@@ -136,7 +137,7 @@ class Sender:
                 seeker = self._loop.create_task(self._seek(lane), name=f"seek the owner of {lane.partition}")
                 self._seekers[lane.partition] = seeker
             return None
-        if lane.flying and self._flying_on.get(lane.partition) is not connection:
+        if self._flying_on.get(lane.partition) is not connection and lane.flying:
             return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
@@ -184,7 +185,10 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------ publishing
 
-    def _publish(self, connection: Connection, shipments: Sequence[Shipment], now: float) -> None:
+    def _publish(self, connection: Connection, shipments: list[Shipment], now: float) -> None:
+        if len(shipments) == 1:
+            self._write(connection, shipments, shipments[0].batch.encoded.length, now)
+            return
         frame: list[Shipment] = []
         size_bytes = 0
         for shipment in shipments:
@@ -199,20 +203,17 @@ class Sender:
     def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
         route = self._router.metadata.topic(self._topic)
         assert route is not None, "a connection was found through it"
-        left_s = min(shipment.batch.deadline for shipment in shipments) - now
+        left_s = min([shipment.batch.deadline for shipment in shipments]) - now
         timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
         publish = pb.Publish(acks=self._acks, timeout_ms=int(timeout_s * _MS))
         parts: list[bytes | memoryview] = []
         for shipment in shipments:
-            encoded = shipment.batch.encoded
-            publish.entries.add(topic_id=route.topic_id, partition=shipment.lane.partition, length=encoded.length)
-            parts.append(encoded.header)
-            parts.append(encoded.body)
-            parts.extend(encoded.rest)
-        for shipment in shipments:
-            self._flying_on[shipment.lane.partition] = connection
+            encoded, partition = shipment.batch.encoded, shipment.lane.partition
+            publish.entries.add(topic_id=route.topic_id, partition=partition, length=encoded.length)
+            parts += (encoded.header, encoded.body, *encoded.rest)
+            self._flying_on[partition] = connection
             shipment.expected = self._router.moves.expect(
-                self._topic, shipment.lane.partition, connection, partial(self._abandoned, shipment)
+                self._topic, partition, connection, partial(self._abandoned, shipment)
             )
         try:
             connection.ask(

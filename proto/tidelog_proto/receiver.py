@@ -2,8 +2,9 @@
 
 Small frames are gathered in one scratch buffer. When a frame's attachment is not complete in it, memory for
 the attachment is taken once, what has arrived is copied over, and the rest is received directly into place,
-so a large batch is written to disk from the very buffer that the kernel filled. No memory is taken before
-the lengths have passed the limits and `admit` has agreed; a declined attachment is read and thrown away
+so a large batch is written to disk from the very buffer that the kernel filled. Where one large frame has been, the
+next is likely, and only a little is received along with its envelope: the rest need not be copied then. No memory is
+taken before the lengths have passed the limits and `admit` has agreed; a declined attachment is read and thrown away
 through the scratch buffer, so that the connection stays usable and the client gets its answer.
 """
 
@@ -18,6 +19,8 @@ from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
 from tidelog_proto.memory import allocate
 
 SCRATCH_BYTES: Final = 64 * 1024
+FIRST_BYTES: Final = 4 * 1024
+"""Received at first behind a frame that was larger than the scratch buffer."""
 
 Admit = Callable[[pb.Envelope, int], bool]
 """Called with a frame's envelope and its attachment's length before memory is taken; False declines."""
@@ -39,11 +42,14 @@ class FrameReceiver:
         self._attachment = memoryview(b"")
         self._attachment_filled = 0
         self._discard_bytes = 0
+        self._expects_large = False
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty."""
         if self._envelope is not None:
             return self._attachment[self._attachment_filled :]
+        if self._expects_large and self._filled < FIRST_BYTES:
+            return self._scratch[self._filled : FIRST_BYTES]
         return self._scratch[self._filled :]
 
     def received(self, size_bytes: int) -> Iterator[Frame]:
@@ -57,30 +63,32 @@ class FrameReceiver:
             if self._attachment_filled == len(self._attachment):
                 yield self._finish()
             return
-        self._filled += size_bytes
-        at = self._discard(0)
-        while self._filled - at >= FRAME_PREFIX_BYTES:
-            prefix = parse_prefix(self._scratch, at, frame_bytes_max=self.frame_bytes_max)
+        filled = self._filled = self._filled + size_bytes
+        at = self._discard(0) if self._discard_bytes else 0
+        while filled - at >= FRAME_PREFIX_BYTES:
+            envelope_bytes, attachment_bytes = parse_prefix(self._scratch, at, frame_bytes_max=self.frame_bytes_max)
             body = at + FRAME_PREFIX_BYTES
-            attachment = body + prefix.envelope_bytes
-            if self._filled < attachment:
-                self._make_room(FRAME_PREFIX_BYTES + prefix.envelope_bytes)
+            attachment = body + envelope_bytes
+            if filled < attachment:
+                self._make_room(FRAME_PREFIX_BYTES + envelope_bytes)
                 break
             envelope = parse_envelope(self._scratch[body:attachment])
             at = attachment
-            if not self._admit(envelope, prefix.attachment_bytes):
-                self._discard_bytes = prefix.attachment_bytes
+            if not self._admit(envelope, attachment_bytes):
+                self._discard_bytes = attachment_bytes
                 at = self._discard(at)
                 continue
-            here = min(self._filled - at, prefix.attachment_bytes)
-            self._attachment = allocate(prefix.attachment_bytes)
-            self._attachment[:here] = self._scratch[at : at + here]
-            self._attachment_filled = here
-            self._envelope = envelope
+            self._expects_large = attachment_bytes > SCRATCH_BYTES
+            here = min(filled - at, attachment_bytes)
+            part = self._scratch[at : at + here]
             at += here
-            if here < prefix.attachment_bytes:
+            if here < attachment_bytes:
+                self._attachment = allocate(attachment_bytes)
+                self._attachment[:here] = part
+                self._attachment_filled = here
+                self._envelope = envelope
                 break
-            yield self._finish()
+            yield Frame(envelope, memoryview(bytearray(part)))
         self._shift(at)
 
     def _finish(self) -> Frame:

@@ -48,7 +48,7 @@ def test_parts_are_joined_in_order() -> None:
 
 async def test_a_delivery_has_one_outcome() -> None:
     load = ColumnsLoad(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
-    waiting = asyncio.ensure_future(load.delivery.wait())
+    waiting = asyncio.ensure_future(load.delivery)
     await asyncio.sleep(0)
     assert not waiting.done()
     load.delivery.succeed(7, 8)
@@ -60,10 +60,10 @@ async def test_a_delivery_has_one_outcome() -> None:
 
 async def test_failures_reach_who_waits_and_who_comes_later() -> None:
     delivery = Delivery(0)
-    waiting = asyncio.ensure_future(delivery.wait())
+    waiting = asyncio.ensure_future(delivery)
     await asyncio.sleep(0)
     delivery.fail(OverloadedError("full"))
-    for waiter in (waiting, delivery.wait()):
+    for waiter in (waiting, delivery):
         with pytest.raises(OverloadedError):
             await waiter
     assert delivery.watched

@@ -51,7 +51,7 @@ async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(
     for lane in lanes:
         sender.wake(lane)
         sender.wake(lane)
-    await asyncio.gather(*(each.delivery.wait() for each in loads))
+    await asyncio.gather(*(each.delivery for each in loads))
     first = [[entry[0] for entry in publish] for publish in node.publishes]
     # The lanes find the connection one after the other, so the first frame may hold fewer of them.
     assert sorted(number for publish in first for number in publish) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -59,7 +59,7 @@ async def test_lanes_of_one_turn_share_a_frame_and_a_lane_has_one_batch_in_each(
     again = [load(lane) for lane in lanes]
     for lane in lanes:
         sender.wake(lane)
-    await asyncio.gather(*(each.delivery.wait() for each in again))
+    await asyncio.gather(*(each.delivery for each in again))
     assert [entry[0] for entry in node.publishes[-1]] == [0, 1, 2, 3]
 
 
@@ -72,7 +72,7 @@ async def test_frames_are_closed_when_they_have_grown(
     loads = [load(lane, b"x" * 2000) for lane in lanes]
     for lane in lanes:
         sender.wake(lane)
-    await asyncio.gather(*(each.delivery.wait() for each in loads))
+    await asyncio.gather(*(each.delivery for each in loads))
     assert [len(publish) for publish in node.publishes] == [2, 2]
 
 
@@ -88,7 +88,7 @@ async def test_a_connection_that_takes_nothing_holds_batches_in_their_lanes(
     await asyncio.sleep(0)
     assert lane.flying == 0
     connection.resume_writing()
-    await waiting.delivery.wait()
+    await waiting.delivery
 
 
 async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender) -> None:
@@ -102,7 +102,7 @@ async def test_the_request_says_how_and_how_long(node: FakeNode, sender: Sender)
     (lane,) = lanes_of(1)
     waiting = load(lane)
     sender.wake(lane)
-    await waiting.delivery.wait()
+    await waiting.delivery
     assert seen[0].acks == pb.ALL
     assert seen[0].timeout_ms == 5000
 
@@ -154,7 +154,7 @@ async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answe
     assert heir.publishes == []
     assert node.hold is not None
     node.hold.set()
-    await asyncio.gather(first.delivery.wait(), second.delivery.wait())
+    await asyncio.gather(first.delivery, second.delivery)
     assert heir.publishes[0] == [(0, 1, 1)]
 
 
@@ -171,7 +171,7 @@ async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
     assert not waiting.delivery.done
     assert lane.flying == 1
     heir.hold.set()
-    await waiting.delivery.wait()
+    await waiting.delivery
     assert heir.publishes == node.publishes, "the same batch under the same sequence"
 
 
@@ -186,7 +186,7 @@ async def test_what_is_in_flight_when_the_sender_closes_gets_an_outcome(
     await sender.close()
     node.drop_connections()
     with pytest.raises(OutcomeUnknownError, match="closed"):
-        await waiting.delivery.wait()
+        await waiting.delivery
 
 
 async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_partition(
@@ -197,7 +197,7 @@ async def test_a_newer_epoch_in_an_answer_says_that_somebody_else_may_own_the_pa
     (lane,) = lanes_of(1)
     made = load(lane)
     sender.wake(lane)
-    await made.delivery.wait()
+    await made.delivery
     assert heard == [("wide", 0, node.epoch)]
     monkeypatch.undo()
     asked = node.requests.count("metadata")
