@@ -52,6 +52,8 @@ async def test_cancelling_ends_the_process_and_what_it_started(monkeypatch: pyte
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
     _pretend(monkeypatch, WITH_A_CHILD.format(fifo=str(fifo)))
+    # Some releases of Python wait for a process until its child has closed the pipe as well: that is, for all the time.
+    monkeypatch.setattr("tidelog_demo.spark_job._STOP_TIMEOUT_S", 1.0)
     job = asyncio.create_task(stats_by_carrier("host:1", "flights", log=tmp_path / "log"))
     child = psutil.Process(int(await asyncio.to_thread(fifo.read_text)))
     process = child.parent()

@@ -32,8 +32,9 @@ RETRIED = {429, 503}
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the gateway wait for a cluster for seconds only; asked for before `stack`."""
+    """Let the gateway, and a node that ends, wait for a cluster for seconds only; asked for before `stack`."""
     monkeypatch.setenv("TIDELOG_GATEWAY_REQUEST_TIMEOUT_S", "4")
+    monkeypatch.setenv("TIDELOG_NODE_STOP_TIMEOUT_MS", "1000")
 
 
 @pytest.fixture
