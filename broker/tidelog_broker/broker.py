@@ -143,8 +143,11 @@ class Broker(Services):
 
     def neighbours_changed(self) -> None:
         """Who is alive, or can be reached, has changed."""
+        partitions = self.partitions.all()
+        for partition in partitions:
+            partition.forget_quorum()
         self.replication.neighbours_changed()
-        for partition in self.partitions.all():
+        for partition in partitions:
             partition.neighbours_changed()
 
     def received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from tidelog_broker.budget import Budget
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024
 OVERLOADED_RETRY_MS: Final = 50
 _JOIN_BYTES: Final = 16 * 1024
+_NOTHING: Final = memoryview(b"")
 
 
 class Request:
@@ -57,7 +58,7 @@ class Request:
         assert not self.answered, "a request is answered once"
         self.answered = True
         envelope.correlation_id = self.envelope.correlation_id
-        self.connection.finish(self, envelope, attachments or [])
+        self.connection.finish(self, envelope, attachments or ())
 
     def drop(self) -> None:
         """Be done with a request that has no answer."""
@@ -234,22 +235,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             tune(self._transport.get_extra_info("socket"))
 
-    def finish(self, request: Request, envelope: pb.Envelope, attachments: list[memoryview]) -> None:
+    def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         """Answer a request and give its share of the budgets back."""
         try:
             self.send(envelope, attachments)
         except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
-            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()), [])
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
         self.release(request)
 
     def release(self, request: Request) -> None:
         """Give a request's share of the budgets back."""
         size_bytes = len(request.attachment)
-        request.attachment = memoryview(b"")
+        request.attachment = _NOTHING
         self._give_back(size_bytes)
-        self._balance_reading()
+        if not self._reading:
+            self._balance_reading()
 
-    def send(self, envelope: pb.Envelope, attachments: list[memoryview]) -> None:
+    def send(self, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         """Send a frame; silently nothing when the client is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -268,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         """Tell the client what broke the stream, then close."""
         self.server.metrics.connection_errors.inc()
         log.info("closing the connection of %r: %s", self.client_id, error)
-        self.send(pb.Envelope(error=error.to_message()), [])
+        self.send(pb.Envelope(error=error.to_message()))
         self.close()
 
     def close(self) -> None:
@@ -300,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
                 "the node has all the requests it can hold; send again",
                 retry_after_ms=OVERLOADED_RETRY_MS,
             )
-            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()), [])
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
             return False
         self._requests += 1
         self._budget.take(attachment_bytes)

@@ -128,6 +128,7 @@ class ReplicaDriver:
         replica, view: its core, and what that sees of the log.
         tools: the node's.
         schedule: called when the replica's deadline may have changed.
+        schedule_later: the same after what comes by the thousand, and moves no deadline that is near.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class ReplicaDriver:
         view: LogView,
         tools: Tools,
         schedule: Callable[[ReplicaDriver], None],
+        schedule_later: Callable[[ReplicaDriver], None],
     ) -> None:
         self.key = key
         self.name = name
@@ -147,12 +149,15 @@ class ReplicaDriver:
         self.view = view
         self.scheduled_ms: int | None = None
         """When it will be ticked."""
+        self.is_touched = False
+        """Whether its deadline is to be looked at."""
         self.stopped = False
         self.queued_bytes = 0
         """Of batches from other nodes that are not written yet."""
         self._io_key = io_key
         self._tools = tools
         self._schedule = schedule
+        self._schedule_later = schedule_later
         self._listener: Listener | None = None
         self._queue: deque[_Queued] = deque()
         self._cuts: deque[int] = deque()
@@ -187,9 +192,12 @@ class ReplicaDriver:
         if self.stopped or (isinstance(message, pb.AppendBatch) and self.queued_bytes > QUEUED_BYTES_MAX):
             return
         self.replica.receive(sender, message, batches, self._tools.now_ms())
-        self.pump()
-        if self._listener is not None and isinstance(message, pb.ReplicationAck):
-            self._listener.acknowledged()
+        if isinstance(message, pb.ReplicationAck):
+            self._carry_on(soon=message.status != pb.HELD)
+            if self._listener is not None:
+                self._listener.acknowledged()
+        else:
+            self._carry_on(soon=not isinstance(message, pb.AppendBatch))
 
     def tick(self) -> None:
         """Let time pass for the replica."""
@@ -210,7 +218,7 @@ class ReplicaDriver:
             self.pump()
 
     def reserve(self, candidates: Sequence[Candidate]) -> Group:
-        """Give offsets to verified batches; they are sent and written by the `pump` that must follow."""
+        """Give offsets to verified batches; they are sent and written by the `go` that must follow."""
         return self.replica.reserve(candidates, now_us=time.time_ns() // 1000, now_ms=self._tools.now_ms())
 
     def roll_over(self, plan: Plan) -> None:
@@ -235,33 +243,47 @@ class ReplicaDriver:
 
     def pump(self) -> None:
         """Carry out what the replica wants, until it wants nothing more for now."""
-        if self._pumping or self._listener is None or self.stopped:
+        self._carry_on(soon=True)
+
+    def go(self) -> None:
+        """Carry out what `reserve` has ordered."""
+        self._carry_on(soon=False)
+
+    def _carry_on(self, *, soon: bool) -> None:
+        """As `pump`; not `soon`: what the replica was told moves no deadline that is near."""
+        listener = self._listener
+        if self._pumping or listener is None or self.stopped:
             return
         self._pumping = True
+        take_effects = self.replica.take_effects
         try:
-            effects = self.replica.take_effects()
+            effects = take_effects()
             while True:
                 for effect in effects:
-                    self._carry_out(effect, self._listener)
-                self._write_next()
-                effects = self.replica.take_effects()
+                    if isinstance(effect, Append):  # the most frequent by far
+                        self._enqueue(effect)
+                    else:
+                        self._carry_out(effect, listener)
+                if self._queue and not self._writing:
+                    self._write_next()
+                effects = take_effects()
                 if not effects:
                     break
         finally:
             self._pumping = False
-        self._schedule(self)
+        if soon:
+            self._schedule(self)
+        elif not self.is_touched:
+            self._schedule_later(self)
 
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
-        if isinstance(effect, Append):  # the most frequent by far
-            self._enqueue(effect)
-            return
         match effect:
+            case CommitMoved():
+                listener.commit_moved()
             case Send():
                 self._tools.cluster.send(effect.to, effect.message, effect.batches)
             case ReadLog():
                 self._read(effect)
-            case CommitMoved():
-                listener.commit_moved()
             case OwnerReady():
                 listener.owner_ready()
             case OwnerConfirmed():
@@ -376,7 +398,7 @@ class ReplicaDriver:
         self._tell(len(group), ok=bool(ok))
         if ok:
             self._listener.appended(group, seconds=time.perf_counter() - started)
-        self.pump()
+        self._carry_on(soon=not ok)
 
     def _perform(self, effect: Truncate | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
@@ -406,11 +428,12 @@ class ReplicaDriver:
             if isinstance(queued.effect, Truncate | SetAside):
                 self._cuts.popleft()
             self.replica.wrote(now_ms, ok=ok)
-        self._look_at_doubt()
+        if self._in_doubt:
+            self._look_at_doubt()
 
     def _look_at_doubt(self) -> None:
         """A copy that lacked something is whole again once the core has no doubt about it."""
-        if self._in_doubt and not self.replica.doubt and not self._writing:
+        if not self.replica.doubt and not self._writing:
             self._in_doubt = False
             self._writing = True
             self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))

@@ -43,6 +43,7 @@ class Partition(PartitionReads):
         self._first_snapshot: tuple[int, int, int, bytes] | None = None
         self._sync_timer: asyncio.TimerHandle | None = None
         self._has_rolled = False
+        self._quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
         self._routed = self.replica.active
         self._route = route_of(self._routed)
         self._labels = (record.name, str(index))
@@ -129,7 +130,14 @@ class Partition(PartitionReads):
         return self._quorum_lost()
 
     def _quorum_lost(self) -> ProtocolError | None:
-        active, alive = self.replica.active, self.node.cluster.alive
+        """Why no quorum can be had, None while one can. Kept until somebody comes or goes: every publish asks."""
+        active, known = self.replica.active, self._quorum_known
+        if known is None or known[0] is not active:
+            known = self._quorum_known = (active, self._count_living(active))
+        return known[1]
+
+    def _count_living(self, active: pb.EpochDescriptor) -> ProtocolError | None:
+        alive = self.node.cluster.alive
         living = sum(1 for node in active.placement if node == self.node.node_id or alive(node))
         if living >= active.ack_quorum:
             return None
@@ -138,6 +146,10 @@ class Partition(PartitionReads):
             f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed",
             retry_after_ms=10 * RETRY_AFTER_MS,
         )
+
+    def forget_quorum(self) -> None:
+        """Count anew who is there: it has changed, and replicas are about to act on it."""
+        self._quorum_known = None
 
     def want_owner(self) -> None:
         """Somebody wants to write here."""
@@ -149,7 +161,7 @@ class Partition(PartitionReads):
 
     def pump(self) -> None:
         """Carry out what `reserve` has ordered."""
-        self.driver.pump()
+        self.driver.go()
 
     def has_room(self, owner: Owner, needed_bytes: int) -> bool:
         """Whether a group can be appended without taking space or beginning a segment or an epoch first."""

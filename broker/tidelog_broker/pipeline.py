@@ -170,7 +170,8 @@ class Pipeline:
         if self._busy:
             return
         if not self._queue:
-            self._tell_idle()
+            if self._waiting_for_idle:
+                self._tell_idle()
             return
         if self._uncommitted_bytes > self._bytes_max:
             return  # the replicas do not keep up; `released` goes on

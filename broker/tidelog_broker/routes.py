@@ -39,9 +39,11 @@ class Routes:
 
     def get(self, key: PartitionKey) -> Route | None:
         """Return the newest epoch that is known of a partition."""
-        known = [route for route in (self._local(key), self._told.get(key)) if route is not None]
-        if known:
-            return max(known, key=lambda route: route.epoch)
+        local, told = self._local(key), self._told.get(key)
+        if local is not None and (told is None or told.epoch <= local.epoch):
+            return local
+        if told is not None:
+            return told
         first = self._topics.first_epoch(*key)
         return None if first is None else route_of(first)
 

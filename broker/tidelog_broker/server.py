@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -183,7 +182,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
             self._broken(request, error)
             return
-        if inspect.iscoroutine(work):
+        if work is not None:
             task = self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
             self._working.add(task)
             task.add_done_callback(partial(self._worked, work, request))

@@ -29,42 +29,46 @@ class Waiting:
     """The publishes of one partition whose outcome is open."""
 
     def __init__(self) -> None:
-        self._queues: dict[pb.Acks, deque[_Awaiting]] = {acks: deque() for acks in (pb.QUORUM, pb.ONE, pb.ALL)}
+        self._quorum: deque[_Awaiting] = deque()
+        self._one: deque[_Awaiting] = deque()
+        self._all: deque[_Awaiting] = deque()
 
     def __bool__(self) -> bool:
-        return any(self._queues.values())
+        return bool(self._quorum or self._one or self._all)
 
     @property
     def wants_all(self) -> bool:
         """Whether somebody waits for every replica."""
-        return bool(self._queues[pb.ALL])
+        return bool(self._all)
 
     def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle) -> None:
         """Let a batch wait that has its offsets."""
-        self._queues.get(acks, self._queues[pb.QUORUM]).append(_Awaiting(stored, duplicate, settle))
+        queue = self._one if acks == pb.ONE else self._all if acks == pb.ALL else self._quorum
+        queue.append(_Awaiting(stored, duplicate, settle))
 
     def release(self, owner: Owner, high_watermark: int) -> None:
         """Settle what enough replicas hold now."""
-        self._settle(pb.QUORUM, high_watermark)
-        self._settle(pb.ONE, max(high_watermark, owner.held_by(owner.node_id)))
-        if self._queues[pb.ALL]:
-            self._settle(pb.ALL, min(high_watermark, owner.held_by_all))
+        _settle(self._quorum, high_watermark)
+        if self._one:
+            _settle(self._one, max(high_watermark, owner.held_by(owner.node_id)))
+        if self._all:
+            _settle(self._all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError) -> None:
         """The epoch has ended: what lies before its end is stored for good, the rest is nowhere."""
-        for acks, waiting in self._queues.items():
-            self._settle(acks, end_offset)
+        for waiting in (self._quorum, self._one, self._all):
+            _settle(waiting, end_offset)
             while waiting:
                 waiting.popleft().settle(refusal, False)
 
     def fail(self, error: ProtocolError) -> None:
         """Nobody will ever know here."""
-        for waiting in self._queues.values():
+        for waiting in (self._quorum, self._one, self._all):
             while waiting:
                 waiting.popleft().settle(error, False)
 
-    def _settle(self, acks: pb.Acks, end_offset: int) -> None:
-        waiting = self._queues[acks]
-        while waiting and waiting[0].stored.end_offset <= end_offset:
-            stored, duplicate, settle = waiting.popleft()
-            settle(stored, duplicate)
+
+def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
+    while waiting and waiting[0].stored.end_offset <= end_offset:
+        stored, duplicate, settle = waiting.popleft()
+        settle(stored, duplicate)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidelog_broker.core.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
@@ -24,8 +25,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, stamp_owner
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A verified batch that waits for its offsets; `data` is header and body, writable."""
 
     header: BatchHeader
@@ -127,10 +127,12 @@ class Owner:
 
         Reports of nodes outside the placement are no acknowledgement, and none goes back.
         """
-        if node_id in self._durable_ends:
+        ends = self._durable_ends
+        held = ends.get(node_id)
+        if held is not None and end_offset > held:
             assert end_offset <= self.next_offset, "a replica holds what was never reserved"
-            self._durable_ends[node_id] = max(self._durable_ends[node_id], end_offset)
-            committed = sorted(self._durable_ends.values(), reverse=True)[self.ack_quorum - 1]
+            ends[node_id] = end_offset
+            committed = sorted(ends.values())[-self.ack_quorum]
             assert committed >= self.high_watermark, "the high watermark never goes back"
             self.high_watermark = committed
         return self.high_watermark

@@ -89,7 +89,8 @@ class ReplicaState:
     @property
     def promised(self) -> bool:
         """Whether a ballot is promised for the active epoch: then nothing is appended or acknowledged."""
-        return self.fence is not None and self.fence.promised is not None
+        fence = self.fence
+        return fence is not None and fence.entry.HasField("promised")
 
     @property
     def may_acknowledge(self) -> bool:
@@ -145,7 +146,8 @@ class ReplicaState:
                 return
             tail.wrote(end)
             if tail is self.tail:
-                self.settle_doubt()
+                if self.doubt:
+                    self.settle_doubt()
                 self.note_commit(self._commit_known)
                 then(end, now_ms)
 
@@ -229,8 +231,12 @@ class ReplicaState:
 
     def note_commit(self, offset: int) -> None:
         """Learn that the active epoch is committed up to `offset`; what is not durable here counts later."""
-        self._commit_known = max(self._commit_known, offset)
-        self.raise_watermark(min(self._commit_known, self.tail.durable.offset))
+        known = self._commit_known
+        if offset > known:
+            known = self._commit_known = offset
+        durable = self.tail.durable.offset
+        if known > self.high_watermark < durable:
+            self.raise_watermark(min(known, durable))
 
     def raise_watermark(self, offset: int) -> None:
         """Note that everything below `offset` is committed; it never goes back."""

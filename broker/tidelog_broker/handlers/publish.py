@@ -109,29 +109,34 @@ def publish(node: Broker, request: Request) -> None:
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     progress = PublishInProgress(node, request, len(entries))
-    timeout_ms = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT
-    forwarded = Forwarded(node, asked, timeout_ms / 1000)
+    timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
+    may_forward = not (node.cluster.is_alone or asked.forwarded)
+    forwarded: Forwarded | None = None
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle = partial(progress.settle, index)
         try:
-            owner = "" if node.cluster.is_alone or asked.forwarded else _other_owner(node, entry)
+            owner = _other_owner(node, entry) if may_forward else ""
             if owner:
+                forwarded = forwarded or Forwarded(node, asked, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
             else:
-                _submit(node, _writable(node, entry), data, settle, asked.acks)
+                _submit(node, _writable(node, entry), data, settle, acks)
         except ProtocolError as error:
             settle(error, False)
-    forwarded.send()
+    if forwarded is not None:
+        forwarded.send()
     progress.start_clock(node.loop, timeout_ms)
 
 
 def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
     """Return the other node that owns a partition; "" for one of this node's, and where nobody can be asked."""
+    owner = node.routes.owner((entry.topic_id, entry.partition))
+    if owner == node.node_id or owner not in node.cluster.linked:
+        return ""
     record = node.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
         return ""  # refused here, and rightly
-    owner = node.routes.owner((entry.topic_id, entry.partition))
-    return owner if owner != node.node_id and owner in node.cluster.linked else ""
+    return owner
 
 
 def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:

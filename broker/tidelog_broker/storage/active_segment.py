@@ -23,7 +23,6 @@ from tidelog_broker.storage.segment import (
     SegmentHeader,
     index_path,
     pack_mark,
-    padded,
     segment_path,
 )
 from tidelog_proto.header import Buffer
@@ -69,6 +68,8 @@ class ActiveSegment:
         self._allocated_bytes = opened.file.size()
         self._growing = False
         self._sealed = False
+        self._left_bytes_min = 0
+        self._look_ahead()
 
     @classmethod
     def create(
@@ -138,8 +139,7 @@ class ActiveSegment:
 
     def has_space(self, length_bytes: int) -> bool:
         """Whether this much fits behind the end without asking the disk, and no growth ahead is due."""
-        left_bytes = self._allocated_bytes - self.end.position - length_bytes
-        return left_bytes >= 0 and not self._wants_growth(left_bytes)
+        return self._allocated_bytes - self.end.position - length_bytes >= self._left_bytes_min
 
     def ensure_space(self, length_bytes: int) -> None:
         """Make sure of space for this much behind the end.
@@ -151,8 +151,9 @@ class ActiveSegment:
         if needed > self._allocated_bytes:
             self._grow_to(needed)
         preallocator = self._disk.preallocator
-        if preallocator is not None and self._wants_growth(self._allocated_bytes - needed):
+        if preallocator is not None and self._allocated_bytes - needed < self._left_bytes_min:
             self._growing = preallocator.request(self._grow_ahead)
+            self._look_ahead()
 
     def abandon(self) -> None:
         """Close the file, which goes on to be opened under another name."""
@@ -170,17 +171,18 @@ class ActiveSegment:
         if synced_offset > self.marked_offset:
             buffers.append(pack_mark(nonce=self.header.nonce, position=position, synced_offset=synced_offset))
             position += MARK_BYTES
+            self.marked_offset = synced_offset
         places: list[tuple[int, int]] = []
         for batch in batches:
             length = len(batch)
+            gap = -length % BATCH_ALIGNMENT_BYTES
             buffers.append(batch)
-            if gap := -length % BATCH_ALIGNMENT_BYTES:
+            if gap:
                 buffers.append(_PADDING[gap])
             places.append((position, length))
-            position += padded(length)
+            position += length + gap
         assert position <= self._allocated_bytes, "reserve the space first"
         self.opened.file.pwritev(buffers, self.end.position)
-        self.marked_offset = max(self.marked_offset, synced_offset)
         index = self.opened.index
         for (at, length), batch_fields in zip(places, fields, strict=True):
             index.append(batch_fields.base_offset, at, length, batch_fields.max_timestamp_us)
@@ -205,6 +207,7 @@ class ActiveSegment:
             if self._allocated_bytes > self.end.position:
                 self.opened.file.truncate(self.end.position)
                 self._allocated_bytes = self.end.position
+            self._look_ahead()
 
     def datasync(self) -> None:
         """Make everything written durable."""
@@ -223,11 +226,13 @@ class ActiveSegment:
                 self.opened.file.truncate(self.end.position)
         write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
 
-    def _wants_growth(self, left_bytes: int) -> bool:
-        """Less than half a chunk is left, more will be used before the log rolls, and nobody is at it."""
-        if self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes:
-            return False
-        return left_bytes < next_chunk_bytes(self._allocated_bytes) // 2
+    def _look_ahead(self) -> None:
+        """Note how much must be left behind a group: half a chunk, unless somebody is at it or the log rolls then.
+
+        Called whenever one of these has changed; it is asked with every publish.
+        """
+        is_enough = self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes
+        self._left_bytes_min = 0 if is_enough else next_chunk_bytes(self._allocated_bytes) // 2
 
     def _grow_to(self, size_bytes: int) -> None:
         with self._space_lock:
@@ -252,11 +257,10 @@ class ActiveSegment:
             self._growing = False
             if self._sealed:
                 return
-            try:
+            # Where there is no space the appender meets the same error, and can answer it before it gives offsets out.
+            with contextlib.suppress(OSError):
                 self._allocate(self._chunk_bytes())
-            except OSError:
-                # The appender meets the same error where it can be answered, before an offset is given out.
-                return
+            self._look_ahead()
 
     def _chunk_bytes(self) -> int:
         """Never beyond the size at which the log rolls: a larger group takes exactly what it needs."""
@@ -266,6 +270,7 @@ class ActiveSegment:
         if length_bytes > 0:
             self.opened.file.allocate(self._allocated_bytes, length_bytes)
             self._allocated_bytes += length_bytes
+            self._look_ahead()
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:

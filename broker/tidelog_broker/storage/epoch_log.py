@@ -153,7 +153,8 @@ class EpochLog(EpochReader):
         active = self._active
         if active is None or self._failure or self.damage is not None:
             return False
-        return not self._must_roll(active, needed_bytes + MARK_BYTES) and active.has_space(needed_bytes + MARK_BYTES)
+        needed = needed_bytes + MARK_BYTES
+        return not self._must_roll(active, needed) and active.has_space(needed)
 
     def reserve(self, needed_bytes: int) -> None:
         """Make sure of the space for a group, rolling to a new segment if need be.
@@ -423,7 +424,7 @@ class EpochLog(EpochReader):
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
         """A group never spans two segments; one that is larger than a segment gets one to itself."""
-        return active.has_batches and active.end.position + needed_bytes > self.segment_bytes
+        return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"

@@ -135,17 +135,20 @@ class RealFile:
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         """Write; see `File.pwritev`. Short writes are continued, long lists cut at the kernel's IOV_MAX."""
-        for first in range(0, len(buffers), _IOV_MAX):
-            group = buffers[first : first + _IOV_MAX]
-            expected = sum(map(len, group))
-            written = os.pwritev(self._fd, group, at)
+        if len(buffers) > _IOV_MAX:
+            for first in range(0, len(buffers), _IOV_MAX):
+                group = buffers[first : first + _IOV_MAX]
+                self.pwritev(group, at)
+                at += sum(map(len, group))
+            return
+        written = os.pwritev(self._fd, buffers, at)
+        if written < sum(map(len, buffers)):
             at += written
-            if written < expected:
-                rest = memoryview(b"".join(group))[written:]
-                while rest:
-                    written = os.pwrite(self._fd, rest, at)
-                    at += written
-                    rest = rest[written:]
+            rest = memoryview(b"".join(buffers))[written:]
+            while rest:
+                written = os.pwrite(self._fd, rest, at)
+                at += written
+                rest = rest[written:]
 
     def allocate(self, at: int, length_bytes: int) -> None:
         """Take space; see `File.allocate`."""

@@ -56,9 +56,8 @@ class Place(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentEnd:
-    """How a sealed segment ends."""
+class SegmentEnd(NamedTuple):
+    """How a segment ends, for now or for good. A named tuple because every append makes one."""
 
     offset: int
     position: int

@@ -76,8 +76,10 @@ class PartitionReader:
         """Why the partition is in LIMBO, for a person; None when it is not."""
         if self._lost is not None:
             return self._lost.message
-        damage = next((log.damage for log in self._epochs if log.damage is not None), None)
-        return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}" if damage else None
+        for log in self._epochs:
+            if (damage := log.damage) is not None:
+                return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}"
+        return None
 
     @property
     def unreadable_epoch(self) -> int | None:
