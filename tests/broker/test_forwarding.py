@@ -41,8 +41,7 @@ async def test_any_node_takes_any_request(three: Founded) -> None:
 
 async def test_one_publish_for_many_owners_is_answered_as_one(three: Founded) -> None:
     peer = await three.peer("a")
-    topic = await peer.create(partitions=12, replication_factor=3)
-    assert {partition.owner for partition in topic.partitions} == {"a", "b", "c"}
+    topic = await three.spread(peer, 12)
     for index in range(12):  # every owner has heard of the topic
         await three.publish(peer, topic.topic_id, b"first", partition=index)
     batches = [batch(b"%d" % index) for index in range(12)]
@@ -50,10 +49,16 @@ async def test_one_publish_for_many_owners_is_answered_as_one(three: Founded) ->
         pb.PublishEntry(topic_id=topic.topic_id, partition=index, length=len(one)) for index, one in enumerate(batches)
     ]
     entries.append(pb.PublishEntry(topic_id=topic.topic_id, partition=99, length=len(batches[0])))
-    frame = await peer.ask(b"".join([*batches, batches[0]]), publish=pb.Publish(entries=entries))
-    *good, bad = frame.envelope.publish_reply.results
-    assert [(result.error.code, result.base_offset) for result in good] == [(0, 1)] * 12
-    assert bad.error.code == pb.UNKNOWN_PARTITION
+    while True:
+        frame = await peer.ask(b"".join([*batches, batches[0]]), publish=pb.Publish(entries=entries))
+        *good, bad = frame.envelope.publish_reply.results
+        assert bad.error.code == pb.UNKNOWN_PARTITION
+        failed = [result.error for result in good if result.HasField("error")]
+        if not failed:
+            break
+        # On a busy machine a node may be thought dead for a moment, and then its partitions change hands.
+        assert all(error.retriable and error.definite for error in failed), failed
+    assert all(result.base_offset >= 1 for result in good)
 
 
 async def test_nothing_takes_a_second_hop(three: Founded) -> None:

@@ -94,7 +94,7 @@ async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
-    topic = await peer.create(partitions=9, replication_factor=3)
+    topic = await founded.spread(peer, 9)
     keys = [(topic.topic_id, index) for index in range(9)]
     before = [founded.owner(key, "a") for key in keys]
     await founded.stop("b")
