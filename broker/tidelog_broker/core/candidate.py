@@ -53,6 +53,11 @@ class Host(Protocol):
         """Whether the owner seems to be gone, from here."""
         ...
 
+    @property
+    def owner_may_be_slow(self) -> bool:
+        """Whether nothing but its silence says so: then it is given time to answer."""
+        ...
+
     def send(self, to: str, message: PeerMessage) -> None:
         """Send a message, to this node's own acceptor as well."""
 
@@ -192,6 +197,8 @@ class Candidate:
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
             self._choose_unsafely(now_ms)
+        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
+            self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
         else:
             self._back_off(now_ms)
 
@@ -268,7 +275,7 @@ class Candidate:
         elif sender in self._host.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)
-        if len(self._agreed) >= self.seal_quorum:
+        if len(self._agreed) >= self.seal_quorum and not self._host.owner_may_be_slow:
             self._seal(now_ms)
 
     # --- prepare ---------------------------------------------------------------------------------------

@@ -29,10 +29,15 @@ CONFIRMATIONS_MAX: Final = 16
 class Ownership:
     """The owner's side of one replica."""
 
-    def __init__(self, state: ReplicaState, *, contested: Callable[[int], None]) -> None:
-        """`contested` is called when a replica says that it is promised to somebody else."""
+    def __init__(
+        self, state: ReplicaState, *, contested: Callable[[int], None], resigned: Callable[[int], None]
+    ) -> None:
+        """Callbacks: a replica says that it is promised to somebody else; the owner says that it gives up."""
         self._state = state
         self._contested = contested
+        self._resigned = resigned
+        self._resign_ms = 0
+        self._resign_again_ms = state.timing.resend_ms
         self._pushes: Pushes | None = None
         self._producers_pull: Pull | None = None
         self._confirmations = 0
@@ -48,14 +53,19 @@ class Ownership:
         """When `tick` has something to do."""
         state = self._state
         deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
-        if self._pushes is not None and state.may_acknowledge:
+        if self._gives_up:
+            deadlines.append(self._resign_ms)
+        elif self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
             if not self._pushes.quiet(end, commit):
                 deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Ask for producers again; send the empty appends that are due."""
+        """Ask for producers again; send the empty appends that are due, or say that there will be none."""
+        if self._gives_up:
+            self._resign(now_ms)
+            return
         if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
             self._ask_producers(now_ms)
         self._heartbeats(now_ms)
@@ -66,6 +76,35 @@ class Ownership:
             follower.answered = False
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
+    def greet(self, node_id: str, now_ms: int) -> None:
+        """Tell a replica that wonders whether this owner is there."""
+        follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
+        if follower is not None:
+            follower.answered = False
+            follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
+
+    # --- giving up -------------------------------------------------------------------------------------
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether this incarnation owns the epoch and can do nothing for it any more."""
+        state = self._state
+        if state.halted is None or len(state.active.placement) == 1:
+            return False
+        return (state.active.owner, state.active.owner_incarnation) == (state.node_id, state.incarnation)
+
+    def _resign(self, now_ms: int) -> None:
+        """Tell the other replicas, at growing distances, to replace this owner: it has no vote in that."""
+        state = self._state
+        if now_ms < self._resign_ms:
+            return
+        self._resign_ms = now_ms + self._resign_again_ms
+        self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
+        for node in state.active.placement:
+            if node != state.node_id:
+                gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
+                state.send(node, state.about(gone, state.active.epoch))
+
     # --- beginning -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
@@ -73,6 +112,8 @@ class Ownership:
         self._state.owner = self._pushes = self._producers_pull = None
         self._confirming.clear()
         self.opening = False
+        self._resign_ms = 0
+        self._resign_again_ms = self._state.timing.resend_ms
 
     def begin(self) -> None:
         """A decision names this incarnation: become exact about the end of the epoch before."""
@@ -213,7 +254,10 @@ class Ownership:
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         """Count what a replica holds of this epoch of this incarnation; nothing else counts."""
         state = self._state
-        if not state.is_current(sender, ack.epoch, now_ms) or not state.may_acknowledge or self._pushes is None:
+        if not state.is_current(sender, ack.epoch, now_ms):
+            return
+        if not state.may_acknowledge or self._pushes is None:
+            self._hear_of_the_owner(sender, ack, now_ms)
             return
         if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
             return
@@ -226,6 +270,15 @@ class Ownership:
         ):
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
             self._acknowledged(sender, ack.end_offset)
+
+    def _hear_of_the_owner(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        active = self._state.active
+        is_owner = sender != self._state.node_id and (sender, ack.owner_incarnation) == (
+            active.owner,
+            active.owner_incarnation,
+        )
+        if is_owner and ack.status == pb.IN_LIMBO:
+            self._resigned(now_ms)
 
     def _acknowledged(self, node_id: str, end_offset: int) -> None:
         assert self._state.owner is not None
@@ -256,7 +309,7 @@ class Ownership:
 
     def _heartbeats(self, now_ms: int) -> None:
         state = self._state
-        if self._pushes is None or not state.may_acknowledge:
+        if self._pushes is None or not state.may_acknowledge or state.halted is not None:
             return
         if not self._pushes.quiet(state.tail.queued.offset, state.high_watermark):
             state.emit(

@@ -67,6 +67,10 @@ class Timing:
     """A candidate that has let another one go first tries again after this time without a sign of it."""
     heard_ms: int = 120
     """Who has heard the owner within this time does not miss it, whatever gossip says."""
+    silent_ms: int = 3000
+    """An owner that has sent nothing in this epoch for so long is asked whether it is there."""
+    settled_ms: int = 5000
+    """An owner that says that it takes no further part is not replaced sooner after its epoch has begun."""
     back_off_ms: int = 40
     back_off_ms_max: int = 5000
     pull_ms: int = 1000

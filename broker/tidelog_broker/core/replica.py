@@ -38,6 +38,7 @@ from tidelog_broker.core.history import History
 from tidelog_broker.core.learning import Learning
 from tidelog_broker.core.owner import Candidate as PublishCandidate
 from tidelog_broker.core.owner import Group
+from tidelog_broker.core.owner_watch import OwnerWatch
 from tidelog_broker.core.ownership import Ownership
 from tidelog_broker.core.ports import Batch, LogView, PartitionKey, Plan, Position, Surroundings, Timing
 from tidelog_broker.core.producers import ProducerTable
@@ -80,19 +81,20 @@ class Replica(ReplicaState):
             doubt=doubt,
         )
         self.candidate = Candidate(self, surroundings, self.timing)
-        self.ownership = Ownership(self, contested=self._contested)
+        self.ownership = Ownership(self, contested=self._contested, resigned=self._resigned)
         self.history = History(self, acknowledge=self._acknowledge, reopen=self._reopen, resume=self.ownership.resume)
         self._acceptor = Acceptor(
             self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )
         self._learning = Learning(self, self.history, entered=self._enter)
         self._rolling_over = False
-        self._heard_ms: int | None = None
+        self._watch = OwnerWatch(self, now_ms)
+        self._now_ms = now_ms
         self._promised_ms: int | None = None
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
-            pb.PreVote: self._acceptor.on_pre_vote,
-            pb.PreVoteReply: self._for_candidate(self.ownership.unless_confirmed(self.candidate.on_pre_vote_reply)),
+            pb.PreVote: self._on_pre_vote,
+            pb.PreVoteReply: self._for_candidate(self.ownership.unless_confirmed(self._on_pre_vote_reply)),
             pb.Seal: self._acceptor.on_seal,
             pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
             pb.OpenEpoch: self._acceptor.on_open,
@@ -172,10 +174,13 @@ class Replica(ReplicaState):
         if active.owner == self.node_id:
             restarted = active.owner_incarnation != self.incarnation
             return restarted and (len(active.placement) > 1 or self.candidate.eager)
-        if self._heard_ms is not None and now_ms < self._heard_ms + self.timing.heard_ms:
-            return False
-        alive = self.surroundings.alive(active.owner)
-        return not alive or self.surroundings.incarnation(active.owner) > active.owner_incarnation
+        return self._watch.misses(now_ms)
+
+    @property
+    def owner_may_be_slow(self) -> bool:
+        """Whether nothing but silence speaks against the owner, if it is missed at all."""
+        given_up = self.promised or self._rolling_over or self.active.owner == self.node_id
+        return not given_up and not self._watch.seems_gone()
 
     def _reconsider_ms(self) -> int | None:
         """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
@@ -183,17 +188,13 @@ class Replica(ReplicaState):
             return None
         if self.promised:
             return (self._promised_ms or 0) + STALLED_MS
-        owner, hints = self.active.owner, self.surroundings
-        gone = not hints.alive(owner) or hints.incarnation(owner) > self.active.owner_incarnation
-        if owner == self.node_id or not gone:
-            return None
-        # Never heard: it was gone before this replica, or this epoch, was there, and nobody will tell again.
-        return (self._heard_ms or 0) + self.timing.heard_ms
+        return self._watch.reconsider_ms() if self.active.owner != self.node_id else None
 
     # --- inputs ----------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> None:
         """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain."""
+        self._now_ms = now_ms
         try:
             if isinstance(message, pb.AppendBatch):
                 self._on_append(sender, message, batches, now_ms)
@@ -207,6 +208,7 @@ class Replica(ReplicaState):
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
         """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
+        self._now_ms = now_ms
         self._writes.popleft()(ok, now_ms)
         self._settle(now_ms)
 
@@ -260,6 +262,26 @@ class Replica(ReplicaState):
             self._promised_ms = now_ms
             self.candidate.consider(now_ms)
 
+    # --- whether the owner is there ----------------------------------------------------------------------
+
+    def _resigned(self, now_ms: int) -> None:
+        """The owner has said that it takes no further part."""
+        self._watch.resigned()
+        self.candidate.consider(now_ms)
+
+    def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
+        if not ask.probe and ask.epoch == self.active.epoch:
+            self.ownership.greet(sender, now_ms)
+        self._acceptor.on_pre_vote(sender, ask, now_ms)
+
+    def _on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+        if sender == self.active.owner and not reply.agrees:
+            if reply.status == pb.HELD:
+                self._watch.answered(now_ms)
+            else:
+                self._watch.resigned()
+        self.candidate.on_pre_vote_reply(sender, reply, now_ms)
+
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> None:
@@ -271,7 +293,7 @@ class Replica(ReplicaState):
         if self.promised or self.halted is not None:
             self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
             return
-        self._heard_ms = now_ms
+        self._watch.heard(now_ms)
         self.raise_log_start(append.log_start_offset, now_ms)
         self.note_commit(append.commit_offset)
         held = self.tail.queued
@@ -347,7 +369,8 @@ class Replica(ReplicaState):
     def _enter(self, value: pb.EpochDecision) -> None:
         self.ownership.leave()
         self._rolling_over = False
-        self._heard_ms = self._promised_ms = None
+        self._watch.entered(self._now_ms)
+        self._promised_ms = None
         self.doubt, self.doubt_ends = "", None
         self.halted = None
         self.history.forget_tail()

@@ -25,6 +25,7 @@ class CandidateBench:
         self.chain = EpochChain(descriptor(4, start=10, owner=owner, placement=placement, quorum=quorum))
         self.retiring = False
         self.missing = True
+        self.owner_may_be_slow = False
         self.hints = Hints()
         self.hints.next = Plan("b", placement, quorum)
         self.out: list[tuple[str, PeerMessage]] = []

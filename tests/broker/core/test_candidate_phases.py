@@ -131,6 +131,29 @@ def test_those_who_have_not_agreed_are_asked_again_at_growing_distances_until_it
     assert trial.phase == "waiting"
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_an_owner_that_is_only_silent_has_the_time_of_a_pre_vote_to_answer(*, answers: bool) -> None:
+    trial = CandidateBench()
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    trial.agree("b", "c")
+    trial.candidate.tick(TIMING.pre_vote_ms - 1)
+    assert trial.phase == "pre-voting", "a seal quorum agrees, and the owner has not answered yet"
+    trial.missing = not answers
+    trial.candidate.tick(TIMING.pre_vote_ms)
+    assert trial.phase == ("waiting" if answers else "sealing")
+
+
+def test_an_owner_that_is_known_to_be_gone_meanwhile_is_not_waited_for() -> None:
+    trial = CandidateBench(FIVE, quorum=3)
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    trial.agree("b", "c", "d")
+    trial.owner_may_be_slow = False
+    trial.agree("e")
+    assert trial.phase == "sealing"
+
+
 def test_nodes_that_are_to_store_the_next_epoch_only_are_asked_whether_they_are_there() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("b", ("b", "c", "d"), 2)

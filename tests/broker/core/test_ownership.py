@@ -26,7 +26,8 @@ class Trial(Bench):
         self.raise_watermark(self.active.start_offset)
         self.take()
         self.contests: list[int] = []
-        self.ownership = Ownership(self, contested=self.contests.append)
+        self.resignations: list[int] = []
+        self.ownership = Ownership(self, contested=self.contests.append, resigned=self.resignations.append)
 
     def begin(self) -> RebuildProducers:
         self.ownership.begin()
@@ -345,6 +346,22 @@ def test_who_comes_back_is_spoken_to_at_once() -> None:
     trial.ownership.neighbours_changed(20_000)
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"a", "c"}
+
+
+def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
+    trial = Trial()
+    trial.own()
+    for node in ("a", "c"):
+        trial.ack(Position(5, 0), sender=node)
+    trial.ownership.tick(10_000)
+    for node in ("a", "c"):
+        trial.ack(Position(5, 0), sender=node)
+    trial.take()
+    trial.ownership.greet("c", 20_000)
+    assert trial.ownership.deadline_ms() == min(20_000, trial.ownership.deadline_ms() or 0)
+    trial.ownership.tick(20_000)
+    assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"c"}
+    trial.ownership.greet("z", 20_000)
 
 
 def test_who_asks_for_what_retention_has_deleted_is_left_behind() -> None:
