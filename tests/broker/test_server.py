@@ -138,7 +138,7 @@ async def test_a_hello_that_is_not_understood_greets_nobody(
 
 
 async def test_who_never_says_hello_is_sent_away(stand: Stand) -> None:
-    await stand.start(hello_timeout_ms=30)
+    await stand.start(hello_timeout_ms=300)
     silent = await stand.peer(greet=False)
     greeted = await stand.peer()
     assert (await silent.event()).envelope.error.code == pb.HELLO_REQUIRED

@@ -32,7 +32,7 @@ async def test_a_head_that_does_not_come_is_408(serve: Serve) -> None:
 
 
 async def test_the_second_head_of_a_connection_has_a_deadline_too(serve: Serve) -> None:
-    async with serve(head_timeout_s=0.1) as served:
+    async with serve(head_timeout_s=0.3) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(10):
@@ -43,10 +43,10 @@ async def test_the_second_head_of_a_connection_has_a_deadline_too(serve: Serve) 
 
 
 async def test_the_rest_of_a_refused_body_is_read_only_so_long(serve: Serve) -> None:
-    async with serve(head_timeout_s=0.1, body_bytes_max=1024) as served:
+    async with serve(head_timeout_s=0.3, body_bytes_max=1024) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n")
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(10):
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
             writer.write(b"x" * 100)
             await reader.read()
@@ -63,7 +63,7 @@ async def test_slow_answers_are_not_cut_by_the_deadline_of_the_head(serve: Serve
 
 async def test_a_websocket_outlives_the_deadline_of_its_head(serve: Serve) -> None:
     async with (
-        serve(head_timeout_s=0.1) as served,
+        serve(head_timeout_s=0.3) as served,
         connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket,
     ):
         for _ in range(2):  # each waits for one deadline, which began after the WebSocket's

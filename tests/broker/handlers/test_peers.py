@@ -105,7 +105,7 @@ async def test_before_the_proof_frames_are_small(stand: Stand, node: Node) -> No
 
 
 async def test_who_never_proves_itself_is_cut_off(stand: Stand) -> None:
-    node = await stand.start(hello_timeout_ms=50)
+    node = await stand.start(hello_timeout_ms=300)
     join(node, Ear(), identity("b"))
     peer = await stand.peer(greet=False)
     await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
