@@ -17,6 +17,7 @@ import typer
 from tidelog_cli import cluster, consume, groups, plugins, produce, topics, up
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
+from tidelog_proto.without_pandas import leave_pandas_out
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "up": up.register,
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     try:
         with interrupts_end_quietly():
+            leave_pandas_out()
             app = build_app(with_plugins=needs_plugins(arguments))
         app(arguments, prog_name="tidelog")
     except SystemExit as leaving:
