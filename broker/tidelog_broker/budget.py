@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Budget:
-    """A count of bytes with a limit; a node has one and every connection has one."""
+    """A count of bytes with a limit; a node has one for its clients and one for the other nodes."""
 
     __slots__ = ("bytes_max", "in_flight_bytes")
 
@@ -16,6 +16,14 @@ class Budget:
     def has_room(self, size_bytes: int) -> bool:
         """Whether `size_bytes` more fit. A single request always fits an empty budget."""
         return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self.bytes_max
+
+    def admit(self, size_bytes: int) -> bool:
+        """Count bytes in if they fit; nothing always does."""
+        before = self.in_flight_bytes
+        if before and size_bytes and before + size_bytes > self.bytes_max:
+            return False
+        self.in_flight_bytes = before + size_bytes
+        return True
 
     def take(self, size_bytes: int) -> None:
         """Count bytes in."""

@@ -119,8 +119,10 @@ class Connection(asyncio.BufferedProtocol):
         """Held by the one fetch of this connection that reads."""
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
-        self._budget = Budget(server.settings.connection_in_flight_bytes)
+        self._in_flight_bytes = 0
+        self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self._requests = 0
+        self._requests_max = server.settings.requests_in_flight
         self._arriving_bytes: int | None = None
         """The attachment of the frame that is admitted and not yet whole."""
         self._writable = asyncio.Event()
@@ -292,10 +294,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.inbox is not None:
             if envelope.correlation_id == 0:
                 return self.inbox.admit(attachment_bytes)
-            full = not self._budget.has_room(attachment_bytes) or self._requests >= FORWARDED_IN_FLIGHT_MAX
+            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
+            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(
+                self._in_flight_bytes and attachment_bytes > left_bytes
+            )
         else:
             full = False
-        if full or (attachment_bytes and not self.server.budget.has_room(attachment_bytes)):
+        if full or not self.server.budget.admit(attachment_bytes):
             self.server.metrics.declined.inc()
             error = ProtocolError(
                 pb.OVERLOADED,
@@ -305,14 +310,13 @@ class Connection(asyncio.BufferedProtocol):
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
             return False
         self._requests += 1
-        self._budget.take(attachment_bytes)
-        self.server.budget.take(attachment_bytes)
+        self._in_flight_bytes += attachment_bytes
         self._arriving_bytes = attachment_bytes
         return True
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
-        self._budget.give_back(size_bytes)
+        self._in_flight_bytes -= size_bytes
         self.server.budget.give_back(size_bytes)
 
     def _balance_reading(self) -> None:
@@ -322,10 +326,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._transport is None or self._transport.is_closing():
             return
-        settings = self.server.settings
         has_room = self.inbox is not None or (
-            self._requests < settings.requests_in_flight
-            and self._budget.in_flight_bytes < settings.connection_in_flight_bytes
+            self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         wanted = self._writable.is_set() and (has_room or self._arriving_bytes is not None)
         if wanted != self._reading:

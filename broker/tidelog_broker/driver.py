@@ -314,7 +314,11 @@ class ReplicaDriver:
 
     def _enqueue(self, effect: Write | RebuildProducers) -> None:
         size_bytes = 0
-        if isinstance(effect, AppendFill) or (isinstance(effect, Append) and not self._is_own(effect)):
+        if isinstance(effect, Append):
+            if not self._is_own(effect):
+                size_bytes = sum(map(len, effect.batches))
+                self._count(size_bytes)
+        elif isinstance(effect, AppendFill):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
         elif isinstance(effect, Truncate):
@@ -379,15 +383,21 @@ class ReplicaDriver:
         if not synced and self._tools.io.idle:
             size_bytes = log_writes.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and log_writes.has_room(self.view, group[0], size_bytes):
-                ok, error = _run(partial(log_writes.append_in_place, self.view, group))
+                failed: StorageError | None = None
+                try:
+                    log_writes.append_in_place(self.view, group)
+                except StorageError as error:
+                    failed = error
                 ended = time.perf_counter()
                 inline_writes.took(ended - started, ended)
-                self._appended(group, started, ok, error)
+                self._appended(group, started, ok=True, error=failed)
                 return
         write = partial(log_writes.append, self.view, group, synced=synced)
-        self._tools.io.start(self._io_key, write, partial(self._appended, group, started))
+        self._tools.io.start(
+            self._io_key, write, lambda ok, error: self._appended(group, started, ok=bool(ok), error=error)
+        )
 
-    def _appended(self, group: list[Append], started: float, ok: bool | None, error: BaseException | None) -> None:
+    def _appended(self, group: list[Append], started: float, *, ok: bool, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error)
             return
@@ -395,7 +405,7 @@ class ReplicaDriver:
         if self.stopped:
             return
         assert self._listener is not None
-        self._tell(len(group), ok=bool(ok))
+        self._tell(len(group), ok=ok)
         if ok:
             self._listener.appended(group, seconds=time.perf_counter() - started)
         self._carry_on(soon=not ok)
@@ -468,11 +478,3 @@ class ReplicaDriver:
         self.stop()
         assert self._listener is not None
         self._listener.failed(error)
-
-
-def _run(write: Callable[[], bool]) -> tuple[bool | None, BaseException | None]:
-    """Do a write here, as `Offload.start` would elsewhere."""
-    try:
-        return write(), None
-    except StorageError as error:
-        return None, error

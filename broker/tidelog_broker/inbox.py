@@ -89,10 +89,9 @@ class Inbox:
 
     def admit(self, attachment_bytes: int) -> bool:
         """Count a message in before memory is taken for its batches, or decline it."""
-        if attachment_bytes and not self._budget.has_room(attachment_bytes):
+        if not self._budget.admit(attachment_bytes):
             self._dropped.inc()
             return False
-        self._budget.take(attachment_bytes)
         self._arriving_bytes = attachment_bytes
         return True
 

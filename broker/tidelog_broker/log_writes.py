@@ -72,14 +72,13 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
     return True
 
 
-def append_in_place(view: LogView, group: Sequence[Append]) -> bool:
+def append_in_place(view: LogView, group: Sequence[Append]) -> None:
     """Write appends for which `has_room` has just been true, without a sync.
 
     Raises:
         StorageError: the disk failed.
     """
-    view.store.append([batch for one in group for batch in one.batches])
-    return True
+    view.store.append(group[0].batches if len(group) == 1 else [batch for one in group for batch in one.batches])
 
 
 def perform(view: LogView, effect: Truncate | AppendFill | FinishFill | SetAside) -> bool:

@@ -23,6 +23,7 @@ from tidelog_broker.storage.log_start import save_log_start
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
+from tidelog_proto.names import INTERNAL_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Partition(PartitionReads):
         self._first_snapshot: tuple[int, int, int, bytes] | None = None
         self._sync_timer: asyncio.TimerHandle | None = None
         self._has_rolled = False
+        self.is_internal = record.name.startswith(INTERNAL_PREFIX)
+        """Whether clients may not write here."""
         self._quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
         self._routed = self.replica.active
         self._route = route_of(self._routed)
@@ -194,7 +197,8 @@ class Partition(PartitionReads):
         metrics, group = self.node.metrics, self.pipeline.group
         metrics.append_seconds.observe(seconds)
         end_offset = appends[-1].end_offset
-        self._batches_since_snapshot += sum(len(one.batches) for one in appends)
+        for one in appends:
+            self._batches_since_snapshot += len(one.batches)
         if appends[-1].epoch != self.epoch:
             pass  # decided meanwhile: the ring begins at its end, and what lies behind that is cut next
         elif group is not None and group.end_offset <= end_offset:
@@ -216,7 +220,7 @@ class Partition(PartitionReads):
             self._save(snapshot)
         if self._batches_since_snapshot >= PRODUCER_SNAPSHOT_BATCHES:
             self.save_producers()
-        if self.replica.active.flush == pb.INTERVAL and self._sync_timer is None:
+        if self._sync_timer is None and self.replica.active.flush == pb.INTERVAL:
             delay_s = self.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.node.loop.call_later(delay_s, self._sync_now)
         if self._has_rolled:

@@ -77,7 +77,7 @@ def verify_batch(view: Buffer) -> BatchHeader:
     body = body_of(header, view)
     _check_storable(header)
     codec = header.codec
-    message = message_of(body, codec, header.uncompressed_length)
+    message = message_of(body, codec, header.uncompressed_length) if codec else body
     checked = _check_description(header, codec, message)
     if checked.pairs is not None:
         _check_offsets(message, checked.pairs)

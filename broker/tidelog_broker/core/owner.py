@@ -82,36 +82,35 @@ class Owner:
         """
         group = Group(self.next_offset, self.next_offset, self.digest)
         timestamp_us = max(now_us, self._last_append_timestamp_us)
-        for candidate in candidates:
-            outcome, duplicate = self._admit(candidate, group, timestamp_us)
-            group.outcomes.append(outcome)
-            group.duplicates.append(duplicate)
+        for header, data in candidates:
+            try:
+                stored = self.producers.check(header)
+            except ProtocolError as error:
+                group.outcomes.append(error)
+                group.duplicates.append(False)
+                continue
+            group.outcomes.append(stored or self._place(header, data, group, timestamp_us))
+            group.duplicates.append(stored is not None)
         group.end_offset = self.next_offset
         self._last_append_timestamp_us = timestamp_us
         return group
 
-    def _admit(self, candidate: Candidate, group: Group, timestamp_us: int) -> tuple[StoredBatch | ProtocolError, bool]:
-        try:
-            stored = self.producers.check(candidate.header)
-        except ProtocolError as error:
-            return error, False
-        if stored is not None:
-            return stored, True
+    def _place(self, header: BatchHeader, data: memoryview, group: Group, timestamp_us: int) -> StoredBatch:
         base_offset = self.next_offset
         self.digest = stamp_owner(
-            candidate.data,
+            data,
             base_offset=base_offset,
             append_timestamp_us=timestamp_us,
             epoch=self.epoch,
             owner_incarnation=self.incarnation,
             previous_digest=self.digest,
         )
-        header = candidate.header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, self.digest)
-        placed = self.producers.apply(header)
+        stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, self.digest)
+        placed = self.producers.apply(stamped)
         self.next_offset = placed.end_offset
-        group.batches.append(candidate.data)
-        group.headers.append(header)
-        return placed, False
+        group.batches.append(data)
+        group.headers.append(stamped)
+        return placed
 
     def held_by(self, node_id: str) -> int:
         """Return the end of what a replica holds durably, the epoch's start for one outside the placement."""

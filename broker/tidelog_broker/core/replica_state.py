@@ -28,6 +28,8 @@ Then = Callable[[bool, int], None]
 DECISIONS_MAX = 64
 """Decisions in one METADATA_UPDATE; who lacks more asks again."""
 
+_COMMIT_MOVED = CommitMoved()
+
 MessageT = TypeVar("MessageT", bound=PeerMessage)
 
 
@@ -242,7 +244,7 @@ class ReplicaState:
         """Note that everything below `offset` is committed; it never goes back."""
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self.emit(CommitMoved())
+            self._effects.append(_COMMIT_MOVED)
 
     def commit_ends(self, offset: int, *, unsafe: bool) -> None:
         """An epoch is decided to end at `offset`: all of it is committed, and only an unsafe end lies below that."""

@@ -153,9 +153,12 @@ class BatchFields(NamedTuple):
     digest: int
 
 
+_made: Final = tuple.__new__
+
+
 def batch_fields(batch: Buffer) -> BatchFields:
     """Read them without the checks of `unpack_header`: for batches that this node has verified and stamped."""
-    return BatchFields._make(_BATCH_FIELDS.unpack_from(batch))
+    return _made(BatchFields, _BATCH_FIELDS.unpack_from(batch))
 
 
 def padded(length_bytes: int) -> int:
