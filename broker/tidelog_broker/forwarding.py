@@ -8,8 +8,9 @@ nodes that believe each other to be the owner cannot play ball with it.
 While ownership is moving, a request waits here and is tried again, as long as nothing of it can have been done.
 
 A node that is silently gone (stopped, or its cable cut) answers nothing. So what waits for a node is looked at now and
-then, and ends with an error (the outcome is unknown, another try may do) once gossip has that node dead, or another
-one owns the partition and the first had a moment to say so itself.
+then, and ends with an error (the outcome is unknown, another try may do) when gossip has had that node dead, or another
+one has owned the partition, for a moment: gossip may be wrong on a busy machine, and a node that lives says itself what
+became of a request. Where the link broke there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
 """How often what waits for another node is looked at."""
 GRACE_S: Final = 1.0
-"""So long a node that lives has to say itself what became of a request when its partition has moved."""
+"""So long a node has to say what became of a request when it seems to be dead, or its partition has moved."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
 """Definite: nothing was done, and another node will do it soon."""
@@ -84,14 +85,19 @@ async def _unless_gone(node: Broker, key: PartitionKey, owner: str, answer: asyn
     Raises:
         ProtocolError: TIMED_OUT when it is not; or as the future does.
     """
-    owned_s = node.loop.time()
+    well_s = node.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
         now_s = node.loop.time()
-        if node.routes.owner(key) == owner:
-            owned_s = now_s
-        if not node.cluster.alive(owner) or now_s - owned_s >= GRACE_S:
+        if _is_well(node, key, owner):
+            well_s = now_s
+        elif now_s - well_s >= GRACE_S:
             raise _gone(owner)
     return answer.result()
+
+
+def _is_well(node: Broker, key: PartitionKey, owner: str) -> bool:
+    """Whether a node seems to live and to own a partition still."""
+    return node.cluster.alive(owner) and node.routes.owner(key) == owner
 
 
 def _gone(owner: str) -> ProtocolError:
@@ -126,8 +132,8 @@ class _Waiting:
         self._left = {
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
-        self._owned_s = dict.fromkeys(self._left, node.loop.time())
-        """When each was last seen to be where it should."""
+        self._well_s = dict.fromkeys(self._left, node.loop.time())
+        """When each was last seen to be where it should, at a node that lives."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -156,15 +162,11 @@ class _Waiting:
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
     def _look(self) -> None:
-        if not self._node.cluster.alive(self._owner):
-            self.fail(_gone(self._owner))
-            return
-        owner_of = self._node.routes.owner
         now_s = self._node.loop.time()
         for index, (key, _) in list(self._left.items()):
-            if owner_of(key) == self._owner:
-                self._owned_s[index] = now_s
-            elif now_s - self._owned_s[index] >= GRACE_S:
+            if _is_well(self._node, key, self._owner):
+                self._well_s[index] = now_s
+            elif now_s - self._well_s[index] >= GRACE_S:
                 self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
         if self._left:
             self.watch()

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, reading
+from tidelog import admin, reading, topic_changes
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
@@ -158,7 +158,7 @@ class Client:
             segment_bytes=segment_bytes,
             replication_factor=replication_factor,
         )
-        return (await self._topics(pb.Envelope(topic_create=request), repeatable=False))[0]
+        return admin.topic_of(await topic_changes.create(self._router, request))
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics by name; with `internal` also the broker's own."""
@@ -191,8 +191,7 @@ class Client:
             UnknownTopicError: there is no such topic.
         """
         self._check_usable()
-        envelope = pb.Envelope(topic_delete=pb.TopicDelete(name=name))
-        await self._router.call_any(lambda: envelope, repeatable=False)
+        await topic_changes.delete(self._router, name)
         self._router.metadata.forget(name)
 
     async def cluster_status(self) -> ClusterStatus:

@@ -7,6 +7,7 @@ from tests.broker.founded import Founded
 from tests.broker.linked import linked
 from tests.broker.peer import batch
 
+from tidelog_broker import forwarding
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_proto import broker_pb2 as pb
@@ -166,3 +167,37 @@ async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
     for error in (result.error, await committing):
         assert (error.code, error.retriable, error.definite) == (pb.TIMED_OUT, True, False)
         assert "went away" in error.message
+
+
+async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
+    three: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await three.peer("a")
+    topic = await peer.create(replication_factor=3)
+    owner = topic.partitions[0].owner
+    await three.publish(peer, topic.topic_id, b"first")
+    node = three.nodes[next(name for name in "abc" if name != owner)]
+    publishing, committing = node.loop.create_future(), node.loop.create_future()
+    looks: list[str] = []
+
+    def request(_: str, asked: pb.Envelope, *__: object, **___: object) -> asyncio.Future[Frame]:
+        return publishing if asked.HasField("publish") else committing
+
+    def alive(whom: str) -> bool:
+        looks.append(whom)
+        if len(looks) == 6:
+            result = pb.PublishResult(base_offset=7, epoch=1)
+            publishing.set_result(Frame(pb.Envelope(publish_reply=pb.PublishReply(results=[result])), memoryview(b"")))
+            done = pb.CommitReply(results=[pb.CommittedResult(next_offset=3)])
+            committing.set_result(Frame(pb.Envelope(commit_reply=done), memoryview(b"")))
+        return False
+
+    monkeypatch.setattr(forwarding, "GRACE_S", 60.0)
+    monkeypatch.setattr(node.cluster, "request", request)
+    monkeypatch.setattr(node.routes, "owner", lambda _: owner)
+    monkeypatch.setattr(node.cluster, "alive", alive)
+    peer = await three.peer(node.node_id)
+    published = peer.post_publish(topic.topic_id, batch(b"v"))
+    committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id)]))
+    assert (await peer.published(published))[0].base_offset == 7
+    assert (await peer.reply(committed)).envelope.commit_reply.results[0].next_offset == 3

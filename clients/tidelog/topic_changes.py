@@ -1,0 +1,104 @@
+"""Making and deleting a topic: not to be done twice, and tried again all the same when nobody knows what became of it.
+
+The node that was asked may die, or the owner of the topics behind it, with the change half done. Then the next try says
+which: a topic that is gone was deleted, one that is there as it was asked for was made. What only looks so because
+somebody else did the same at the same time makes no difference to a topic that was to be made; one that was to be
+deleted is told by its id from a new one of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from tidelog.errors import TidelogError, TopicExistsError, UnknownTopicError
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+
+T = TypeVar("T")
+
+
+async def create(router: Router, request: pb.TopicCreate) -> pb.TopicInfo:
+    """Make a topic and return it.
+
+    Raises:
+        TopicExistsError: there is one, and it was not made by this very request.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was made.
+    """
+
+    async def attempt(unsure: bool) -> pb.TopicInfo:
+        try:
+            return (await _ask(router, topic_create=request)).topic_reply.topics[0]
+        except TopicExistsError:
+            found = await _described(router, request.name) if unsure else None
+            if found is None or not _is_as_asked(found.config, request.config):
+                raise
+            return found
+
+    return await _until_known(router, attempt)
+
+
+async def delete(router: Router, name: str) -> None:
+    """Delete a topic.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
+    """
+    doomed = await _described(router, name)
+    if doomed is None:
+        raise UnknownTopicError(f"there is no topic {name!r}")
+
+    async def attempt(unsure: bool) -> None:
+        if unsure:
+            standing = await _described(router, name)
+            if standing is None or standing.topic_id != doomed.topic_id:
+                return
+        try:
+            await _ask(router, topic_delete=pb.TopicDelete(name=name))
+        except UnknownTopicError:
+            if not unsure:
+                raise
+
+    await _until_known(router, attempt)
+
+
+async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]]) -> T:
+    """Try until the request timeout is over; a try is told whether one before it has an unknown outcome."""
+    unknown: TidelogError | None = None
+
+    async def next_attempt() -> T:
+        nonlocal unknown
+        try:
+            return await attempt(unknown is not None)
+        except TidelogError as error:
+            unknown = unknown or (None if error.definite else error)
+            raise
+
+    try:
+        return await router.retrying(next_attempt, repeatable=True)
+    except TidelogError as error:
+        if unknown is not None and error.definite and error.retriable:
+            raise unknown from error  # the last try was turned away; an earlier one may have done it
+        raise
+
+
+async def _ask(router: Router, **kind: Any) -> pb.Envelope:
+    async def ask(connection: Any) -> pb.Envelope:
+        return (await router.call(connection, pb.Envelope(**kind))).envelope
+
+    return await router.at_any(ask, repeatable=False)
+
+
+async def _described(router: Router, name: str) -> pb.TopicInfo | None:
+    """Return what a node knows of a topic; None when it knows that there is none."""
+    try:
+        frame = await router.call_any(lambda: pb.Envelope(topic_describe=pb.TopicDescribe(name=name)), repeatable=True)
+    except UnknownTopicError:
+        return None
+    return frame.envelope.topic_reply.topics[0]
+
+
+def _is_as_asked(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
+    """Whether a configuration has everything that was asked for; what was left to the node may be anything."""
+    return all(getattr(config, field.name) == value for field, value in asked.ListFields())
