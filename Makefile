@@ -12,7 +12,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults bench loadtest clean simulate mutants
+.PHONY: help demo up test check faults bench loadtest clean simulate mutants check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,9 @@ demo: $(STAMP) ## three nodes and real data: publish 336,776 flights, subscribe,
 up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/)
 	@$(BIN)/tidelog up --data .up
 
-test: check ## check, then every test
-	$(BIN)/python -m pytest
+# Tests that take all of a machine keep to one of the processes, see tests/conftest.py.
+test: check ## check, then every test, in as many processes as there are processors (at most 4)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 simulate: $(STAMP) ## the replication core in a simulated cluster that fails: SEEDS=1000, or SEED=7 for one with its trace
 	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
@@ -49,10 +50,17 @@ mutants: $(STAMP) ## get replication wrong in one way after the other, and see t
 	@$(BIN)/python -m tests.simulation.kill --seeds $(or $(SEEDS),200)
 
 check: $(STAMP) ## format, lint and types
+	@$(MAKE) --no-print-directory --output-sync --jobs 3 check-ruff check-mypy check-basedpyright
+
+check-ruff: $(STAMP)
 	$(BIN)/ruff format --check
 	@# Without a cache: a cached verdict on imports outlives the module that was moved.
 	$(BIN)/ruff check --no-cache
+
+check-mypy: $(STAMP)
 	$(BIN)/mypy
+
+check-basedpyright: $(STAMP)
 	$(BIN)/basedpyright
 
 faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 
 def pytest_configure() -> None:
     """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
+
+    Any other two may run at the same time: they have directories, ports and namespaces of their own.
+    """
+    for item in items:
+        if item.get_closest_marker("spark") or item.get_closest_marker("machine"):
+            item.add_marker(pytest.mark.xdist_group("machine"))

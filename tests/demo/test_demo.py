@@ -12,7 +12,7 @@ import pytest
 
 from tidelog_demo.stack import own_directory
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
 @pytest.mark.spark

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 STOP_TIMEOUT_S = 60
 BEGUN_S = 0.3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.machine, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 SEED = "22"

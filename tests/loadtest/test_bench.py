@@ -8,7 +8,7 @@ from tidelog_loadtest import bench
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.product import FlushName
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
 def _plan(data: Path, *, batch_records: int = 100) -> bench.Plan:

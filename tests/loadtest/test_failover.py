@@ -46,6 +46,7 @@ def test_only_some_partitions_get_records() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.machine
 @pytest.mark.parametrize("fault", ["kill", "cut"])
 async def test_an_owner_fails_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
     plan = FailoverPlan(rounds=2, partitions=5, fault=fault, records_per_s=2_000, lead_s=0.1, data=tmp_path)

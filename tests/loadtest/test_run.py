@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
 def test_a_short_load_test_passes_and_prints_every_kind_of_user() -> None:

@@ -65,6 +65,7 @@ async def test_memory_is_sampled_until_cancelled() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.machine
 async def test_a_follower_stands_still_and_comes_back(tmp_path: Path) -> None:
     result = await slow_replica(SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path))
     assert result.runs.keys() == {"before", "stopped", "after"}
