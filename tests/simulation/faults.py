@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
 from tests.simulation.rot import rot
-from tests.simulation.scenario import MIXTURES
+from tests.simulation.scenario import MIXTURES, SCRIPTS
+from tests.simulation.scripts import Scripts
 
 from tidelog_proto import broker_pb2 as pb
 
@@ -31,6 +32,7 @@ class Faults:
         self._world = world
         self._random = world.clock.random
         self._stopped = False
+        self._scripts = Scripts(world, self)
         self._joins = world.scenario.joins
         self.lied = False
         """Whether some node has served wrong content: what was made of it is set aside."""
@@ -59,13 +61,18 @@ class Faults:
             "roll over": (self._roll_over, 10),
             "wall clock": (self._wall_clock, 1),
             "everybody down": (self._everybody_down, 2),
+            **self._scripts.kinds(),
         }
         self._kinds = [kinds[name] for name in self._mixture(list(kinds))]
 
     def _mixture(self, kinds: list[str]) -> list[str]:
         """Draw the kinds of faults of this run: with everything at once, rare combinations never come."""
-        wanted = MIXTURES.get(self._world.scenario.mixture)
-        chosen = list(wanted) if wanted else [kind for kind in kinds if self._random.random() < 0.5]
+        mixture = self._world.scenario.mixture
+        if mixture in SCRIPTS:
+            return [mixture]
+        if mixture in MIXTURES:
+            return list(MIXTURES[mixture])
+        chosen = [kind for kind in kinds if self._random.random() < 0.5]
         return chosen if len(chosen) >= KINDS_MIN else kinds
 
     def start(self) -> None:
@@ -75,6 +82,7 @@ class Faults:
     def stop(self) -> None:
         """Undo everything: all machines run, no disk is full, nobody is paused."""
         self._stopped = True
+        self._scripts.stop()
         for machine in self._world.machines:
             machine.lies = False
             self._heal_disk(machine)
@@ -101,7 +109,7 @@ class Faults:
         owners = [machine for machine in self._world.machines if _owns(machine)]
         return self._random.choice(owners if owners and self._random.random() < 0.5 else self._world.machines)
 
-    def _loser(self) -> Machine | None:
+    def loser(self) -> Machine | None:
         """Draw a machine that may lose what it called durable; None where none may."""
         losers = [machine for machine in self._world.machines if self.may_lose(machine)]
         return self._random.choice(losers) if losers else None
@@ -124,7 +132,7 @@ class Faults:
         self._restart_later(machine)
 
     def _power_off(self) -> None:
-        machine = self._machine() if self._world.scenario.flush == pb.ALWAYS else self._loser()
+        machine = self._machine() if self._world.scenario.flush == pb.ALWAYS else self.loser()
         if machine is not None:
             machine.power_off("power off")
             self._restart_later(machine)
@@ -255,8 +263,13 @@ class Faults:
 
     def _wipe(self) -> None:
         """Replace a disk; the old node id never comes back, and is removed from the registry later."""
-        machine = self._loser()
-        if machine is None or _is_named_twice(machine, self._world.machines):
+        machine = self.loser()
+        if machine is not None:
+            self.replace_disk(machine)
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Give a machine an empty disk, and make it another node, unless that is more than is to be survived."""
+        if _is_named_twice(machine, self._world.machines):
             return
         old = machine.node_id
         machine.wipe()
@@ -276,7 +289,7 @@ class Faults:
 
     def _rot(self) -> None:
         """Flip a bit in a log or a journal of a machine that is down."""
-        machine = self._loser()
+        machine = self.loser()
         if machine is None:
             return
         machine.stop("for rot")
@@ -286,7 +299,7 @@ class Faults:
 
     def _lie(self) -> None:
         """Let a machine serve other content than was decided, with checksums that are right."""
-        machine = self._loser()
+        machine = self.loser()
         if machine is not None:
             machine.lies = self.lied = True
             self._note("lie", machine.node_id)

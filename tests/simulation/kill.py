@@ -1,7 +1,8 @@
 """Counts how the mutants die: `make mutants` prints the table that docs/verification.md has.
 
-Each mutant runs over the same seeds of the simulated world and, if it is one of the core, over the same random walks of
-the small cluster. What notices it is the check's name; "crash" is an assertion of the code itself.
+Each mutant runs over the same seeds of the simulated world, in the mixture of faults or the script that brings it out,
+and, if it is one of the core, over the same random walks of the small cluster. What notices it is the check's name;
+"crash" is an assertion of the code itself. Last comes which of the seeds of `make simulate` is the first to notice it.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ class Task(NamedTuple):
     name: str
     seeds: range
     walks: range
+    worlds: range
 
 
 class Death(NamedTuple):
-    """In how many seeds and walks a mutant was noticed, and by what."""
+    """In how many seeds and walks a mutant was noticed, by what, and by which seed of `make simulate` first."""
 
     name: str
     by_seeds: int
     by_walks: int | None
     checks: Counter[str]
+    first_world: int | None
 
 
 def notice(name: str, *, seeds: int, walks: int) -> str:
     """Run a mutant until something notices it, and say what; empty when nothing does."""
     mutant = MUTANTS[name]
     with switched_on(mutant):
-        for seed in range(walks if mutant.is_in_core else 0):
-            if found := _walk(seed):
-                return f"walk {seed}: {found}"
-        for seed in range(seeds):
-            if found := _run(seed, mutant):
-                return f"seed {seed}: {found}"
+        for number in range(max(seeds, walks)):
+            if number < seeds and (found := _run(number, mutant)):
+                return f"seed {number}: {found}"
+            if number < walks and mutant.is_in_core and (found := _walk(number)):
+                return f"walk {number}: {found}"
     return ""
 
 
@@ -55,17 +57,19 @@ def count(task: Task) -> Death:
     with switched_on(mutant):
         results = [_run(seed, mutant) for seed in task.seeds]
         walks = [_walk(seed) for seed in task.walks] if mutant.is_in_core else []
+        first_world = next((seed for seed in task.worlds if _run(seed, mutant, anyhow=True)), None)
     checks = Counter(found for found in [*results, *walks] if found)
     return Death(
         task.name,
         sum(map(bool, results)),
         sum(map(bool, walks)) if mutant.is_in_core else None,
         checks,
+        first_world,
     )
 
 
-def _run(seed: int, mutant: Mutant) -> str:
-    result = run_seed(seed, trace=0, mixture=mutant.mixture)
+def _run(seed: int, mutant: Mutant, *, anyhow: bool = False) -> str:
+    result = run_seed(seed, trace=0, mixture=None if anyhow else mutant.mixture)
     assert result.invariant != "broken", f"the mutant {mutant.name!r} does not fit the code any more: {result.message}"
     return result.invariant
 
@@ -86,19 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Count how the mutants of the replication core die.")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--walks", type=int, default=1000)
+    parser.add_argument("--worlds", type=int, default=0, help="look so far for the first seed of `make simulate`")
     parser.add_argument("--mutant", action="append", help="only this one")
     options = parser.parse_args(arguments)
     names = options.mutant or [mutant.name for mutant in [*LISTED, *FURTHER]]
     lived = 0
-    print(f"| mutant | {options.seeds} seeds | {options.walks} walks | by |")
-    print("| --- | --- | --- | --- |")
+    print(f"| mutant | {options.seeds} seeds | of | {options.walks} walks | by | first of all worlds |")
+    print("| --- | --- | --- | --- | --- | --- |")
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:
-        tasks = [Task(name, range(options.seeds), range(options.walks)) for name in names]
+        ranges = (range(options.seeds), range(options.walks), range(options.worlds))
+        tasks = [Task(name, *ranges) for name in names]
         for death in pool.imap(count, tasks, chunksize=1):
             checks = ", ".join(f"{check} {number}" for check, number in death.checks.most_common())
             lived += not death.checks
             walks = "-" if death.by_walks is None else death.by_walks
-            print(f"| {death.name} | {death.by_seeds} | {walks} | {checks} |", flush=True)
+            mixture = MUTANTS[death.name].mixture or "all"
+            first = "-" if death.first_world is None else death.first_world
+            print(f"| {death.name} | {death.by_seeds} | {mixture} | {walks} | {checks} | {first} |", flush=True)
     return 1 if lived else 0
 
 

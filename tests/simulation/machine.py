@@ -28,7 +28,7 @@ class Machine:
         self.wall_error_us = world.clock.random.randint(-2_000_000, 2_000_000)
         self.retired = False
         """It does not start any more: what its disk holds is damaged."""
-        self.slowness = world.clock.random.choice([1, 1, 1, 6])
+        self.slowness: float = world.clock.random.choice([1, 1, 1, 6])
         """How much longer its writes take."""
         self.lies = False
         """It serves other content of sealed epochs than was decided."""

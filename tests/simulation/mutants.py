@@ -26,10 +26,8 @@ class Mutant:
 
     name: str
     replacements: Callable[[], Sequence[Replacement]]
-    rare: bool = False
-    """It takes hundreds of seeds to bring it out."""
     mixture: str | None = None
-    """The mixture of faults that brings it out soonest; None: whatever comes."""
+    """The mixture of faults, or the script, that brings it out soonest; None: whatever comes."""
 
     @property
     def is_in_core(self) -> bool:
@@ -45,32 +43,29 @@ LISTED = [
     Mutant("fence not persisted", driver.fences_not_written),
     Mutant("accept ignores the promise", vote.accept_ignores_promise),
     Mutant("accept without holding the log", vote.accept_without_log),
-    Mutant("a wiped replica answering", driver.wiped_node_keeps_its_id, mixture="wipes", rare=True),
+    Mutant("a wiped replica answering", driver.wiped_node_keeps_its_id, mixture="wiped holder"),
     Mutant("a seal quorum of 1", vote.seal_quorum_of_one),
     Mutant("serving before the end is known", vote.decided_by_one),
     Mutant("truncating to the watermark", driver.truncates_to_watermark),
     Mutant("truncating on OPEN without a ballot check", log.truncates_on_open),
-    Mutant("fast path at a high ballot", vote.fast_path_at_high_ballot, mixture="plans", rare=True),
-    Mutant("promise not checked again after a fetch", vote.promise_not_checked_after_fetch, mixture="lags", rare=True),
+    Mutant("fast path at a high ballot", vote.fast_path_at_high_ballot, mixture="crossing"),
+    Mutant("promise not checked again after a fetch", vote.promise_not_checked_after_fetch, mixture="slow fetch"),
     Mutant("appending after the fast proposal", log.appends_after_proposal),
     Mutant("a second value at the reserved ballot", vote.second_value_at_reserved_ballot),
-    Mutant("backfill not checked by digest", log.backfill_unchecked, mixture="copies", rare=True),
-    Mutant("commit by bare offset", log.commit_by_bare_offset, mixture="plans", rare=True),
-    Mutant("acknowledgement by bare offset", log.ack_by_bare_offset, mixture="owners", rare=True),
+    Mutant("backfill not checked by digest", log.backfill_unchecked, mixture="copies"),
+    Mutant("commit by bare offset", log.commit_by_bare_offset, mixture="stale tail"),
+    Mutant("acknowledgement by bare offset", log.ack_by_bare_offset, mixture="stale tail"),
     Mutant("an old tail taken for a duplicate", log.old_tail_is_duplicate),
-    Mutant("fence forgotten on entering the next epoch", vote.fence_dropped_before_decision),
+    Mutant("fence forgotten on entering the next epoch", vote.fence_dropped_before_decision, mixture="cut entry"),
     Mutant("SEAL of the next epoch answered with the old tail", log.old_tail_in_next_epoch),
     Mutant(
-        "acknowledging and fetching after a promise",
-        log.acknowledges_and_fetches_after_promise,
-        mixture="lags",
-        rare=True,
+        "acknowledging and fetching after a promise", log.acknowledges_and_fetches_after_promise, mixture="slow pull"
     ),
-    Mutant("a rebooted replica answering SEAL short", driver.reboot_forgotten, mixture="reboots", rare=True),
+    Mutant("a rebooted replica answering SEAL short", driver.reboot_forgotten, mixture="rebooted holder"),
 ]
 
 FURTHER = [
-    Mutant("a reboot forgotten by the next start", driver.reboot_noted_in_memory, mixture="reboots", rare=True),
+    Mutant("a reboot forgotten by the next start", driver.reboot_noted_in_memory, mixture="rebooted holder"),
     Mutant("backfill cut short", log.fill_cut_short),
     Mutant("readers past the commit", driver.reads_past_commit),
     Mutant("producers lost at takeover", driver.producers_forgotten),
@@ -83,9 +78,10 @@ FURTHER = [
     Mutant("promise answered before persisted", vote.promise_answered_early),
     Mutant("an accepted value taken for decided", vote.accepted_is_decided),
     Mutant("the log's end taken for the watermark", log.end_is_watermark),
+    Mutant("the owner goes on after its own promise", log.owner_goes_on_after_promise, mixture="late seal"),
     Mutant("a restarted owner resumes", log.restarted_owner_resumes),
     Mutant("the tail kept past the end of its epoch", log.tail_not_truncated),
-    Mutant("LIMBO not heeded", driver.limbo_not_heeded, mixture="rot", rare=True),
+    Mutant("LIMBO not heeded", driver.limbo_not_heeded, mixture="rotten holder"),
     Mutant("decision entered before it is journalled", log.enters_before_journal),
 ]
 

@@ -58,6 +58,30 @@ def appends_after_proposal() -> Replacements:
     ]
 
 
+def owner_goes_on_after_promise() -> Replacements:
+    """An owner that has promised its epoch's end to somebody goes on: it appends, and counts acknowledgements.
+
+    Either alone does no harm. What it counts without appending was sent, and durable wherever it is counted, before the
+    promise that would have to miss it; and what it appends without counting is a tail like any other.
+    """
+
+    def stop_appending(self: Replica, now_ms: int) -> None:
+        self._promised_ms = now_ms
+        self.history.forget_tail()
+
+    def can_append(self: Replica) -> bool:
+        return self.owner is not None and not self._rolling_over and self.halted is None
+
+    def may_acknowledge(self: ReplicaState) -> bool:
+        return self.owner is not None
+
+    return [
+        (Replica, "_stop_appending", stop_appending),
+        (Replica, "can_append", property(can_append)),
+        (ReplicaState, "may_acknowledge", property(may_acknowledge)),
+    ]
+
+
 def _unchecked(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position) -> list[Position]:
     del epoch, owner_incarnation, base
     return [Position(batch.header.end_offset, batch.header.digest) for batch in batches]
@@ -102,7 +126,10 @@ def commit_by_bare_offset() -> Replacements:
 def ack_by_bare_offset() -> Replacements:
     """An acknowledgement counts whatever epoch, owner and content it is about."""
 
+    original = Ownership.on_ack
+
     def on_ack(self: Ownership, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        original(self, sender, ack, now_ms)
         state = self._state
         if state.owner is not None and self._pushes is not None and sender in self._pushes.followers:
             end_offset = min(ack.end_offset, state.tail.queued.offset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from crc32c import crc32c
@@ -41,6 +42,8 @@ class Network:
         self._cut: set[tuple[str, str]] = set()
         self._connections: dict[tuple[str, str], int] = {}
         self._last_arrival_us: dict[tuple[str, str], int] = {}
+        self._holds: dict[tuple[str, str], tuple[type[PeerMessage], ...]] = {}
+        self._held: dict[tuple[str, str], list[tuple[type[PeerMessage], bytes, list[bytes]]]] = {}
         self._old: deque[tuple[str, str, type[PeerMessage], bytes, list[bytes]]] = deque(maxlen=OLD_MESSAGES)
 
     # --------------------------------------------------------------------------------------- faults
@@ -56,8 +59,25 @@ class Network:
     def calm(self) -> None:
         """Let everything through everywhere, soon and once."""
         self._cut.clear()
+        self.let_go()
         self.loss = self.duplication = 0.0
         self.delay_ms = min(self.delay_ms, 1.0)
+
+    def hold(self, sender: str, receiver: str, *kinds: type[PeerMessage]) -> None:
+        """Keep all messages of some kinds on a link from now on."""
+        self._holds[sender, receiver] = kinds
+
+    def release(self, sender: str, receiver: str, *, hold_on: bool = False) -> None:
+        """Let what is kept on a link arrive, also where nothing else gets through; `hold_on`: and go on keeping."""
+        if not hold_on:
+            self._holds.pop((sender, receiver), None)
+        for kind, raw, batches in self._held.get((sender, receiver), ()):
+            self._clock.after(20, partial(self._deliver, (sender, receiver), kind, raw, batches))
+
+    def let_go(self) -> None:
+        """Keep nothing any more; what is kept is lost."""
+        self._holds.clear()
+        self._held.clear()
 
     def reset(self, one: str, other: str) -> None:
         """Break the connection between two nodes: what is under way is lost."""
@@ -89,6 +109,9 @@ class Network:
 
     def _put(self, sender: str, to: str, kind: type[PeerMessage], raw: bytes, batches: list[bytes]) -> None:
         link = (sender, to)
+        if kind in self._holds.get(link, ()):
+            self._held.setdefault(link, []).append((kind, raw, batches))
+            return
         connection = self._connections.get(link, 0)
         delay_us = self.delay_us()
         if self.fifo:
@@ -108,8 +131,10 @@ class Network:
     def _arrive(
         self, link: tuple[str, str], connection: int, kind: type[PeerMessage], raw: bytes, batches: list[bytes]
     ) -> None:
-        if link in self._cut or self._connections.get(link, 0) != connection:
-            return
+        if link not in self._cut and self._connections.get(link, 0) == connection:
+            self._deliver(link, kind, raw, batches)
+
+    def _deliver(self, link: tuple[str, str], kind: type[PeerMessage], raw: bytes, batches: list[bytes]) -> None:
         receiver = self.receiver(link[1])
         if receiver is None:
             return

@@ -1,7 +1,8 @@
 """Bits that flip on a disk, where the storage says that it can tell: in what a later sync mark covers.
 
-Rot in the last group of a journal or an open log looks like a write that was torn by a crash, since its mark comes
-with the next group. It is cut like one; that is written down as a limit, and not simulated.
+Rot in the last group of a journal or an open log, or in the mark in front of it, looks like a write that was torn by a
+crash, since what tells of it comes with the next group. It is cut like one; that is written down as a limit, and not
+simulated.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from tidelog_broker.storage import journal
 from tidelog_broker.storage.scan import read_segment_header, scan_segment
 from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, LayoutError
 
+NEWEST_BYTES = 400
+"""About two batches."""
 
-def rot(disk: SimDisk, random: Random) -> str:
-    """Flip a bit somewhere; return where, empty if nothing can rot."""
+
+def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
+    """Flip a bit somewhere, perhaps in the `newest` batches; return where, empty if nothing can rot."""
     candidates = [
         (path, node, covered) for path, node in _files(disk.root, Path("/")) if (covered := _covered(disk, path))
     ]
@@ -25,9 +29,9 @@ def rot(disk: SimDisk, random: Random) -> str:
         return ""
     # Mostly where it matters: in the logs of open epochs, which are the last ones of their partitions.
     logs = [candidate for candidate in candidates if candidate[0].suffix == ".seg"]
-    newest = [candidate for candidate in logs if candidate[0].parent == _newest(logs, candidate[0])]
-    path, node, covered = random.choice(newest if newest and random.random() < 0.6 else candidates)
-    at = random.randrange(covered)
+    open_logs = [candidate for candidate in logs if candidate[0].parent == _newest(logs, candidate[0])]
+    path, node, covered = random.choice(open_logs if open_logs and (newest or random.random() < 0.6) else candidates)
+    at = random.randrange(max(0, covered - NEWEST_BYTES) if newest else 0, covered)
     node.current[at] ^= 1 << random.randrange(8)
     node.durable = bytes(node.current)
     node.versions.clear()
@@ -56,10 +60,11 @@ def _covered(disk: SimDisk, path: Path) -> int:
         return 0  # it has rotted already
     finally:
         file.close()
-    slot = next((slot for slot, offset in enumerate(scan.index.offsets) if offset >= scan.synced_offset), None)
-    if slot is None:
-        return SEGMENT_HEADER_BYTES if len(scan.index.offsets) == 0 else scan.index.place(0).position
-    return scan.index.place(slot).position
+    covered = sum(offset < scan.synced_offset for offset in scan.index.offsets)
+    if covered == 0:
+        return SEGMENT_HEADER_BYTES
+    place = scan.index.place(covered - 1)
+    return place.position + place.length  # not the mark behind it: that goes with the next group
 
 
 def _files(directory: Directory, path: Path) -> list[tuple[Path, Node]]:

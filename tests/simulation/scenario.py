@@ -22,7 +22,13 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "copies": ("join", "lie", "lie", "lie", "wipe", "roll over", "roll over", "kill"),
     "owners": ("kill", "crash in write", "old messages", "isolate"),
 }
-"""Kinds of faults that bring out something together. A seed has one of these, or some of everything."""
+"""Kinds of faults that bring out something together."""
+
+SCRIPTS: Final = (
+    *("stale tail", "crossing", "late seal", "slow fetch", "slow pull", "cut entry"),
+    *("wiped holder", "rotten holder", "rebooted holder"),
+)
+"""Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
 
 RETENTION: Final = "retention"
 """A mixture of its own, of some of everything: the owner deletes what is old, whether or not all replicas have it.
@@ -37,7 +43,7 @@ class Scenario:
 
     seed: int
     mixture: str
-    """One of `MIXTURES`, or empty."""
+    """One of `MIXTURES`, one of `SCRIPTS`, or empty: some of everything."""
     machines: int
     """At the start; `joins` more come later."""
     joins: int
@@ -75,9 +81,10 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     """Draw a scenario, perhaps with a given mixture of faults."""
     random = Random(f"scenario {seed}")
     if mixture is None:
-        mixture = random.choice(["", "", "", "", "", "", "", *MIXTURES])
+        mixture = random.choice([*[""] * 7, *MIXTURES, *SCRIPTS])
+    scripted = mixture in SCRIPTS
     machines = random.choice([3, 3, 3, 3, 4, 5])
-    factor = random.choice([3, 3, 3, 3, 3, 3, 2, min(4, machines), machines])
+    factor = random.choice([3, 3, 3, 3, 3, 3, 3 if scripted else 2, min(4, machines), machines])
     majority = factor // 2 + 1
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
     return Scenario(
@@ -88,7 +95,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         partitions=random.choice([1, 1, 1, 1, 1, 2, 3]),
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=pb.NEVER if random.random() < 0.25 or mixture == "reboots" else pb.ALWAYS,
+        flush=pb.NEVER if random.random() < 0.25 or mixture in {"reboots", "rebooted holder"} else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
@@ -98,8 +105,8 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         pull_bytes=random.choice([350, 700, 2000]),
         window_bytes=random.choice([350, 1500, 5000]),
         write_ms=random.choice([0.2, 2.0, 10.0]),
-        fault_ms=random.choice([1000, 1500, 3000]),
-        fault_gap_ms=random.choice([40, 80, 150, 300]),
+        fault_ms=random.choice([1000, 1500, 3000]) if not scripted else 3000,
+        fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
         bad_machines=min(ack_quorum - 1, factor - ack_quorum) if mixture != RETENTION else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,

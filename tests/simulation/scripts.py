@@ -1,0 +1,372 @@
+"""Troubles in a row: what chance hardly brings about, because several things must happen in one order.
+
+Each script is a generator: it does something to the world and yields how many milliseconds to wait. It picks its nodes
+by what they are at that moment and gives up where they are not what it needs; everything else (who takes over, what is
+published meanwhile, when exactly) is left to chance as ever. Nothing here is more than the network, the disks and the
+processes may do anyhow, so a script breaks nothing that is right. One script runs at a time.
+
+    stale tail       a replica has a tail that is cut off; what it said of it arrives in the next epoch
+    crossing         the owner's planned change arrives where a takeover has been decided meanwhile
+    late seal        the owner, which was only cut off for a while, promises its end; some replicas hear only from it
+    slow fetch       the log for one proposal arrives when another ballot is promised
+    slow pull        the log from the owner arrives when the epoch's end is promised to somebody else
+    cut entry        a replica dies between the writes by which it enters the next epoch
+    wiped holder     one of the few that hold what is acknowledged loses its disk ...
+    rotten holder    ... or finds it damaged ...
+    rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulation.machine import Machine
+from tests.simulation.rot import rot
+
+from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.core.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Faults
+    from tests.simulation.world import World
+
+Script = Iterator[float]
+"""Yields how long to wait, in ms."""
+
+WEIGHT = 4
+"""Among other faults."""
+POLL_MS = 10
+PATIENCE_MS = 1500
+"""How long a script waits for what it needs."""
+STALLED_DISK_MS = 5000
+"""How long a write takes on a disk that hardly writes any more."""
+
+
+class Cast(NamedTuple):
+    """Who is who: a partition, its epoch, the owner's machine, and those of the other replicas."""
+
+    key: PartitionKey
+    epoch: int
+    ack_quorum: int
+    owner: Machine
+    others: list[Machine]
+
+
+class Scripts:
+    """See the module."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self._faults = faults
+        self._random = world.clock.random
+        self._running: Script | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def kinds(self) -> dict[str, tuple[Callable[[], None], int]]:
+        """Return the scripts as kinds of faults, with their weights."""
+        scripts: dict[str, Callable[[], Script]] = {
+            "stale tail": self._stale_tail,
+            "crossing": self._crossing,
+            "late seal": self._late_seal,
+            "slow fetch": self._slow_fetch,
+            "slow pull": self._slow_pull,
+            "cut entry": self._cut_entry,
+            "wiped holder": partial(self._lost_holder, self._wipe),
+            "rotten holder": partial(self._lost_holder, self._rot),
+            "rebooted holder": partial(self._lost_holder, self._reboot),
+        }
+        return {name: (partial(self._begin, name, script), WEIGHT) for name, script in scripts.items()}
+
+    def stop(self) -> None:
+        """End the script that runs."""
+        self._running = None
+        self._clean_up()
+
+    # ------------------------------------------------------------------------------------------ running
+
+    def _begin(self, name: str, script: Callable[[], Script]) -> None:
+        if self._running is None:
+            self._world.clock.note("script", name)
+            self._running = script()
+            self._go_on(self._running)
+
+    def _go_on(self, script: Script) -> None:
+        if self._running is not script:
+            return
+        wait_ms = next(script, None)
+        if wait_ms is None:
+            self.stop()
+        else:
+            self._world.clock.after(int(wait_ms * 1000), lambda: self._go_on(script))
+
+    def _clean_up(self) -> None:
+        self._world.network.let_go()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    # ------------------------------------------------------------------------------------------ who and how
+
+    def _cast(self) -> Generator[float, None, Cast | None]:
+        """Pick a partition that has an owner and at least two other replicas, all of them there; wait for one."""
+        for _ in range(PATIENCE_MS // POLL_MS):
+            found = self._casts()
+            if found:
+                return self._random.choice(found)
+            yield POLL_MS
+        return None
+
+    def _casts(self) -> list[Cast]:
+        found: list[Cast] = []
+        for machine in self._world.machines:
+            process = machine.running
+            for driver in process.partitions.values() if process is not None else ():
+                active = driver.replica.active
+                machines = [self._world.machine_of(node) for node in active.placement]
+                others = [one for one in machines if one is not None and one.running is not None and one is not machine]
+                if driver.replica.can_append and len(others) == len(active.placement) - 1 >= 2:
+                    self._random.shuffle(others)
+                    found.append(Cast(driver.key, active.epoch, active.ack_quorum, machine, others))
+        return found
+
+    def _replica(self, machine: Machine, cast: Cast) -> Replica | None:
+        process = machine.process
+        return process.partitions[cast.key].replica if process is not None else None
+
+    def _is_promised(self, machine: Machine, cast: Cast, *, but: pb.Ballot | None = None) -> bool:
+        """Whether a machine has promised the end of the epoch, to another ballot than `but`, or knows it."""
+        replica = self._replica(machine, cast)
+        if replica is None or replica.active.epoch != cast.epoch:
+            return True
+        fence = replica.fence
+        return fence is not None and fence.promised is not None and fence.promised != but
+
+    def _until(self, reached: Callable[[], bool], patience_ms: int = PATIENCE_MS) -> Script:
+        """Wait until something is so, for a while."""
+        for _ in range(patience_ms // POLL_MS):
+            if reached():
+                return
+            yield POLL_MS
+
+    def _part(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
+        """Cut all links between two groups until `_join`, or until the script ends."""
+        network = self._world.network
+        for one, other in product(some, others):
+            if one is not other:
+                for link in ((one.node_id, other.node_id), (other.node_id, one.node_id)):
+                    network.cut(*link)
+                    self._undo.append(partial(network.mend, *link))
+
+    def _join(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
+        for one, other in product(some, others):
+            self._world.network.mend(one.node_id, other.node_id)
+            self._world.network.mend(other.node_id, one.node_id)
+
+    def _stall(self, machine: Machine) -> Callable[[], None]:
+        """Let a machine's disk hardly write any more, until the script ends or what is returned is called."""
+        usual = machine.slowness
+        machine.slowness = STALLED_DISK_MS / self._world.write_ms
+
+        def again() -> None:
+            machine.slowness = usual
+
+        self._undo.append(again)
+        return again
+
+    # ------------------------------------------------------------------------------------------ old news
+
+    def _stale_tail(self) -> Script:
+        """Only one replica writes an append and says so; the owner dies, and goes on as the owner of the next epoch."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        network, owner, (one, *rest) = self._world.network, cast.owner, cast.others
+        network.hold(one.node_id, owner.node_id, pb.ReplicationAck)
+        self._part([owner], rest)
+        unstall = self._stall(owner)
+        yield self._random.uniform(100, 300)
+        owner.stop("killed with a tail at another node")
+        unstall()
+        self._part([one], self._world.machines)
+        self._join([owner], rest)
+        yield 5
+        owner.start()
+
+        def owns_the_next() -> bool:
+            replica = self._replica(owner, cast)
+            return replica is not None and replica.owner is not None and replica.active.epoch > cast.epoch
+
+        yield from self._until(owns_the_next)
+        # Nobody else is to have what the old acknowledgement seems to be about.
+        self._part([owner], rest)
+        for _ in range(20):
+            network.release(one.node_id, owner.node_id, hold_on=True)
+            yield 20
+        self._join([owner], rest)
+        yield self._random.uniform(50, 400)
+        self._join([one], self._world.machines)
+        yield 50
+
+    def _crossing(self) -> Script:
+        """The owner ends its epoch by plan while it is cut off; that arrives after the others have decided."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        network, owner = self._world.network, cast.owner
+        for one in cast.others:
+            network.hold(owner.node_id, one.node_id, pb.OpenEpoch)
+            for other in cast.others:
+                network.hold(one.node_id, other.node_id, pb.MetadataUpdate, pb.AppendBatch, pb.EpochStatus)
+        self._part([owner], self._world.machines)
+        process = owner.running
+        if process is None:
+            return
+        driver = process.partitions[cast.key]
+        driver.roll_over(process.neighbours.plan(cast.key, driver.replica.active))
+        replicas = [self._replica(one, cast) for one in cast.others]
+        yield from self._until(lambda: any(one is not None and one.active.epoch > cast.epoch for one in replicas))
+        for one in cast.others:
+            network.release(owner.node_id, one.node_id)
+        yield 100
+
+    def _late_seal(self) -> Script:
+        """A cut ends when a takeover seals: the owner is asked for its promise, those that follow it still are not."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        followers, rest = cast.others[: cast.ack_quorum - 1], cast.others[cast.ack_quorum - 1 :]
+        for one, other in [*product(followers, rest), *product(rest, followers)]:
+            network = self._world.network
+            network.hold(one.node_id, other.node_id, pb.Seal, pb.OpenEpoch, pb.MetadataUpdate, pb.EpochStatus)
+        self._part([cast.owner], self._world.machines)
+
+        def seals() -> bool:
+            replicas = [self._replica(one, cast) for one in cast.others]
+            return any(one is not None and one.candidate.phase == "sealing" for one in replicas)
+
+        yield from self._until(seals)
+        for one in cast.others:
+            self._world.network.hold(one.node_id, cast.owner.node_id, pb.MetadataUpdate, pb.EpochStatus)
+        self._join([cast.owner], self._world.machines)
+        yield self._random.uniform(300, 600)
+
+    # ------------------------------------------------------------------------------------------ late logs
+
+    def _slow_fetch(self) -> Script:
+        """A replica that lags fetches what a proposal needs, and another ballot is promised before that is there."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
+        self._part([owner], [behind])
+        yield self._random.uniform(80, 300)
+        for one in rest:
+            network.hold(one.node_id, behind.node_id, pb.BackfillReply)
+        network.hold(owner.node_id, behind.node_id, pb.BackfillReply, pb.OpenEpoch)
+        owner.stop("killed with a replica that lags")
+        self._join([owner], [behind])
+
+        def fetches() -> bool:
+            replica = self._replica(behind, cast)
+            return replica is None or (replica.promised and replica.history.is_fetching_tail)
+
+        yield from self._until(fetches)
+        replica, first = self._replica(behind, cast), pb.Ballot()
+        if replica is None or replica.fence is None or replica.fence.promised is None:
+            return
+        first.CopyFrom(replica.fence.promised)
+        self._part([owner], rest)
+        owner.start()
+        yield from self._until(lambda: self._is_promised(behind, cast, but=first))
+        for one in rest:
+            network.release(one.node_id, behind.node_id)
+        yield 100
+
+    def _slow_pull(self) -> Script:
+        """A replica that lags pulls from the owner, and what it asked for comes after it has promised the end."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
+        self._part([owner], [behind])
+        yield self._random.uniform(150, 500)
+        network.hold(owner.node_id, behind.node_id, pb.BackfillReply)
+        self._join([owner], [behind])
+
+        def pulls() -> bool:
+            replica = self._replica(behind, cast)
+            return replica is None or replica.history.is_fetching_tail
+
+        yield from self._until(pulls, 400)
+        for one in rest:
+            network.hold(one.node_id, behind.node_id, pb.OpenEpoch, pb.SealReply)  # else it fetches for that at once
+        self._part([owner], self._world.machines)
+        yield from self._until(lambda: self._is_promised(behind, cast))
+        yield self._random.uniform(5, 100)
+        network.release(owner.node_id, behind.node_id)
+        yield 100
+
+    # ------------------------------------------------------------------------------------------ cut short
+
+    def _cut_entry(self) -> Script:
+        """The owner dies; a replica that has accepted the end of the epoch dies some writes later."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        cast.owner.stop("killed")
+        victim = cast.others[0]
+
+        def has_accepted() -> bool:
+            replica = self._replica(victim, cast)
+            return replica is None or replica.fence is None or replica.fence.accepted is not None
+
+        yield from self._until(has_accepted)
+        if victim.process is not None:
+            victim.crash_in_write(self._random.randrange(2, 10), power=False)
+        yield from self._until(lambda: victim.process is None, 200)
+        for machine in (cast.owner, victim):
+            machine.start()
+            yield 50
+
+    # ------------------------------------------------------------------------------------------ lost copies
+
+    def _lost_holder(self, lose: Callable[[Machine], Script]) -> Script:
+        """Of the quorum that holds the newest records, one loses its copy and the others are away: who is left?"""
+        cast, loser = (yield from self._cast()), self._faults.loser()
+        if cast is None or loser is None or loser not in [cast.owner, *cast.others]:
+            return
+        holders = [cast.owner, *cast.others]
+        holders.remove(loser)
+        holders = holders[: cast.ack_quorum - 1]
+        rest = [one for one in [cast.owner, *cast.others] if one is not loser and one not in holders]
+        self._part([cast.owner], rest)
+        yield self._random.uniform(100, 400)
+        self._part(holders, self._world.machines)
+        self._join([loser], rest)
+        yield from lose(loser)
+        yield self._random.uniform(600, 1200)
+
+    def _wipe(self, machine: Machine) -> Script:
+        self._faults.replace_disk(machine)
+        yield 500
+
+    def _rot(self, machine: Machine) -> Script:
+        machine.stop("for rot")
+        self._world.clock.note("fault", "rot", machine.node_id, rot(machine.disk, self._random, newest=True))
+        yield 10
+        machine.start()
+
+    def _reboot(self, machine: Machine) -> Script:
+        """Power is lost, and perhaps the process dies once more, soon after."""
+        machine.power_off("power off with what few others hold")
+        yield 10
+        machine.start()
+        if self._random.random() < 0.5:
+            yield self._random.uniform(1, 40)
+            machine.stop("killed soon after")
+            yield 5
+            machine.start()
