@@ -23,9 +23,10 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
     complete_config,
 )
-from tidelog_broker.moving import Mover, Owned
+from tidelog_broker.moving import Mover
 from tidelog_broker.partition import Partition
 from tidelog_broker.partitions import Partitions
+from tidelog_broker.remedies import Owned, Remedies
 from tidelog_broker.routes import Route, Routes
 from tidelog_broker.services import Services
 from tidelog_broker.state_log import MetaLog, OffsetsLog
@@ -71,7 +72,15 @@ class Broker(Services):
             routes=self.routes,
             copies_default=settings.replication_factor_default,
         )
-        self.mover = Mover(owned=self._owned, roll_over=self._roll_over, cluster=self.cluster, nodes=self.nodes)
+        self.mover = Mover(
+            owned=self._owned,
+            roll_over=self._roll_over,
+            cluster=self.cluster,
+            nodes=self.nodes,
+            remedies=Remedies(
+                self.cluster, lag_ms=settings.replica_lag_ms, now_ms=lambda: int(self.loop.time() * 1000)
+            ),
+        )
         self._started_s = time.monotonic()
 
     # --- recovery --------------------------------------------------------------------------------------
@@ -200,7 +209,13 @@ class Broker(Services):
 
     def _owned(self) -> list[Owned]:
         return [
-            Owned(partition.driver.key, partition.replica.active)
+            Owned(
+                partition.driver.key,
+                partition.replica.active,
+                partition.replica.followers,
+                partition.pipeline.waits_for_all,
+                partition.pipeline.full_since_s,
+            )
             for partition in self.partitions.all()
             if partition.writer is not None
         ]

@@ -21,8 +21,10 @@ from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
     hand_over_plan,
+    lacks_copies,
     move_plan,
     rank_of,
+    spare_plan,
     takeover_plan,
     wishes_as_they_are,
     wishes_of,
@@ -127,6 +129,17 @@ class Cluster:
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
         return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+
+    def without(
+        self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
+    ) -> Plan | None:
+        """Return the epoch in which a spare node, none of `avoid`, stands in a replica's place; None without one."""
+        alive = self._available().difference(avoid)
+        return spare_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
+
+    def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
+        """Whether a partition has fewer copies than its topic asks for, and there are nodes for all of them."""
+        return lacks_copies(active, self._wishes(key, active), self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int = 0) -> list[pb.EpochDescriptor]:
         """Return epoch 0 of the partitions of a new topic, from partition `first` on."""

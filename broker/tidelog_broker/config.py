@@ -97,6 +97,11 @@ class NodeSettings(BaseModel):
     )
     hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")
+    replica_lag_ms: int = Field(
+        30_000,
+        ge=1_000,
+        description="A replica that lags so far behind its owner is replaced, where a spare node can store the copy.",
+    )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
 
     @field_validator("advertise_host")

@@ -1,8 +1,10 @@
-"""Moving partitions by plan: away from nodes that are drained, and to where placement wants them.
+"""Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
 
-Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round, which costs its
-writers some milliseconds; new copies then fetch the history. A few partitions move at a time, and each is tried a few
-times only: a move that does not come about (a node that does not answer) must not fence the same epoch for ever.
+A partition that lacks copies gets them as soon as there are nodes for all; one whose replica lags gets another one
+(`remedies`). Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round, which
+costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time, and each is
+tried a few times only: a move that does not come about (a node that does not answer) must not fence the same epoch for
+ever.
 """
 
 from __future__ import annotations
@@ -12,26 +14,19 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
-from tidelog_proto import broker_pb2 as pb
+from tidelog_broker.remedies import Owned, Remedies
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
 PERIOD_S: Final = 0.5
-AGAIN_S: Final = 5.0
+AGAIN_S: Final = 2.0
 TRIES: Final = 3
-
-
-class Owned(NamedTuple):
-    """A partition that this node owns and could move now."""
-
-    key: PartitionKey
-    active: pb.EpochDescriptor
 
 
 class Mover:
@@ -42,6 +37,7 @@ class Mover:
         roll_over: ends an epoch by plan; does nothing where that is too late.
         cluster: for where placement wants a partition.
         nodes: for who is draining.
+        remedies: for what is to move although nobody has asked for it.
     """
 
     def __init__(
@@ -51,11 +47,13 @@ class Mover:
         roll_over: Callable[[PartitionKey, Plan], None],
         cluster: Cluster,
         nodes: NodeRegistry,
+        remedies: Remedies,
     ) -> None:
         self._owned = owned
         self._roll_over = roll_over
         self._cluster = cluster
         self._nodes = nodes
+        self._remedies = remedies
         self._rebalancing = False
         self._tries: Counter[tuple[PartitionKey, int]] = Counter()
         self._woken = asyncio.Event()
@@ -74,12 +72,13 @@ class Mover:
         self._woken.set()
 
     def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
-        """Return what should move and where to: what concerns leaving nodes, or everything out of its place."""
+        """Return what should move, and where to: off leaving nodes, for missing copies; or all that is out of place."""
         leaving = {record.node_id for record in self._nodes.records() if record.draining or record.removed}
         found: list[tuple[Owned, Plan]] = []
         for owned in self._owned():
-            if everything or leaving.intersection(owned.active.placement):
-                plan = self._cluster.wanted(owned.key, owned.active)
+            key, active = owned.key, owned.active
+            if everything or leaving.intersection(active.placement) or self._cluster.lacks_copies(key, active):
+                plan = self._cluster.wanted(key, active)
                 if plan is not None:
                     found.append((owned, plan))
         return found
@@ -98,11 +97,23 @@ class Mover:
 
     def _step(self) -> int:
         moved = 0
-        for owned, plan in self.wanted(everything=self._rebalancing):
-            attempt = (owned.key, owned.active.epoch)
-            if self._tries[attempt] < TRIES and moved < AT_ONCE:
-                self._tries[attempt] += 1
+        for owned in self._owned():
+            plan = self._remedies.plan(owned) if moved < AT_ONCE else None
+            if plan is not None and self._move(owned, plan):
+                self._remedies.taken(owned.key)
                 moved += 1
-                log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), ", ".join(plan.placement))
-                self._roll_over(owned.key, plan)
+        for owned, plan in self.wanted(everything=self._rebalancing):
+            if moved < AT_ONCE and self._move(owned, plan):
+                moved += 1
         return moved
+
+    def _move(self, owned: Owned, plan: Plan) -> bool:
+        """Move a partition, unless that was tried often enough."""
+        attempt = (owned.key, owned.active.epoch)
+        if self._tries[attempt] >= TRIES:
+            return False
+        self._tries[attempt] += 1
+        where = f"{plan.owner} with {', '.join(node for node in plan.placement if node != plan.owner) or 'no other'}"
+        log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
+        self._roll_over(owned.key, plan)
+        return True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -111,6 +112,13 @@ class Pipeline:
         self.group: Group | None = None
         """What is being written."""
         self.queued_bytes = 0
+        self.full_since_s: float | None = None
+        """Since when there has been no space for what was to be appended, on the monotonic clock."""
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a publish waits for every replica."""
+        return self._waiting.wants_all
 
     async def idle(self) -> None:
         """Wait until nothing is queued, being written or waiting for replicas."""
@@ -233,8 +241,10 @@ class Pipeline:
             self._busy = False
             self.go_on()
         elif error is not None:
+            self.full_since_s = self.full_since_s or time.monotonic()
             self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
         else:
+            self.full_since_s = None
             self._append(picked)
 
     def _turn_down(self, picked: list[Pending], refusal: ProtocolError) -> None:

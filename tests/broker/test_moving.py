@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.broker.linked import identity, make_links
 
 from tidelog_broker import moving
 from tidelog_broker.cluster import Cluster
-from tidelog_broker.core.members import Address, Member, Members
+from tidelog_broker.core.members import Address, Member, Members, MemberState
 from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.push import Follower
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.links import Links
-from tidelog_broker.moving import AT_ONCE, TRIES, Mover, Owned
+from tidelog_broker.moving import AT_ONCE, TRIES, Mover
+from tidelog_broker.remedies import Owned, Remedies
 from tidelog_proto import broker_pb2 as pb
 
 TOPIC = b"t" * 16
@@ -20,32 +23,40 @@ PARTITIONS = 10
 
 
 class World:
-    """Three nodes, of which this is `a`; it owns everything, and rolling over works at once."""
+    """Nodes, three unless named, of which this is `a`; it owns everything, and rolling over works at once."""
 
-    def __init__(self, *, works: bool = True) -> None:
+    def __init__(self, *, works: bool = True, names: str = "abc") -> None:
         self.works = works
         topics, nodes = TopicRegistry(), NodeRegistry()
         self.nodes = nodes
         topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=1, config=pb.TopicConfig(replication_factor=2)))
-        for name in "abc":
+        for name in names:
             record = pb.NodeRecord(node_id=name, host=name, port=1, weight=100, incarnation=1 << 24, revision=1)
             record.roles.extend([pb.INGESTION, pb.PERSISTENCE])
             nodes.apply(record)
         self.cluster = Cluster("a", 1 << 24, topics=topics, nodes=nodes, info=pb.NodeInfo)
         self.cluster.use_links(links())
-        members = Members(3)
-        for name in "abc":
-            members.merge(Member(name, 1 << 24, name, 1, Address("127.0.0.1", 1)))
-        self.cluster.use_members(members)
+        self.members = Members(len(names))
+        for name in names:
+            self.members.merge(Member(name, 1 << 24, name, 1, Address("127.0.0.1", 1)))
+        self.cluster.use_members(self.members)
         self.active = {
             (TOPIC, index): pb.EpochDescriptor(owner="a", placement=["a", "b"], ack_quorum=2, flush=pb.ALWAYS)
             for index in range(PARTITIONS)
         }
         self.moved: list[PartitionKey] = []
-        self.mover = Mover(owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes)
+        self.slow = Follower("b", 0)
+        remedies = Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)
+        self.mover = Mover(
+            owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes, remedies=remedies
+        )
 
     def owned(self) -> list[Owned]:
-        return [Owned(key, active) for key, active in self.active.items() if active.owner == "a"]
+        return [
+            Owned(key, active, followers=[self.slow] if self.slow.node_id in active.placement else [])
+            for key, active in self.active.items()
+            if active.owner == "a"
+        ]
 
     def roll_over(self, key: PartitionKey, plan: Plan) -> None:
         self.moved.append(key)
@@ -58,6 +69,9 @@ class World:
                 ack_quorum=plan.ack_quorum,
                 flush=plan.flush,
             )
+
+    def die(self, node_id: str) -> None:
+        self.members.merge(replace(self.members[node_id], state=MemberState.DEAD))
 
     def drain(self, node_id: str) -> None:
         self.nodes.apply(self.nodes.drained(node_id, draining=True))
@@ -113,10 +127,39 @@ async def test_a_move_that_does_not_come_about_is_given_up() -> None:
 
 async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> None:
     world = World()
+    before = dict(world.active)
     moves = world.mover.rebalance()
     assert 0 < moves < PARTITIONS, "some lie where they should"
     await run(world, 20)
     assert len(world.moved) == moves
-    world.active[TOPIC, 0] = pb.EpochDescriptor(epoch=9, owner="a", placement=["a"], ack_quorum=1)
+    world.active |= before
     await run(world, 5)
     assert len(world.moved) == moves
+
+
+async def test_a_partition_gets_the_copies_that_it_lacks_as_soon_as_there_are_nodes_for_all() -> None:
+    world = World()
+    key = (TOPIC, 0)
+    world.active[key] = pb.EpochDescriptor(owner="a", placement=["a"], ack_quorum=1, flush=pb.ALWAYS)
+    for name in "bc":
+        world.nodes.apply(world.nodes.drained(name, draining=True))
+    await run(world, 5)
+    assert len(world.active[key].placement) == 1
+    for name in "bc":
+        world.nodes.apply(world.nodes.drained(name, draining=False))
+    await run(world, 5)
+    assert len(world.active[key].placement) == 2
+
+
+async def test_a_lagging_replica_is_replaced_and_its_partition_then_left_alone() -> None:
+    world = World()
+    for key in list(world.active)[1:]:
+        world.active[key].owner = "c"
+    world.active[TOPIC, 0].ack_quorum = 1
+    world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
+    await run(world, 5)
+    assert world.moved == [(TOPIC, 0)]
+    assert list(world.active[TOPIC, 0].placement) == ["a", "c"]
+    world.active[TOPIC, 0].placement[:] = ["a", "b"]
+    await run(world, 5)
+    assert world.moved == [(TOPIC, 0)]

@@ -1,9 +1,9 @@
 """What the next epoch of a partition should look like: its topic's wishes met by the nodes that there are.
 
-Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. There are
-three questions. A *takeover* asks where an epoch should live if this node opens it: then this node owns it wherever it
-may, because another owner would first have to hear of it. A *planned* move (draining, rebalancing) asks where
-placement wants it, whoever asks. A node that *stops* asks who of the other replicas should own it meanwhile.
+Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. A *takeover*
+asks where an epoch should live if this node opens it: then this node owns it wherever it may, because another owner
+would first have to hear of it. A *planned* move (draining, rebalancing) asks where placement wants it, whoever asks. A
+node that *stops* asks who of the other replicas should own it, and an owner whose replica *lags* for a spare node.
 
 There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
 shrank with each failure would promise nothing.
@@ -156,6 +156,55 @@ def hand_over_plan(
         if owner is not None:
             return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
     return None
+
+
+def spare_plan(
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    wishes: Wishes,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+    without: str,
+) -> Plan | None:
+    """Return the epoch in which a spare node stands in the place of the replica `without`; None where there is none.
+
+    Nothing else moves, and the owner stays.
+
+    Args:
+        key: the partition.
+        active: its newest epoch.
+        wishes: its topic's.
+        nodes: all registered ones.
+        alive: those of them that may get a copy now.
+        without: one of the epoch's replicas, not its owner.
+    """
+    rest = frozenset(alive) - {without}
+    try:
+        wanted = place(
+            partition_key(*key),
+            nodes,
+            replication_factor=max(wishes.replication_factor, 1 + len(active.placement)),
+            alive=rest,
+        )
+    except NoPersistenceError:
+        return None
+    spare = next((node for node in wanted.nodes if node in rest and node not in active.placement), None)
+    if spare is None:
+        return None
+    placement = tuple(spare if node == without else node for node in active.placement)
+    return Plan(active.owner, placement, active.ack_quorum, wishes.flush)
+
+
+def lacks_copies(
+    active: pb.EpochDescriptor, wishes: Wishes, nodes: Sequence[NodeEntry], *, alive: Collection[str]
+) -> bool:
+    """Whether a partition has fewer copies than wanted although there are living nodes for all of them.
+
+    With too few for all it is left as it is: two copies instead of one would only make writing depend on both.
+    """
+    able = sum(1 for node in nodes if node.node_id in alive and Role.PERSISTENCE in node.roles)
+    return len(active.placement) < wishes.replication_factor <= able
 
 
 def first_epoch(

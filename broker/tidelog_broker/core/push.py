@@ -45,6 +45,18 @@ class Follower:
     last_heard_ms: int = 0
     latency_ms: float = 0.0
     """EWMA from a group's sending to its acknowledgement."""
+    goal_offset: int = 0
+    goal_ms: int = 0
+    """Where the log ended at some time since which the replica has not come so far, or has only just."""
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How long ago the log ended where this replica has not come to yet; 0 for one that keeps up."""
+        return now_ms - self.goal_ms if self.held_offset < self.goal_offset else 0
+
+    def aim(self, end_offset: int, now_ms: int) -> None:
+        """Note where the log ends now, if the replica has what it had before."""
+        if self.held_offset >= self.goal_offset:
+            self.goal_offset, self.goal_ms = end_offset, now_ms
 
 
 @dataclass(slots=True)
@@ -56,6 +68,7 @@ class Pushes:
     timing: Timing
     followers: dict[str, Follower] = field(default_factory=dict)
     recent_bytes: int = 0
+    _end_offset: int = 0
     _recent: deque[Sent] = field(default_factory=deque)
 
     @classmethod
@@ -76,9 +89,11 @@ class Pushes:
         self._recent.append(sent)
         self.recent_bytes += sent.size_bytes
         self._trim()
+        self._end_offset = end.offset
         message = self._message(sent, commit=commit, log_start=log_start)
         sends: list[Send] = []
         for follower in self.followers.values():
+            follower.aim(end.offset, now_ms)
             if follower.streaming:
                 sends.append(Send(follower.node_id, message, batches))
                 self._told(follower, commit, now_ms)
@@ -95,6 +110,7 @@ class Pushes:
         if end_offset <= follower.held_offset:
             return
         follower.held_offset = end_offset
+        follower.aim(self._end_offset, now_ms)
         for sent in self._recent:
             if sent.end.offset >= end_offset:
                 if sent.end.offset == end_offset:

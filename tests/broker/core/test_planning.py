@@ -7,8 +7,10 @@ from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
     hand_over_plan,
+    lacks_copies,
     move_plan,
     rank_of,
+    spare_plan,
     takeover_plan,
     wishes_as_they_are,
     wishes_of,
@@ -119,3 +121,24 @@ def test_a_replica_that_lacks_something_is_named_only_if_there_is_no_other() -> 
         plan = hand_over_plan(first, KEY, epoch(first, second, third), NODES, alive=ALL, behind=behind)
         assert plan is not None
         assert plan.owner == owner
+
+
+def test_a_spare_node_takes_the_place_of_one_replica_and_nothing_else_moves() -> None:
+    first, second, third, fourth, last = ORDER
+    active = epoch(third, first, last, owner=third)
+    plan = spare_plan(KEY, active, THREE, NODES, alive=ALL, without=first)
+    assert plan == Plan(third, (third, second, last), 2, pb.NEVER), "placement would want others, too"
+    assert spare_plan(KEY, active, THREE, NODES, alive=ALL - {second}, without=first) == Plan(
+        third, (third, fourth, last), 2, pb.NEVER
+    )
+    assert spare_plan(KEY, active, THREE, NODES, alive=ALL - {second, fourth}, without=first) is None
+    deaf = [NodeEntry(node, roles=Role.INGESTION) for node in "abcde"]
+    assert spare_plan(KEY, active, THREE, deaf, alive=ALL, without=first) is None
+
+
+def test_copies_are_missed_when_there_are_nodes_for_all_of_them() -> None:
+    assert lacks_copies(epoch("a"), THREE, NODES, alive={"a", "b", "c"})
+    assert not lacks_copies(epoch("a"), THREE, NODES, alive={"a", "b"}), "two would be worse than one"
+    assert not lacks_copies(epoch("a", "b", "c"), THREE, NODES, alive=ALL)
+    deaf = [NodeEntry("c", roles=Role.INGESTION)]
+    assert not lacks_copies(epoch("a", "b"), THREE, [*NODES[:2], *deaf], alive=ALL)

@@ -351,3 +351,39 @@ def test_an_empty_append_names_the_end_and_what_is_committed() -> None:
     assert (message.base_offset, message.end_offset, message.length) == (14, 14, 0)
     assert (message.previous_digest, message.end_digest) == (1, 1)
     assert (message.commit_offset, message.log_start_offset) == (13, 3)
+
+
+def test_a_replica_lags_since_the_log_ended_where_it_has_not_come_to() -> None:
+    owner = Owner()
+    slow = owner.pushes.followers["b"]
+
+    def hold(offset: int, now_ms: int) -> None:
+        owner.pushes.acknowledged("b", offset, now_ms)
+
+    assert slow.lag_ms(1000) == 0, "nothing is lacking"
+    owner.add(1, now_ms=1000)
+    owner.add(1, now_ms=1500)
+    assert slow.lag_ms(4000) == 3000
+    hold(11, 4000)
+    assert slow.lag_ms(4500) == 500, "it has what there was at 1000, and perhaps not what there is now"
+    owner.add(1, now_ms=5000)
+    hold(12, 6000)
+    assert slow.lag_ms(6000) == 0
+    owner.add(1, now_ms=6100)
+    hold(13, 6500)
+    hold(14, 6600)
+    assert slow.lag_ms(60_000) == 0, "idle and whole"
+    owner.add(1, now_ms=70_000)
+    assert slow.lag_ms(70_001) == 1, "the idle time was none of its doing"
+
+
+def test_who_always_follows_at_a_distance_never_lags_by_more_than_that() -> None:
+    owner = Owner()
+    slow = owner.pushes.followers["b"]
+    lags = []
+    for step in range(100):
+        owner.add(1, now_ms=100 * step)
+        if step > 5:
+            owner.pushes.acknowledged("b", owner.end.offset - 5, 100 * step)
+            lags.append(slow.lag_ms(100 * step))
+    assert max(lags) <= 1000

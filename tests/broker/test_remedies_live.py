@@ -1,0 +1,124 @@
+"""Partitions that move by themselves, on real nodes: a copy too few, a replica away, a full disk, a halted owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer, batch
+
+from tidelog_broker import moving, remedies
+from tidelog_broker.core.ports import PartitionKey, Timing
+from tidelog_broker.partition import Partition
+from tidelog_broker.storage.errors import DiskFullError
+from tidelog_proto import broker_pb2 as pb
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "AGAIN_S", 0.05)
+    monkeypatch.setattr(moving, "PERIOD_S", 0.05)
+
+
+@pytest.fixture
+async def three(founded: Founded) -> Founded:
+    await founded.found()
+    await founded.settled()
+    return founded
+
+
+async def used(cluster: Founded, peer: Peer) -> PartitionKey:
+    topic = await peer.create(replication_factor=3)
+    await cluster.publish(peer, topic.topic_id, b"first")
+    return topic.topic_id, 0
+
+
+def placement(cluster: Founded, key: PartitionKey, seen_by: str) -> set[str]:
+    route = cluster.nodes[seen_by].routes.get(key)
+    assert route is not None
+    return set(route.placement)
+
+
+def owned(cluster: Founded, key: PartitionKey) -> Partition:
+    """Return the partition at the node that may write to it."""
+    for node in cluster.nodes.values():
+        partition = node.partitions.find(key)
+        if partition is not None and partition.writer is not None:
+            return partition
+    raise AssertionError("nobody owns it")
+
+
+async def done(peer: Peer, change: pb.ClusterChange) -> None:
+    """Change the cluster; what is drained is moved by the owners at their pace, and is not removed before."""
+    async with asyncio.timeout(30):
+        while (await peer.ask(cluster_change=change)).envelope.HasField("error"):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_for_them(three: Founded) -> None:
+    peer = await three.peer("a")
+    key = await used(three, peer)
+    await three.stop("c")
+    for change in (pb.ClusterChange(drain="c"), pb.ClusterChange(remove="c")):
+        await three.until(lambda: three.owner(key, "a") in "ab", "nobody took over")
+        await done(peer, change)
+    await three.until(lambda: placement(three, key, "a") == {"a", "b"}, "c is still counted on")
+    await three.publish(peer, key[0], b"between")
+    node = await three.join("d")
+    await three.until(lambda: placement(three, key, "a") == {"a", "b", "d"}, "nobody asked for the copy")
+
+    def is_whole() -> bool:
+        partition = node.partitions.find(key)
+        return partition is not None and partition.log.end_offset == 2 and not partition.replica.history.incomplete
+
+    await three.until(is_whole, "the copy was not made")
+    assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]
+
+
+async def test_a_publish_that_asks_for_all_copies_gets_them_from_a_spare_node(three: Founded) -> None:
+    await three.join("d")
+    await three.settled()
+    peer = await three.peer("a")
+    key = await used(three, peer)
+    owner = three.owner(key, "a")
+    away = next(name for name in placement(three, key, "a") if name not in {owner, "a"})
+    await three.stop(away)
+    data = batch(b"all")
+    publish = pb.Publish(entries=[pb.PublishEntry(topic_id=key[0], length=len(data))], acks=pb.ALL, timeout_ms=20_000)
+    peer = await three.peer(three.owner(key, "a"))
+    (result,) = await peer.published(peer.post(data, publish=publish))
+    assert not result.HasField("error"), result
+    assert away not in placement(three, key, three.owner(key, "a"))
+
+
+async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies, "FULL_S", 0.0)
+    peer = await three.peer("a")
+    key = await used(three, peer)
+    partition = owned(three, key)
+    owner = partition.node.node_id
+
+    def full(*_: object) -> None:
+        raise DiskFullError("no space")
+
+    monkeypatch.setattr(partition, "make_room", full)
+    monkeypatch.setattr(partition, "has_room", lambda *_: False)
+    refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
+    assert refused.code == pb.DISK_FULL
+    await three.until(lambda: three.owner(key, "a") != owner, "it keeps what it cannot write to")
+    assert placement(three, key, "a") == set("abc")
+    assert (await three.publish(peer, key[0], b"stored")).base_offset == 1
+
+
+async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Founded) -> None:
+    peer = await three.peer("a")
+    key = await used(three, peer)
+    for node in three.nodes.values():
+        replica = node.partitions.get(*key).replica
+        replica.timing = Timing(settled_ms=0)
+    partition = owned(three, key)
+    partition.replica.halt("a test says so")
+    partition.pump()
+    await three.until(lambda: three.owner(key, "a") != partition.node.node_id, "nobody replaces it")
+    assert (await three.publish(peer, key[0], b"stored")).base_offset == 1
