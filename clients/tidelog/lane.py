@@ -61,7 +61,7 @@ RETRY_S_MAX: Final = 0.5
 """The longest step between two tries; nodes that want to be left alone for longer say so."""
 
 JOIN_BYTES_MAX: Final = 1024 * 1024
-"""Columns of this size go out as they are: to join them to more would copy much and gain little."""
+"""Columns of this size are a batch by themselves: more of them are not waited for."""
 
 _SETTLED: Final = frozenset({State.STORED, State.DROPPED})
 
@@ -248,20 +248,21 @@ class Lane:
 
     def _take(self) -> list[Load]:
         """Take loads for one batch: at least one, past the first only what fits and has the same columns."""
-        first = self._queue.popleft()
+        options, queue = self._options, self._queue
+        first = queue.popleft()
         self._count(first, -1)
-        loads, size_bytes, records = [first], first.size_bytes, first.count
-        while self._queue and size_bytes < JOIN_BYTES_MAX:
-            load = self._queue[0]
-            if not (isinstance(load, ColumnsLoad) and isinstance(first, ColumnsLoad)):
-                break
+        loads = [first]
+        if isinstance(first, LooseLoad):
+            return loads
+        size_bytes, records, schema = first.size_bytes, first.count, first.columns().schema
+        while queue and isinstance(load := queue[0], ColumnsLoad):
             size_bytes += load.size_bytes
             records += load.count
-            if size_bytes > self._options.batch_bytes or records > self._options.batch_records:
+            if size_bytes > options.batch_bytes or records > options.batch_records:
                 break
-            if not load.columns().schema.equals(first.columns().schema):
+            if not load.columns().schema.equals(schema):
                 break
-            loads.append(self._queue.popleft())
+            loads.append(queue.popleft())
             self._count(load, -1)
         return loads
 

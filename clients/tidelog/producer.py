@@ -155,10 +155,8 @@ class Producer:
         _check_record(value, key, headers, tag, timestamp_us)
         route = self._known_route() or await self._route()
         size_bytes = loose_size_bytes(value, key, headers, tag)
-        if self._room or self._buffered_bytes + size_bytes > self._options.buffer_bytes:
+        if not self._take_room(size_bytes):
             await self._wait_for_room(size_bytes)
-        else:
-            self._buffered_bytes += size_bytes
         lane = self._lane_for(route, key, partition, size_bytes)
         load = lane.open_loose(size_bytes, timestamped=timestamp_us is not None)
         if load is None:
@@ -285,7 +283,10 @@ class Producer:
         return self._router.metadata.topic(self.topic)
 
     async def _route(self) -> TopicRoute:
-        return await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
+        route = await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        return route
 
     async def _enqueue_columns(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> PendingReceipts:
         route = self._known_route() or await self._route()
@@ -305,9 +306,9 @@ class Producer:
     async def _enqueue_piece(self, route: TopicRoute, piece: Piece, parts: list[tuple[Any, int]]) -> None:
         options = self._lane_options
         for columns in split_rows(piece.columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            # The size is exact for slices, and taken once: Arrow walks the columns for it.
-            size_bytes = columns.nbytes
-            await self._wait_for_room(size_bytes)
+            size_bytes = columns.nbytes  # exact for slices
+            if not self._take_room(size_bytes):
+                await self._wait_for_room(size_bytes)
             lane = self._lane_for(route, None, piece.partition, size_bytes)
             load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
             parts.append((load.delivery, load.count))
@@ -351,19 +352,27 @@ class Producer:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
 
+    def _take_room(self, size_bytes: int) -> bool:
+        """Reserve `size_bytes` of the buffer if they are free and nobody waits for them.
+
+        What is larger than the buffer gets it for itself alone.
+        """
+        buffered_bytes = self._buffered_bytes
+        if self._room or (buffered_bytes and buffered_bytes + size_bytes > self._options.buffer_bytes):
+            return False
+        self._buffered_bytes = buffered_bytes + size_bytes
+        return True
+
     async def _wait_for_room(self, size_bytes: int) -> None:
-        """Reserve `size_bytes` of the buffer, in turn. What is larger than the buffer gets it for itself alone."""
-        if self._room or (self._buffered_bytes and self._buffered_bytes + size_bytes > self._options.buffer_bytes):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append((waiter, size_bytes))
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                    self._give_back(size_bytes)
-                raise
-        else:
-            self._buffered_bytes += size_bytes
+        """Reserve `size_bytes` of the buffer when its turn comes."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append((waiter, size_bytes))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._give_back(size_bytes)
+            raise
         if self._closed:
             self._give_back(size_bytes)
             raise ClosedError("the producer is closed")

@@ -33,6 +33,8 @@ PART_BYTES_MIN: Final = 64 * KIB
 _OFFSET_BYTES: Final = 4
 _HEAD_ROOM_BYTES: Final = 4 * KIB
 """More than header, description and padding take."""
+_INT32: Final = pa.int32()
+_OFFSET: Final = struct.Struct("<i")
 _NUMBER: Final = struct.Struct("<q")
 _NODE: Final = struct.Struct("<2q")
 _BUFFERS: Final = struct.Struct("<6q")
@@ -116,15 +118,13 @@ def encode_gathered(
 def _part_of(values: Any, start: int) -> tuple[View, View]:
     """Return a column's offsets, made to begin at `start`, and the bytes that they point into."""
     _, offsets_buffer, data_buffer = values.buffers()
-    numbers: Any = pa.Array.from_buffers(
-        pa.int32(), len(values) + 1, [None, offsets_buffer], offset=values.offset, null_count=0
-    )
-    first, last = numbers[0].as_py(), numbers[len(values)].as_py()
-    at = values.offset * _OFFSET_BYTES
+    count, at = len(values), values.offset * _OFFSET_BYTES
+    offsets = memoryview(offsets_buffer).cast("B")[at : at + (count + 1) * _OFFSET_BYTES]
+    (first,), (last,) = _OFFSET.unpack_from(offsets), _OFFSET.unpack_from(offsets, count * _OFFSET_BYTES)
     if first != start:
-        numbers = pc.add(numbers, pa.scalar(start - first, pa.int32()))
-        offsets_buffer, at = numbers.buffers()[1], 0
-    offsets = memoryview(offsets_buffer).cast("B")[at : at + (len(values) + 1) * _OFFSET_BYTES]
+        numbers: Any = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets_buffer], 0, values.offset)
+        moved = pc.add(numbers, pa.scalar(start - first, _INT32))
+        offsets = memoryview(moved.buffers()[1]).cast("B")
     data = memoryview(data_buffer).cast("B")[first:last] if data_buffer is not None else memoryview(b"")
     return offsets, data
 
