@@ -61,13 +61,16 @@ async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
     keys = await used(three)
     key = keys[2]
     leaver = three.owner(key, "a")
-    peer = await three.peer(next(name for name in "abc" if name != leaver))
+    asked = next(name for name in "abc" if name != leaver)
+    peer = await three.peer(asked)
     stopping = asyncio.create_task(three.stop(leaver))
     sent = 1
     while not stopping.done():
         assert (await three.publish(peer, key[0], b"more", partition=key[1])).base_offset == sent
         sent += 1
     assert await stopping == 0
+    copy = three.nodes[asked].partitions.get(*key)
+    await three.until(lambda: copy.high_watermark == sent, "the copy lacks something")
     assert len(await peer.read_all(key[0], partition=key[1])) == sent
 
 

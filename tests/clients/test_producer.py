@@ -404,7 +404,7 @@ async def test_a_partition_that_moves_is_followed(node: FakeNode, client: Client
         node.owner_of = {0: "fake-2"}
         node.epoch = 1
         # What moved is forgotten by the new owner of this test; real ones know their producers.
-        node.script.append(Refuse(pb.NOT_OWNER))
+        node.script.extend([Refuse(pb.NOT_OWNER)] * 1000)  # however often it is asked before the news has come
         await producer.send(b"after")
         assert node.values("t") == [b"before"]
         assert other.values("t") == [b"after"]
