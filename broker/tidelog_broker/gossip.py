@@ -15,7 +15,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidelog_broker.core.members import Address, Member, Members
 from tidelog_broker.core.roster import Change, Event, IdentityConflict
@@ -27,7 +27,15 @@ log = logging.getLogger(__name__)
 
 _SEEDS_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S: Final = 10.0
+_LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not sealed with this cluster's secret"
+
+
+class _Again(NamedTuple):
+    """When something may be said again, and how long that was waited for."""
+
+    at_s: float
+    wait_s: float
 
 
 class Gossip:
@@ -76,7 +84,7 @@ class Gossip:
         self._transport: asyncio.DatagramTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
-        self._logged_s: dict[str, float] = {}
+        self._log_again: dict[str, _Again] = {}
         self._unlogged: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------------ life
@@ -217,12 +225,17 @@ class Gossip:
             self._transport.sendto(self._sealer.seal(payload), to)
 
     def _log_refusal(self, reason: str, source: Address) -> None:
-        """Say so at most once in ten seconds for each reason; there are few reasons, so this stays small."""
+        """Say so after ten seconds again, then after longer and longer; there are few reasons, so this stays small.
+
+        What goes on for ever is no news: a node at the address of one that was removed hears what it says to that one.
+        """
         now_s = self._loop.time()
-        if now_s - self._logged_s.get(reason, now_s - _LOG_AGAIN_S) < _LOG_AGAIN_S:
+        again = self._log_again.get(reason)
+        if again is not None and now_s < again.at_s:
             self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
             return
-        self._logged_s[reason] = now_s
+        wait_s = _LOG_AGAIN_S if again is None else min(4 * again.wait_s, _LOG_AGAIN_S_MAX)
+        self._log_again[reason] = _Again(now_s + wait_s, wait_s)
         more = self._unlogged.pop(reason, 0)
         log.warning("gossip from %s port %d was dropped: %s (and %d before it)", *source, reason, more)
 

@@ -20,6 +20,7 @@ from tidelog_broker.following import MetaFollower, keep_routes
 from tidelog_broker.leaving import hand_over
 from tidelog_broker.management import Management
 from tidelog_broker.membership import Founding, Membership
+from tidelog_broker.partition import Partition
 from tidelog_broker.server import Server
 from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.filesystem import FileSystem
@@ -135,15 +136,18 @@ class Node(Broker):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for partition in partitions:
-            try:
-                await partition.close()
-            except StorageFailedError as error:
-                self.storage_failed(partition.name, error)
+        await asyncio.gather(*map(self._close, partitions))
+        self.taken_over.tell()
         await self.replication.close()
         self._resources.close()
         if self.health.state == "stopping":
             self.dir.mark_clean()
+
+    async def _close(self, partition: Partition) -> None:
+        try:
+            await partition.close()
+        except StorageFailedError as error:
+            self.storage_failed(partition.name, error)
 
     async def _beat(self) -> None:
         while True:

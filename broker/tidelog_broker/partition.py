@@ -253,7 +253,7 @@ class Partition(PartitionReads):
         if owner.next_offset > 0 and len(owner.producers) and self.log.end_offset != owner.next_offset:
             # The log here does not tell what a peer has told: kept as soon as the epoch has a log.
             self._first_snapshot = (owner.epoch, owner.next_offset, 0, owner.producers.snapshot())
-        log.info("%s: epoch %d begins here at offset %d", self.name, owner.epoch, owner.next_offset)
+        self.node.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changed()
         self.pipeline.go_on()
 

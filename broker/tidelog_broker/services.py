@@ -33,6 +33,7 @@ from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
+from tidelog_broker.taken_over import TakenOver
 from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Services:
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments of the requests being worked on, all connections together."""
         self.inline_writes = InlineWrites()
+        self.taken_over = TakenOver()
         self.open_connections = 0
         self.open_clients = 0
         """Of these, those that have said HELLO."""
