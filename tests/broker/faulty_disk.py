@@ -34,6 +34,10 @@ class FaultyFile:
         self._disk.step("write", self.path)
         self._file.pwritev(buffers, at)
 
+    def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
+        self.pwritev(buffers, at)
+        self.datasync()
+
     def allocate(self, at: int, length_bytes: int) -> None:
         self._disk.step("allocate", self.path)
         self._file.allocate(at, length_bytes)

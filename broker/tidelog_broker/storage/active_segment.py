@@ -100,8 +100,7 @@ class ActiveSegment:
         try:
             if spare is None:
                 file.allocate(0, next_chunk_bytes(0))
-            file.pwritev([header.pack()], 0)
-            file.datasync()
+            file.pwritev_durably([header.pack()], 0)
             disk.fs.rename(unnamed, path)
         except OSError:
             file.close()

@@ -14,7 +14,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk, OpenSegment
@@ -34,14 +34,11 @@ from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
 from tidelog_broker.storage.spare import Spare
 from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
-from tidelog_broker.storage.unsynced import UnsyncedSegment
+from tidelog_broker.storage.unsynced import OwedSyncs
 from tidelog_proto.header import Buffer, digest_after
 from tidelog_proto.limits import HEADER_BYTES
 
 State = Literal["active", "sealed", "limbo", "failed"]
-
-_UNSYNCED_SEGMENTS_MAX: Final = 4
-"""Rolled segments whose sync may still be owed; past this an append waits for the oldest."""
 
 
 class AppendedGroup(NamedTuple):
@@ -69,7 +66,7 @@ class EpochLog(EpochReader):
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._active = active
-        self._unsynced: list[UnsyncedSegment] = []
+        self._unsynced = OwedSyncs(disk)
         self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
@@ -211,8 +208,7 @@ class EpochLog(EpochReader):
         if target == self.synced_offset and not self._unsynced:
             return target
         try:
-            while self._unsynced:
-                self._sync_oldest()
+            self._unsynced.sync()
             active.datasync()
         except OSError as error:
             raise self._fail("a sync", error) from error
@@ -247,9 +243,7 @@ class EpochLog(EpochReader):
                 self._leave_mark()
         finally:
             self._give_up_spare()
-            for owed in self._unsynced:
-                self._disk.open_segments.release(owed.give_up())
-            self._unsynced.clear()
+            self._unsynced.give_up()
             if self._active is not None:
                 self._disk.open_segments.release(self._active.opened)
                 self._active = None
@@ -329,9 +323,7 @@ class EpochLog(EpochReader):
                 remove_segment(self._disk.fs, oldest.path)
             # Durable one by one: a crash must never leave a hole behind an older segment that came back.
             self._disk.fs.sync_dir(self.directory)
-            while len(self._unsynced) >= len(self._segments) and (opened := self._unsynced[0].try_give_up()):
-                self._unsynced.pop(0)
-                self._disk.open_segments.release(opened)
+            self._unsynced.forget_all_but(len(self._segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
@@ -413,9 +405,8 @@ class EpochLog(EpochReader):
     def _writable(self) -> ActiveSegment:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
-        for owed in self._unsynced:
-            if owed.error is not None:
-                raise self._fail("a sync in the background", owed.error)
+        if self._unsynced and (error := self._unsynced.error) is not None:
+            raise self._fail("a sync in the background", error)
         if self.damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
         if self._active is None:
@@ -451,8 +442,10 @@ class EpochLog(EpochReader):
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._end.offset, self._end.digest, self.synced_offset
         )
-        while len(self._unsynced) >= _UNSYNCED_SEGMENTS_MAX:
-            self._sync_oldest()
+        try:
+            self._unsynced.make_room()
+        except OSError as error:
+            raise self._fail("a sync", error) from error
         new = ActiveSegment.create(
             self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
         )
@@ -463,10 +456,7 @@ class EpochLog(EpochReader):
             raise self._fail("rolling", error) from error
         self._end = new.end
         if self.synced_offset < self._end.offset:
-            owed = UnsyncedSegment(old.opened)
-            self._unsynced.append(owed)
-            if self._disk.syncer is not None:
-                self._disk.syncer.request(owed.sync_ahead)
+            self._unsynced.add(old.opened)
         else:
             self._disk.open_segments.release(old.opened)
         return new
@@ -481,13 +471,6 @@ class EpochLog(EpochReader):
         active.seal()
         end = active.end
         return SealedSegment(active.path, active.header, end.offset, end.digest, end.position)
-
-    def _sync_oldest(self) -> None:
-        try:
-            self._unsynced[0].sync()
-        except OSError as error:
-            raise self._fail("a sync", error) from error
-        self._disk.open_segments.release(self._unsynced.pop(0).give_up())
 
     def _leave_mark(self) -> None:
         """Write down that everything is synced, so that rot in the last group is told from a torn write."""

@@ -17,6 +17,8 @@ from typing import Final, Protocol
 from tidelog_proto.header import Buffer
 
 _IOV_MAX: Final = 1024
+_DSYNC: Final = getattr(os, "RWF_DSYNC", 0)
+"""Linux syncs a single write; elsewhere the whole file is synced behind it."""
 
 
 class File(Protocol):
@@ -33,6 +35,13 @@ class File(Protocol):
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         """Write all buffers, one behind the other, or raise OSError with any part of them written."""
+        ...
+
+    def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
+        """As `pwritev`, and return when these bytes are on the disk; an OSError is final for the file.
+
+        What else the file holds may stay where it is: a file that is used again may be full of what nobody needs.
+        """
         ...
 
     def allocate(self, at: int, length_bytes: int) -> None:
@@ -149,6 +158,12 @@ class RealFile:
                 written = os.pwrite(self._fd, rest, at)
                 at += written
                 rest = rest[written:]
+
+    def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
+        """Write and sync; see `File.pwritev_durably`."""
+        if not _DSYNC or os.pwritev(self._fd, buffers, at, _DSYNC) < sum(map(len, buffers)):
+            self.pwritev(buffers, at)
+            self.datasync()
 
     def allocate(self, at: int, length_bytes: int) -> None:
         """Take space; see `File.allocate`."""

@@ -97,6 +97,10 @@ class SimFile:
         self._step("write")
         self.node.write(at, data)
 
+    def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
+        self.pwritev(buffers, at)
+        self.datasync()
+
     def allocate(self, at: int, length_bytes: int) -> None:
         assert self._writable
         assert length_bytes > 0

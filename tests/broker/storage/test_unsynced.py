@@ -14,6 +14,7 @@ from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.errors import StorageFailedError
+from tidelog_broker.storage.unsynced import UNSYNCED_SEGMENTS_MAX
 from tidelog_proto.limits import SEGMENT_BYTES_MIN
 
 ROOT = Path("/")
@@ -38,11 +39,15 @@ def roll_once(log: EpochLog) -> None:
 
 
 def count_syncs(sim: SimDisk) -> list[Path]:
+    """Note what is synced; of a segment under the name that it is made with, the first time is its header's."""
     synced: list[Path] = []
+    made: set[Path] = set()
 
     def note(operation: str, path: Path) -> OSError | None:
-        if operation == "sync" and path.suffix == ".seg":
-            synced.append(path)
+        if operation == "sync" and ".seg" in path.suffixes:
+            if path.suffix == ".seg" or path in made:
+                synced.append(path)
+            made.add(path)
         return None
 
     sim.fail = note
@@ -52,6 +57,8 @@ def count_syncs(sim: SimDisk) -> list[Path]:
 def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
     sim, background = SimDisk(), Background("sync")
     log = rolling_log(Disk(sim, syncer=background))
+    append(log, [batch(b"x")])
+    log.sync()
     roll_once(log)
     synced = count_syncs(sim)
     roll_once(log)
@@ -64,9 +71,40 @@ def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
     assert sim.open_files == 0
 
 
+def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many_are_owed_as_may_be() -> None:
+    sim, background = SimDisk(), Background("sync")
+    log = rolling_log(Disk(sim, syncer=background))
+    synced = count_syncs(sim)
+    for _ in range(UNSYNCED_SEGMENTS_MAX - 1):
+        roll_once(log)
+    assert (len(log._unsynced), synced) == (UNSYNCED_SEGMENTS_MAX - 1, [])
+    roll_once(log)
+    background.close()
+    assert synced == [log._segments[0].path]
+    log.close()
+    assert len(set(synced)) == UNSYNCED_SEGMENTS_MAX + 1
+    assert sim.open_files == 0
+
+
+def test_what_retention_deletes_is_never_synced() -> None:
+    sim, background = SimDisk(), Background("sync")
+    log = rolling_log(Disk(sim, syncer=background))
+    synced = count_syncs(sim)
+    for _ in range(3 * UNSYNCED_SEGMENTS_MAX):
+        roll_once(log)
+        if log.segment_count > 2:
+            log.delete_oldest_segment()
+    background.close()
+    assert synced == []
+    log.close()
+    assert sim.open_files == 0
+
+
 def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> None:
     sim, background = SimDisk(), Background("sync")
     log = rolling_log(Disk(sim, syncer=background))
+    append(log, [batch(b"x")])
+    log.sync()
     roll_once(log)
     failed: list[Path] = []
 
@@ -98,8 +136,11 @@ def test_a_log_that_is_dropped_owes_nothing_more() -> None:
             return True
 
     log = rolling_log(Disk(sim, syncer=Later("sync")))
+    append(log, [batch(b"x")])
+    log.sync()
     roll_once(log)
     log.close(sync=False)
+    assert queue
     assert sim.open_files == 0
     synced = count_syncs(sim)
     for work in queue:
