@@ -23,6 +23,7 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
     complete_config,
 )
+from tidelog_broker.homing import Homing
 from tidelog_broker.moving import Mover
 from tidelog_broker.partition import Partition
 from tidelog_broker.partitions import Partitions
@@ -77,9 +78,10 @@ class Broker(Services):
             roll_over=self._roll_over,
             cluster=self.cluster,
             nodes=self.nodes,
-            remedies=Remedies(
-                self.cluster, lag_ms=settings.replica_lag_ms, now_ms=lambda: int(self.loop.time() * 1000)
-            ),
+            advisers=[
+                Remedies(self.cluster, lag_ms=settings.replica_lag_ms, now_ms=self._now_ms),
+                Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
+            ],
         )
         self._started_s = time.monotonic()
 
@@ -219,6 +221,9 @@ class Broker(Services):
             for partition in self.partitions.all()
             if partition.writer is not None
         ]
+
+    def _now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
 
     def _roll_over(self, key: PartitionKey, plan: Plan) -> None:
         partition = self.partitions.find(key)

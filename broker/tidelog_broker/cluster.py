@@ -21,6 +21,7 @@ from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
     hand_over_plan,
+    home_plan,
     lacks_copies,
     move_plan,
     rank_of,
@@ -129,6 +130,15 @@ class Cluster:
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
         return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+
+    def home(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+        """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
+        return home_plan(key, active, self._entries(), alive=self._available())
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes whenever something is heard of a node: that it came, went, is suspected, was registered."""
+        return self._registry.version, self._members.version
 
     def without(
         self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
@@ -256,7 +266,7 @@ class Cluster:
     def _available(self) -> frozenset[str]:
         if self.is_alone:
             return frozenset({self._node_id})
-        now_at = (self._registry.version, self._members.version)
+        now_at = self.version
         if now_at != self._available_at:  # asked for each partition of a node that died
             living = {self._node_id, *(member.node_id for member in self._members.live())}
             living = {node for node in living if self._leaving.get(node) != self.incarnation(node)}

@@ -102,6 +102,12 @@ class NodeSettings(BaseModel):
         ge=1_000,
         description="A replica that lags so far behind its owner is replaced, where a spare node can store the copy.",
     )
+    calm_ms: int = Field(
+        300_000,
+        ge=0,
+        description="After so long without a change in the cluster, ownership goes back to the replicas that placement "
+        "prefers; 0 leaves that to `tidelog cluster rebalance`.",
+    )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
 
     @field_validator("advertise_host")

@@ -1,25 +1,26 @@
 """Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
 
-A partition that lacks copies gets them as soon as there are nodes for all; one whose replica lags gets another one
-(`remedies`). Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round, which
-costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time, and each is
-tried a few times only: a move that does not come about (a node that does not answer) must not fence the same epoch for
-ever.
+A partition that lacks copies gets them as soon as there are nodes for all; `remedies` and `homing` know what else
+should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round,
+which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time, and each
+is tried a few times only: a move that does not come about (a node that does not answer) must not fence the same epoch
+for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
-from tidelog_broker.remedies import Owned, Remedies
+from tidelog_broker.remedies import Owned
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,17 @@ AT_ONCE: Final = 4
 PERIOD_S: Final = 0.5
 AGAIN_S: Final = 2.0
 TRIES: Final = 3
+
+
+class Adviser(Protocol):
+    """Knows of a reason why a partition should move."""
+
+    def plan(self, owned: Owned) -> Plan | None:
+        """Return the epoch that would be better than this one, if there is one."""
+        ...
+
+    def taken(self, key: PartitionKey) -> None:
+        """The plan for a partition is being carried out."""
 
 
 class Mover:
@@ -37,7 +49,7 @@ class Mover:
         roll_over: ends an epoch by plan; does nothing where that is too late.
         cluster: for where placement wants a partition.
         nodes: for who is draining.
-        remedies: for what is to move although nobody has asked for it.
+        advisers: know what is to move although nobody has asked for it, the most urgent first.
     """
 
     def __init__(
@@ -47,13 +59,13 @@ class Mover:
         roll_over: Callable[[PartitionKey, Plan], None],
         cluster: Cluster,
         nodes: NodeRegistry,
-        remedies: Remedies,
+        advisers: Sequence[Adviser],
     ) -> None:
         self._owned = owned
         self._roll_over = roll_over
         self._cluster = cluster
         self._nodes = nodes
-        self._remedies = remedies
+        self._advisers = advisers
         self._rebalancing = False
         self._tries: Counter[tuple[PartitionKey, int]] = Counter()
         self._woken = asyncio.Event()
@@ -97,10 +109,10 @@ class Mover:
 
     def _step(self) -> int:
         moved = 0
-        for owned in self._owned():
-            plan = self._remedies.plan(owned) if moved < AT_ONCE else None
+        for owned, adviser in itertools.product(self._owned(), self._advisers):
+            plan = adviser.plan(owned) if moved < AT_ONCE else None
             if plan is not None and self._move(owned, plan):
-                self._remedies.taken(owned.key)
+                adviser.taken(owned.key)
                 moved += 1
         for owned, plan in self.wanted(everything=self._rebalancing):
             if moved < AT_ONCE and self._move(owned, plan):

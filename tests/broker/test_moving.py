@@ -46,9 +46,9 @@ class World:
         }
         self.moved: list[PartitionKey] = []
         self.slow = Follower("b", 0)
-        remedies = Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)
+        advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
-            owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes, remedies=remedies
+            owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes, advisers=advisers
         )
 
     def owned(self) -> list[Owned]:

@@ -158,6 +158,20 @@ def hand_over_plan(
     return None
 
 
+def home_plan(
+    key: PartitionKey, active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]
+) -> Plan | None:
+    """Return the epoch that the preferred one of the replicas owns; None when that is the owner, or nobody can.
+
+    Args: as `takeover_plan`.
+    """
+    owner = successor(partition_key(*key), nodes, alive=alive, placement=active.placement)
+    if owner in {None, active.owner}:
+        return None
+    assert owner is not None
+    return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+
+
 def spare_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,

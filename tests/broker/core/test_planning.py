@@ -7,6 +7,7 @@ from tidelog_broker.core.planning import (
     Wishes,
     first_epoch,
     hand_over_plan,
+    home_plan,
     lacks_copies,
     move_plan,
     rank_of,
@@ -142,3 +143,13 @@ def test_copies_are_missed_when_there_are_nodes_for_all_of_them() -> None:
     assert not lacks_copies(epoch("a", "b", "c"), THREE, NODES, alive=ALL)
     deaf = [NodeEntry("c", roles=Role.INGESTION)]
     assert not lacks_copies(epoch("a", "b"), THREE, [*NODES[:2], *deaf], alive=ALL)
+
+
+def test_the_first_replica_in_the_order_is_a_partitions_home() -> None:
+    first, second, third, *_ = ORDER
+    away = epoch(first, second, third, owner=third)
+    assert home_plan(KEY, away, NODES, alive=ALL) == Plan(first, (first, second, third), 2, pb.NEVER)
+    assert home_plan(KEY, away, NODES, alive=ALL - {first}) == Plan(second, (first, second, third), 2, pb.NEVER)
+    assert home_plan(KEY, away, NODES, alive={third}) is None
+    assert home_plan(KEY, epoch(first, second), NODES, alive=ALL) is None
+    assert home_plan(KEY, away, NODES, alive=frozenset()) is None
