@@ -3,8 +3,8 @@
 A partition that lacks copies gets them as soon as there are nodes for all; `remedies` and `homing` know what else
 should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
 round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
-and each is tried a few times only: a move that does not come about (a node that does not answer) must not fence the same
-epoch for ever.
+and each is tried a few times only: a move that does not come about (a node that does not answer) must not fence
+the same epoch for ever.
 """
 
 from __future__ import annotations
