@@ -1,7 +1,7 @@
 """One outgoing connection to another node, proven both ways: one-way messages out, requests out, their answers in.
 
-Messages gather in an outbox for one turn of the event loop and leave together, as memoryviews of the batches where
-they lie. What waits to be sent (outbox and the transport's buffer together) is bounded, give or take a message. Past
+A message that comes alone leaves at once; others that follow it closely gather in an outbox for the rest of the turn of
+the event loop and leave together. Batches leave as memoryviews, from where they lie. What waits to be sent (outbox and the transport's buffer together) is bounded, give or take a message. Past
 the bound a message is dropped and counted, because its sender asks again anyway, and a request is refused. A little is
 kept back for messages without batches, so that a stream of batches does not crowd out the acknowledgements.
 
@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
-from tidelog_broker.core.outbox import LinkMessage, Outbox
+from tidelog_broker.core.outbox import LinkMessage, Outbox, Outgoing, alone
 from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_proto import broker_pb2 as pb
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 KEPT_BACK_BYTES: Final = 4 * MIB
 """Room beyond the bound for messages without batches."""
 RETRY_MS: Final = 50
+GATHER_S: Final = 0.0001
+"""A message that comes sooner after another one waits for more of them."""
 _JOIN_BYTES: Final = 16 * KIB
 """Up to here parts are copied together: one buffer costs the transport less than many."""
 
@@ -66,6 +69,8 @@ class Link(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
         self._transport: asyncio.Transport | None = None
         self._outbox = Outbox()
+        self._left_s = 0.0
+        """When something last left at once."""
         self._correlation_id = 0
         self._pending: dict[int, _Pending] = {}
         self._why = ""
@@ -102,13 +107,25 @@ class Link(asyncio.BufferedProtocol):
     def send(self, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
         """Send a one-way message within this turn of the event loop, or drop it when too much waits already."""
         bound = self._queue_bytes + (0 if batches else KEPT_BACK_BYTES)
-        if not self._is_open or self.waiting_bytes + sum(map(len, batches)) > bound:
+        transport = self._transport
+        if (
+            transport is None
+            or transport.is_closing()
+            or self.waiting_bytes + (sum(map(len, batches)) if batches else 0) > bound
+        ):
             self._dropped.inc()
             return
-        if not self._outbox:
-            self._loop.call_soon(self.flush)
         try:
+            if self._outbox:
+                self._outbox.put(message, batches)
+                return
+            now_s = time.perf_counter()
+            if now_s - self._left_s >= GATHER_S:
+                self._left_s = now_s
+                self._write(transport, alone(message, batches))
+                return
             self._outbox.put(message, batches)
+            self._loop.call_soon(self.flush)
         except ProtocolError:
             log.exception("a message for %r is not sent", self.peer_id)
             self._dropped.inc()
@@ -116,19 +133,20 @@ class Link(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Hand everything in the outbox to the transport."""
         transport = self._transport if self._is_open else None
-        parts: list[bytes | memoryview] = []
-        size_bytes = 0
         for outgoing in self._outbox.drain():
             if transport is None:
                 self._dropped.inc(outgoing.entries)
-                continue
-            head = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
-            parts.append(head)
-            parts += outgoing.attachment
-            size_bytes += len(head) + outgoing.attachment_bytes
-            self._bytes_out.inc(outgoing.attachment_bytes)
-        if transport is not None and parts:
-            _write(transport, parts, size_bytes)
+            else:
+                self._write(transport, outgoing)
+
+    def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
+        size_bytes = outgoing.attachment_bytes
+        head = encode_frame(outgoing.envelope, size_bytes)
+        if size_bytes:
+            self._bytes_out.value += size_bytes
+            _write(transport, [head, *outgoing.attachment], len(head) + size_bytes)
+        else:
+            transport.write(head)
 
     def request(
         self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import socket
 from collections.abc import AsyncIterator
 
@@ -90,7 +91,8 @@ def dropped(link: Link) -> int:
     return link._dropped.value
 
 
-async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode) -> None:
+async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", math.inf)
     link = await fake.greeted()
     for partition in range(200):
         link.send(ack(partition, partition))
@@ -103,6 +105,24 @@ async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode) -> Non
     assert [entry.length for entry in frame.envelope.append_batch.entries] == [6, 5]
     assert bytes(frame.attachment) == b"onetwothree"
     assert link._bytes_out.value == 11
+    await end(link)
+
+
+async def test_a_message_that_comes_alone_leaves_at_once_and_those_behind_it_in_their_order(
+    fake: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await fake.greeted()
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", 0)
+    link.send(append(1), [memoryview(b"one"), memoryview(b"two")])
+    assert not link._outbox
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", math.inf)
+    link.send(append(2), [memoryview(b"three")])
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", 0)
+    link.send(append(3), [memoryview(b"four")])  # what waits already goes first
+    first, then = await fake.frame(), await fake.frame()
+    assert [[entry.epoch for entry in frame.envelope.append_batch.entries] for frame in (first, then)] == [[1], [2, 3]]
+    assert [bytes(frame.attachment) for frame in (first, then)] == [b"onetwo", b"threefour"]
+    assert link._bytes_out.value == 15
     await end(link)
 
 
@@ -221,7 +241,8 @@ async def test_requests_in_flight_are_bounded(fake: FakeNode, monkeypatch: pytes
     assert [isinstance(one.exception(), ProtocolError) for one in waiting] == [True] * 3
 
 
-async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode) -> None:
+async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", math.inf)
     link = await fake.greeted()
     link.send(ack(1))  # still in the outbox
     await end(link)

@@ -1,6 +1,6 @@
 """One-way messages on their way to another node: many partitions' messages share an envelope, in order.
 
-Whatever is put in between two `drain`s (one turn of the event loop) leaves together. Messages of one kind share an
+Whatever is put in between two `drain`s (the rest of a turn of the event loop) leaves together. Messages of one kind share an
 envelope, but two messages of one *partition* are never reordered: an append behind the decision that allows it would
 only be refused and asked for again. So a message joins the newest envelope of its kind unless something of its
 partition already stands behind that one.
@@ -113,16 +113,7 @@ class Outbox:
         Raises:
             ProtocolError: FRAME_TOO_LARGE; whoever made the message is to make smaller ones.
         """
-        kind = _KINDS[type(message)]
-        attachment_bytes = sum(map(len, batches))
-        if isinstance(message, pb.AppendBatch | pb.BackfillReply):
-            message.length = attachment_bytes
-        assert not attachment_bytes or kind in KINDS_WITH_BATCHES, f"a {kind} has no batches"
-        message_bytes = message.ByteSize() + ENTRY_OVERHEAD_BYTES
-        if message_bytes > MESSAGE_BYTES_MAX or attachment_bytes > ATTACHMENT_BYTES_MAX:
-            raise ProtocolError(
-                pb.FRAME_TOO_LARGE, f"a {kind} of {message_bytes} bytes with {attachment_bytes} bytes of batches"
-            )
+        kind, message_bytes, attachment_bytes = _measured(message, batches)
         key = (message.topic_id, message.partition)
         number = self._newest.get(kind, -1)
         behind = self._last_of.get(key, 0)
@@ -144,10 +135,44 @@ class Outbox:
         self._last_of.clear()
         self.size_bytes = 0
         for group in groups:
-            envelope = pb.Envelope()
-            message: Any = getattr(envelope, group.kind)
-            if group.kind in SINGLE_KINDS:
-                message.CopyFrom(group.entries[0])
-            else:
-                message.entries.extend(group.entries)
-            yield Outgoing(envelope, group.attachment, group.attachment_bytes, len(group.entries))
+            yield _enveloped(group.kind, group.entries, group.attachment, group.attachment_bytes)
+
+
+def alone(message: LinkMessage, batches: Sequence[memoryview]) -> Outgoing:
+    """Return a message as an envelope of its own.
+
+    Raises:
+        ProtocolError: as `Outbox.put`.
+    """
+    kind, _, attachment_bytes = _measured(message, batches)
+    return _enveloped(kind, [message], batches, attachment_bytes)
+
+
+def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
+    """Return a message's kind, its bytes in an envelope and those of its batches, which it is told."""
+    kind = _KINDS[type(message)]
+    attachment_bytes = 0
+    if kind in KINDS_WITH_BATCHES:
+        attachment_bytes = sum(map(len, batches))
+        assert isinstance(message, pb.AppendBatch | pb.BackfillReply)
+        message.length = attachment_bytes
+    else:
+        assert not batches, f"a {kind} has no batches"
+    message_bytes = message.ByteSize() + ENTRY_OVERHEAD_BYTES
+    if message_bytes > MESSAGE_BYTES_MAX or attachment_bytes > ATTACHMENT_BYTES_MAX:
+        raise ProtocolError(
+            pb.FRAME_TOO_LARGE, f"a {kind} of {message_bytes} bytes with {attachment_bytes} bytes of batches"
+        )
+    return kind, message_bytes, attachment_bytes
+
+
+def _enveloped(
+    kind: str, entries: Sequence[LinkMessage], attachment: Sequence[memoryview], attachment_bytes: int
+) -> Outgoing:
+    envelope = pb.Envelope()
+    message: Any = getattr(envelope, kind)
+    if kind in SINGLE_KINDS:
+        message.CopyFrom(entries[0])
+    else:
+        message.entries.extend(entries)
+    return Outgoing(envelope, attachment, attachment_bytes, len(entries))
