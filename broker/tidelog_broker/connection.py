@@ -181,7 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.abort(error)
             return
-        self._balance_reading()
+        if self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
+            self._balance_reading()
 
     def pause_writing(self) -> None:
         """The client does not keep up with its answers: read nothing more from it, and start the clock."""

@@ -189,7 +189,8 @@ class ReplicaDriver:
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
         """Hand a message of another node to the replica."""
-        if self.stopped or (isinstance(message, pb.AppendBatch) and self.queued_bytes > QUEUED_BYTES_MAX):
+        kind = type(message)
+        if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
             return
         self.replica.receive(sender, message, batches, self._tools.now_ms())
         if isinstance(message, pb.ReplicationAck):
@@ -197,7 +198,7 @@ class ReplicaDriver:
             if self._listener is not None:
                 self._listener.acknowledged()
         else:
-            self._carry_on(soon=not isinstance(message, pb.AppendBatch))
+            self._carry_on(soon=kind is not pb.AppendBatch)
 
     def tick(self) -> None:
         """Let time pass for the replica."""
@@ -328,10 +329,11 @@ class ReplicaDriver:
         self._queue.append(_Queued(effect, size_bytes))
 
     def _is_own(self, effect: Append) -> bool:
-        owner = self.replica.owner
+        owner, active = self.replica.owner, self.replica.chain.active
         if owner is not None and owner.epoch == effect.epoch:
             return True
-        return self.view.descriptor(effect.epoch).owner == self.replica.node_id
+        descriptor = active if active.epoch == effect.epoch else self.view.descriptor(effect.epoch)
+        return descriptor.owner == self.replica.node_id
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes

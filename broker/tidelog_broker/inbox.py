@@ -104,7 +104,7 @@ class Inbox:
         assert self._arriving_bytes == len(frame.attachment)
         message = _arrived(frame)
         self._arriving_bytes = 0
-        self._bytes_in.inc(message.attachment_bytes)
+        self._bytes_in.value += message.attachment_bytes
         if message.attachment_bytes > VERIFY_INLINE_BYTES:
             self._waiting.append(message)
             self._verifiers.start(0, message.verify, lambda judged, error: self._verified(message, judged, error))
@@ -137,7 +137,8 @@ class Inbox:
             judged = message.judged if message.judged is not None else message.verify()
             for index, entry in enumerate(message.entries):
                 self._hand_on(entry, judged[index] if judged else ())
-        self._budget.give_back(message.attachment_bytes)
+        if message.attachment_bytes:
+            self._budget.give_back(message.attachment_bytes)
 
     def _hand_on(self, entry: LinkMessage, batches: Sequence[Batch] | ProtocolError) -> None:
         if isinstance(batches, ProtocolError):

@@ -293,6 +293,8 @@ class Pipeline:
 
     def released(self) -> None:
         """More is held by more replicas: settle what is complete, and go on."""
+        if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
+            return  # a follower
         high_watermark, owner = self._partition.high_watermark, self._partition.writer
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
@@ -302,8 +304,10 @@ class Pipeline:
 
     def acknowledged(self) -> None:
         """Some replica holds more, which matters to who waits for all of them."""
+        if not self._waiting.wants_all:
+            return
         owner = self._partition.writer
-        if owner is not None and self._waiting.wants_all:
+        if owner is not None:
             self._waiting.release(owner, self._partition.high_watermark)
             self._tell_idle()
 

@@ -195,15 +195,17 @@ class Pushes:
 
     def _trim(self) -> None:
         """Drop what all hold; past the window, drop the oldest and stop pushing to who has not acknowledged it."""
-        everyone_streams = all(follower.streaming for follower in self.followers.values())
-        held_by_all = min(follower.held_offset for follower in self.followers.values())
-        while self._recent and (
-            self.recent_bytes > self.timing.window_bytes
-            or (everyone_streams and self._recent[0].end.offset <= held_by_all)
+        recent, followers = self._recent, self.followers.values()
+        everyone_streams, held_by_all = True, recent[-1].end.offset if recent else 0
+        for follower in followers:
+            everyone_streams = everyone_streams and follower.streaming
+            held_by_all = min(held_by_all, follower.held_offset)
+        while recent and (
+            self.recent_bytes > self.timing.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
         ):
-            if len(self._recent) == 1 and self._recent[0].end.offset > held_by_all:
+            if len(recent) == 1 and recent[0].end.offset > held_by_all:
                 break  # the newest group is on its way to everybody, however large it is
-            sent = self._recent.popleft()
+            sent = recent.popleft()
             self.recent_bytes -= sent.size_bytes
             for follower in self.followers.values():
                 if follower.held_offset < sent.end.offset:

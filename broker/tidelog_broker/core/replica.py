@@ -317,6 +317,9 @@ class Replica(ReplicaState):
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""
+        held = self.tail.queued
+        if append.base_offset == held.offset < append.end_offset:  # the next one, as nearly always
+            return append.previous_digest == held.digest or held.offset < self.log_start
         if append.base_offset >= self.log_start and self.tail.digest_at(append.base_offset, self.log) != (
             append.previous_digest
         ):

@@ -203,11 +203,14 @@ class ReplicaState:
 
     def is_current(self, sender: str, epoch: int, now_ms: int) -> bool:
         """Whether a message is about the active epoch; otherwise see to it that the two chains meet."""
-        if epoch > self.active.epoch:
+        current = self.chain.active.epoch
+        if epoch == current:
+            return True
+        if epoch > current:
             self.ask_chain(sender, now_ms)
-        elif epoch < self.active.epoch:
+        else:
             self.tell_chain(sender, epoch)
-        return epoch == self.active.epoch
+        return False
 
     def forks(self, sender: str, reason: str) -> None:
         """Another node's chain does not fit this one: one of them is wrong, and no quorum can tell which.
