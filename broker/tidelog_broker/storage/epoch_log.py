@@ -94,7 +94,7 @@ class EpochLog(EpochReader):
 
         Raises:
             DiskFullError: there is no space for it; nothing has changed.
-            StorageFailedError: the disk failed.
+            StorageFailedError: the disk failed; the directory may be there.
         """
         unnamed = directory.with_name(directory.name + NEW_SUFFIX)
         start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
@@ -104,9 +104,12 @@ class EpochLog(EpochReader):
             disk.fs.make_dir(unnamed)
             ActiveSegment.create(disk, unnamed, start, segment_bytes=segment_bytes).abandon()
             disk.fs.rename(unnamed, directory)
-            disk.fs.sync_dir(directory.parent)
         except OSError as error:
             raise space_or_failure(f"epoch {epoch} cannot begin in {directory}", error) from error
+        try:
+            disk.fs.sync_dir(directory.parent)
+        except OSError as error:  # a full disk, too: it has its name, so this is no refusal that changes nothing
+            raise StorageFailedError(f"epoch {epoch} began in {directory}, not durably: {error}") from error
         return cls.open(disk, directory, segment_bytes=segment_bytes)
 
     @classmethod

@@ -25,7 +25,9 @@ default in place of a lost promise is how acknowledged data gets lost. Without s
 that nobody was told about, and is zeroed.
 
 Space is taken ahead, so that a disk that others have filled still takes the entries that end an epoch. Compaction
-writes the live entries beside and renames; the old file stands until the new one is durable.
+writes the live entries beside and renames; the old file stands until the new one is durable. Once the new one has the
+name there is no way back: any error from there on, a full disk too, is final, because the old file has no name any more
+and what was appended to it would be gone at the next open.
 """
 
 from __future__ import annotations
@@ -141,6 +143,9 @@ class Journal:
             if is_disk_full(error):
                 raise DiskFullError(f"no space to compact {self.path}: {error}") from error
             raise self._fail("compaction", error) from error
+        except StorageFailedError as error:
+            self._failure = error.message
+            raise
         self._file.close()
         self._file, self._nonce, self._end_position = file, nonce, end_position
         self._allocated_bytes = file.size()
@@ -199,7 +204,12 @@ def _pack_entries(payloads: Sequence[bytes], *, nonce: int, position: int) -> by
 
 
 def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
-    """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end."""
+    """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end.
+
+    Raises:
+        OSError: nothing has changed.
+        StorageFailedError: the new journal has the name, but perhaps not durably.
+    """
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     if fs.exists(unnamed):
         fs.unlink(unnamed)
@@ -211,11 +221,18 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
         file.pwritev([blob], 0)
         file.datasync()
         fs.rename(unnamed, path)
-        fs.sync_dir(path.parent)
     except BaseException:
         file.close()
         with contextlib.suppress(OSError):  # the first error is the one to report; the next open removes it
             fs.unlink(unnamed)
+        raise
+    try:
+        fs.sync_dir(path.parent)
+    except OSError as error:
+        file.close()
+        raise StorageFailedError(f"{path}: its new name could not be synced: {error}; check the disk") from error
+    except BaseException:
+        file.close()
         raise
     return file, nonce, len(blob)
 

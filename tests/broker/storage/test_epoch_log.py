@@ -310,3 +310,13 @@ def test_simulated_disk_drops_what_was_not_synced() -> None:
     outcomes = {bytes(sim.power_cut(Random(seed)).node(path).current) for seed in range(50)}
     assert outcomes == {first * 512 + second * 88 for first in (b"a", b"b") for second in (b"a", b"b")}
     assert isinstance(sim.restart(), SimDisk)
+
+
+def test_a_full_disk_behind_the_rename_of_a_new_epoch_is_no_refusal_that_changes_nothing() -> None:
+    sim = new_disk()
+    sim.fail = lambda what, path: (
+        OSError(errno.ENOSPC, "full") if (what, path) == ("sync_dir", EPOCH.parent) and sim.exists(EPOCH) else None
+    )
+    with pytest.raises(StorageFailedError, match="not durably"):
+        create(sim)
+    assert sim.exists(EPOCH)

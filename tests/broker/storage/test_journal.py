@@ -151,6 +151,20 @@ def test_compaction_on_a_full_disk_leaves_the_old_file() -> None:
     assert open_journal(sim.restart())[1] == [*payloads, b"on"]
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_an_error_behind_the_rename_of_a_compaction_is_final(number: int) -> None:
+    sim, payloads, _ = written()
+    journal, _ = open_journal(sim)
+    sim.fail = lambda what, path: OSError(number, "broken") if what == "sync_dir" else None
+    with pytest.raises(StorageFailedError, match="broken"):
+        journal.compact(payloads)
+    sim.fail = lambda what, path: None
+    with pytest.raises(StorageFailedError, match="takes nothing more"):
+        journal.append([b"would go to a file without a name"])
+    journal.close()
+    assert open_journal(sim.restart())[1] == payloads
+
+
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_failed_append_is_final(operation: str) -> None:
     sim, payloads, _ = written()
