@@ -101,9 +101,14 @@ class Inbox:
         Raises:
             ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; nothing behind it on the connection can be trusted.
         """
-        assert self._arriving_bytes == len(frame.attachment)
+        attachment_bytes = len(frame.attachment)
+        assert self._arriving_bytes == attachment_bytes
         message = _arrived(frame)
         self._arriving_bytes = 0
+        if not (attachment_bytes or self._waiting or self._closed):
+            for entry in message.entries:
+                self._hand_on(entry, ())
+            return
         self._bytes_in.value += message.attachment_bytes
         if message.attachment_bytes > VERIFY_INLINE_BYTES:
             self._waiting.append(message)
@@ -179,7 +184,13 @@ def _arrived(frame: Frame) -> _Arrived:
 
 def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:
     """Return the batches of one entry, all of them or none."""
+    if not part:
+        return ()
     try:
+        header = unpack_header(part)
+        if header.length == len(part):  # one, as nearly always
+            body_of(header, part)
+            return (Batch(header, part),)
         batches = []
         for data in iter_batches(part):
             header = unpack_header(data)
