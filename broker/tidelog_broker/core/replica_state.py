@@ -115,10 +115,15 @@ class ReplicaState:
         return pb.EpochDecision.FromString(self.chain.decisions[epoch - self.chain.genesis.epoch])
 
     def holders_of(self, epoch: int) -> list[str]:
-        """Return who may hold a decided epoch: its own replicas, then the active one's; first of all the living."""
+        """Return who may hold a decided epoch: its own replicas and those of every later one, first of all the living.
+
+        Whoever stored a later epoch has fetched this one, or some of it: history moves with each change of placement,
+        and the epoch's own replicas may have left the cluster long ago.
+        """
         genesis = self.chain.genesis
-        placement = genesis.placement if epoch == genesis.epoch else self.decision(epoch - 1).next.placement
-        nodes = dict.fromkeys([*placement, *self.decision(epoch).next.placement, *self.active.placement])
+        own = genesis.placement if epoch == genesis.epoch else self.decision(epoch - 1).next.placement
+        later = [self.decision(at).next.placement for at in range(epoch, self.active.epoch)]
+        nodes = dict.fromkeys(node for placement in (own, *later) for node in placement)
         return sorted(nodes, key=lambda node: not self.surroundings.alive(node))
 
     # --- effects ---------------------------------------------------------------------------------------

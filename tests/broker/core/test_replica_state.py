@@ -153,6 +153,13 @@ def test_a_sealed_epoch_is_looked_for_at_its_own_replicas_first() -> None:
     assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "who is dead may come back, and is asked last"
 
 
+def test_a_sealed_epoch_is_looked_for_wherever_it_may_have_been_moved_to() -> None:
+    bench = Bench(chain_of(2, 4, 6, placements=(("d", "e"), ("e", "f"), ("g", "h"))))
+    bench.hints.dead = {"a", "b", "c", "d", "e"}
+    assert bench.holders_of(0)[:3] == ["f", "g", "h"], "it was filled in where epoch 2 lived; all before that are gone"
+    assert bench.holders_of(1)[0] == "f"
+
+
 def test_digests_of_a_sealed_epoch_come_from_its_log_and_of_the_open_one_from_memory() -> None:
     chain = chain_of(5)
     sealed, opened = run_of(descriptor(), 2, 3), run_of(chain.active, 4)
