@@ -76,6 +76,7 @@ class Cluster:
         self._members = Members(1)
         self._available_at = (-1, -1)
         self._available_then: frozenset[str] = frozenset()
+        self._cut_off: frozenset[str] = frozenset()
         self._leaving: dict[str, int] = {}
         """Nodes that have said that they are about to stop, and in which life. Who is started again has another one."""
 
@@ -88,12 +89,21 @@ class Cluster:
         self._members = members
         self._available_at = (-1, -1)
 
+    def note_cut_off(self, nodes: frozenset[str]) -> bool:
+        """Note who lives and cannot be spoken with; return whether that is news."""
+        if nodes == self._cut_off:
+            return False
+        self._cut_off = nodes
+        self._available_at = (-1, -1)
+        return True
+
     # --- hints for the replicas ------------------------------------------------------------------------
 
     def alive(self, node_id: str) -> bool:
-        """Whether a node seems to be alive; a suspected one does."""
+        """Whether a node seems to be alive; a suspected one does, one that nobody can speak with does not."""
         member = self._members.get(node_id)
-        return node_id == self._node_id or (member is not None and member.is_live)
+        is_live = member is not None and member.is_live and node_id not in self._cut_off
+        return node_id == self._node_id or is_live
 
     def incarnation(self, node_id: str) -> int:
         """Return the newest known boot incarnation of a node, 0 for an unknown one."""
@@ -269,7 +279,7 @@ class Cluster:
         now_at = self.version
         if now_at != self._available_at:  # asked for each partition of a node that died
             living = {self._node_id, *(member.node_id for member in self._members.live())}
-            living = {node for node in living if self._leaving.get(node) != self.incarnation(node)}
+            living = {node for node in living if self._leaving.get(node) != self.incarnation(node)} - self._cut_off
             self._available_then = self._registry.available(living) or frozenset({self._node_id})
             self._available_at = now_at
         return self._available_then

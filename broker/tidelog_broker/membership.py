@@ -25,6 +25,7 @@ from tidelog_broker.core import members
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.ports import Batch
+from tidelog_broker.core.reach import Reach
 from tidelog_broker.core.registry import identity_fault, roles_to
 from tidelog_broker.core.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.topics import META_KEY
@@ -43,6 +44,7 @@ ASK_AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 1.0
 """Who has enough answers waits so long for those that are still missing."""
 ANNOUNCE_AGAIN_S: Final = 1.0
+LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ class Membership:
         await self._gossip.start()
         node.cluster.use_members(self._gossip.members)
         node.spawn(self._keep_announced(), "announcing")
+        node.spawn(self._watch_connections(), "watching connections")
         self.look_soon()
 
     async def close(self) -> None:
@@ -265,6 +268,21 @@ class Membership:
             roles=roles_to(roles_named(settings.roles)),
             incarnation=node.incarnation,
         )
+
+    async def _watch_connections(self) -> None:
+        """See who lives and cannot be spoken with."""
+        node, reach = self._node, Reach()
+        while True:
+            assert node.peers is not None
+            assert self._gossip is not None
+            known = node.cluster.addresses()  # without those that were removed: they are not called any more
+            living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
+            now_ms = int(node.loop.time() * 1000)
+            cut_off = reach.cut_off(living, outgoing=node.cluster.linked, incoming=node.peers.connected, now_ms=now_ms)
+            if node.cluster.note_cut_off(cut_off):
+                log.warning("alive, but without a connection: %s", ", ".join(sorted(cut_off)) or "nobody any more")
+                self.look_soon()
+            await asyncio.sleep(LOOK_S)
 
     # --- what happens around ---------------------------------------------------------------------------
 

@@ -5,8 +5,11 @@ import os
 import pytest
 from tests.broker.founded import Founded
 
+from tidelog_broker.core import reach
 from tidelog_broker.core.roster import IdentityConflict
 from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.link import Link
+from tidelog_broker.links import Address, Links
 from tidelog_broker.membership import IdentityError
 from tidelog_proto import broker_pb2 as pb
 
@@ -77,3 +80,35 @@ async def test_a_node_whose_id_another_process_uses_stops_and_says_so(
     node.membership._on_gossip(IdentityConflict("c", node.incarnation, node.incarnation + 1))
     assert await founded.stop("c") == os.EX_CONFIG
     assert "another process uses the node id 'c'" in caplog.text
+
+
+async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replaced(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter lets UDP through and no TCP. When it is gone, the former owner hears of it."""
+    monkeypatch.setattr(reach, "CUT_MS", 300)
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=12, replication_factor=3)
+    key = next((topic.topic_id, one.partition) for one in topic.partitions if one.owner == "b")
+    await founded.publish(peer, key[0], b"first", partition=key[1])
+    connect = Links._connect
+
+    async def filtered(links: Links, node_id: str | None, address: Address) -> tuple[Link, int]:
+        if "b" in {links._identity.node_id, node_id}:
+            raise TimeoutError
+        return await connect(links, node_id, address)
+
+    monkeypatch.setattr(Links, "_connect", filtered)
+    for name, node in founded.nodes.items():
+        assert node.cluster._links is not None
+        for other, link in node.cluster._links._peers.items():
+            if "b" in {name, other} and link.link is not None:
+                link.link.close("a filter")
+    await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
+    assert founded.nodes["a"].cluster.membership("b") == "alive"
+    assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
+    monkeypatch.setattr(Links, "_connect", connect)
+    await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never hears of it")
+    await founded.until(lambda: founded.nodes["a"].cluster.alive("b"), "it is cut off for ever")
