@@ -304,17 +304,28 @@ class Producer:
         return PendingReceipts(parts, orders or None)
 
     async def _enqueue_piece(self, route: TopicRoute, piece: Piece, parts: list[tuple[Any, int]]) -> None:
-        options = self._lane_options
-        for columns in split_rows(piece.columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            size_bytes = columns.nbytes  # exact for slices
+        options, columns = self._lane_options, piece.columns
+        size_bytes = columns.nbytes  # looked at as few times as may be: Arrow walks the columns for it
+        if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
             if not self._take_room(size_bytes):
                 await self._wait_for_room(size_bytes)
-            lane = self._lane_for(route, None, piece.partition, size_bytes)
-            load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
-            parts.append((load.delivery, load.count))
-            lane.add(load)
-            assert self._sender is not None
-            self._sender.wake(lane)
+            parts.append(self._add_columns(route, piece.partition, columns, size_bytes))
+            return
+        for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
+            size_bytes = rows.nbytes  # exact for slices
+            if not self._take_room(size_bytes):
+                await self._wait_for_room(size_bytes)
+            parts.append(self._add_columns(route, piece.partition, rows, size_bytes))
+
+    def _add_columns(
+        self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
+    ) -> tuple[Any, int]:
+        lane = self._lane_for(route, None, partition, size_bytes)
+        load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
+        lane.add(load)
+        assert self._sender is not None
+        self._sender.wake(lane)
+        return load.delivery, load.count
 
     def _lane_for(self, route: TopicRoute, key: bytes | None, partition: int | None, size_bytes: int) -> Lane:
         """Return the lane of a record or piece; without a lane the `size_bytes` reserved for it are given back."""
