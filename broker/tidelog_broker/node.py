@@ -161,7 +161,7 @@ class Node(Broker):
         while True:
             for partition in self.partitions.all():
                 try:
-                    await partition.retain()
+                    await partition.retention.look()
                 except StorageFailedError as error:
                     self.storage_failed(partition.name, error)
                     return

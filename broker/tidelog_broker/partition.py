@@ -17,9 +17,9 @@ from tidelog_broker.core.ring import RingEntry
 from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.partition_reads import RETRY_AFTER_MS, PartitionReads
 from tidelog_broker.pipeline import Pipeline
+from tidelog_broker.retention import Retention
 from tidelog_broker.routes import Route, route_of
 from tidelog_broker.services import Services
-from tidelog_broker.storage.log_start import save_log_start
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -40,6 +40,7 @@ class Partition(PartitionReads):
         self.pipeline = Pipeline(
             self, bytes_max=node.settings.partition_in_flight_bytes, group_bytes=node.settings.group_bytes
         )
+        self.retention = Retention(self, self.failed)
         self._batches_since_snapshot = 0
         self._first_snapshot: tuple[int, int, int, bytes] | None = None
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -225,7 +226,7 @@ class Partition(PartitionReads):
             self._sync_timer = self.node.loop.call_later(delay_s, self._sync_now)
         if self._has_rolled:
             self._has_rolled = False
-            self._retain_soon()
+            self.retention.look_soon()
         self.pipeline.written(end_offset)
         if not self.is_alone:  # else the watermark has moved with it, which is told next
             self.pipeline.released()
@@ -234,7 +235,7 @@ class Partition(PartitionReads):
 
     def filled(self) -> None:
         """More of the log is here: readers may have waited for it. It may begin where the owner's log did."""
-        self._note_log_start()
+        self.retention.note_log_start()
         self.wake()
 
     def _feed(self, entry: RingEntry) -> None:
@@ -272,7 +273,7 @@ class Partition(PartitionReads):
                 news.epoch,
                 news.end_offset,
             )
-        self._note_log_start()  # it may have stood alone until now, and deleted without a note
+        self.retention.note_log_start()  # it may have stood alone until now, and deleted without a note
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
@@ -365,76 +366,7 @@ class Partition(PartitionReads):
         if error is not None:
             self.failed(error)
 
-    # --- retention -------------------------------------------------------------------------------------
-
-    async def delete_before(self, offset: int) -> None:
-        """Delete whole segments below `offset`."""
-        await self.offload.call(self.io_key, self._delete_oldest, offset, 0, self.high_watermark)
-        if self.replica.owner is not None:
-            self.driver.raise_log_start(self.log.start_offset)
-
-    async def retain(self) -> None:
-        """Delete the oldest segments: as an owner past the topic's bound, elsewhere what the owner has deleted."""
-        if self.refusal is not None or self.replica.halted is not None:
-            return
-        if self.replica.owner is None:
-            if self.replica.log_start > self.log.start_offset:
-                log_start = self.replica.log_start
-                await self.offload.call(self.io_key, self._delete_oldest, log_start, 0, log_start)
-        elif self._is_past_bound:
-            bytes_max = self.topic.config.retention_bytes
-            await self.offload.call(self.io_key, self._delete_oldest, 0, bytes_max, self.high_watermark)
-            self.driver.raise_log_start(self.log.start_offset)
-
-    @property
-    def _is_past_bound(self) -> bool:
-        bytes_max = self.topic.config.retention_bytes
-        return bool(bytes_max) and self.log.size_bytes > bytes_max and not self.replica.history.incomplete
-
-    def _retain_soon(self) -> None:
-        """As `retain`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
-        bytes_max = self.topic.config.retention_bytes
-        if self._is_past_bound:
-            committed = self.high_watermark
-            self.offload.start(
-                self.io_key,
-                lambda: self._delete_oldest(0, bytes_max, committed),
-                lambda _, error: self._retained(error),
-            )
-
-    def _retained(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.failed(error)
-        else:
-            self.driver.raise_log_start(self.log.start_offset)
-
-    def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
-        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.
-
-        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that.
-        """
-        store = self.log
-        while store.epochs and store.limbo is None:
-            oldest = store.epochs[0]
-            end_offset = oldest.oldest_end_offset
-            is_last = len(store.epochs) == 1 and oldest.segment_count == 1
-            past_bound = bool(bytes_max) and store.size_bytes > bytes_max
-            if is_last or end_offset > committed or not (end_offset <= offset or past_bound):
-                return
-            self._keep_log_start(end_offset)
-            store.delete_before(end_offset)
-
-    def _note_log_start(self) -> None:
-        start_offset = self.replica.log_start
-        if start_offset > 0 and self.log.epochs and not self.is_alone:
-            self.offload.start(
-                self.io_key, lambda: self._keep_log_start(start_offset), lambda _, error: self._snapshot_saved(error)
-            )
-
-    def _keep_log_start(self, offset: int) -> None:
-        """Write down where the log will begin: a copy that begins late would look like one that lacks something."""
-        if not self.is_alone:
-            save_log_start(self.node.disk.fs, self.log.directory, offset)
+    # --- configuration and gauges ----------------------------------------------------------------------
 
     def reconfigure(self, record: pb.TopicRecord) -> None:
         """Take a new revision of the topic's configuration."""

@@ -190,7 +190,7 @@ class StateLog:
                 values = [record.SerializeToString() for record in live[first : first + _RECORDS_PER_BATCH]]
                 size_bytes += await self._append(values)
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
-            await self._partition.delete_before(start)
+            await self._partition.retention.delete_before(start)
         except ProtocolError as error:
             # Nothing is lost: the old records are all there, and the next write tries again.
             log.warning("no snapshot of %s: %s", self._partition.name, error)

@@ -112,13 +112,13 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     partition = offsets._partition
     written: list[list[bytes]] = []
     bounds: list[int] = []
-    appended, append, delete_before = partition.appended, StateLog._append, partition.delete_before
+    appended, append, delete_before = partition.appended, StateLog._append, partition.retention.delete_before
 
     def begin_a_snapshot(*args: Any, **kwargs: Any) -> None:
         appended(*args, **kwargs)
         monkeypatch.undo()
         monkeypatch.setattr(StateLog, "_append", note)
-        monkeypatch.setattr(partition, "delete_before", bound)
+        monkeypatch.setattr(partition.retention, "delete_before", bound)
         node.spawn(offsets._snapshot(), "a snapshot")
 
     async def note(self: StateLog, values: list[bytes]) -> int:

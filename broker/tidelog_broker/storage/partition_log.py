@@ -12,12 +12,14 @@ A partition is deleted by renaming it into the trash first; what is in the trash
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog
-from tidelog_broker.storage.errors import LimboError, StorageFailedError
+from tidelog_broker.storage.errors import DiskFullError, LimboError, StorageFailedError
+from tidelog_broker.storage.log_start import keep_space
 from tidelog_broker.storage.partition_copies import PartitionCopies, find_lost_epoch
 from tidelog_broker.storage.partition_dirs import (
     TRASH_PREFIX,
@@ -71,7 +73,12 @@ class PartitionLog(PartitionCopies):
         """See `EpochLog.reserve`."""
         log = self._writable()
         log.segment_bytes = self.segment_bytes
+        segments = log.segment_count
         log.reserve(needed_bytes)
+        if log.segment_count > segments:
+            # From here on there is something that retention may delete, and must be able to on a full disk.
+            with contextlib.suppress(DiskFullError):
+                keep_space(self._disk.fs, self.directory)
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""

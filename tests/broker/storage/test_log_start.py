@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from tests.broker.faulty_disk import FaultyDisk
 
 from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.filesystem import RealFileSystem
-from tidelog_broker.storage.log_start import NAME, load_log_start, save_log_start
+from tidelog_broker.storage.log_start import NAME, keep_space, load_log_start, save_log_start
 
 
 def test_the_newest_offset_is_kept(tmp_path: Path) -> None:
@@ -49,4 +50,26 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fill_up()
     with pytest.raises(DiskFullError):
+        save_log_start(disk, tmp_path, 6)
+
+
+@pytest.mark.parametrize("operation", ["create", "rename"])
+def test_a_full_disk_has_the_old_one_written_over(tmp_path: Path, operation: str) -> None:
+    disk = FaultyDisk()
+    keep_space(disk, tmp_path)
+    assert load_log_start(disk, tmp_path) == 0
+    full = OSError(errno.ENOSPC, "full")
+    disk.fail = lambda what, path: full if what == operation else None
+    save_log_start(disk, tmp_path, 6)
+    assert disk.log[-1] == ("sync", tmp_path / NAME), "it is durable before anything is deleted"
+    disk.heal()
+    assert load_log_start(disk, tmp_path) == 6
+    keep_space(disk, tmp_path)
+    assert load_log_start(disk, tmp_path) == 6
+
+
+def test_an_error_behind_the_rename_is_final(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.fail = lambda what, path: OSError(errno.ENOSPC, "full") if what == "sync_dir" else None
+    with pytest.raises(StorageFailedError):
         save_log_start(disk, tmp_path, 6)

@@ -1,0 +1,136 @@
+"""Deleting a partition's oldest segments: as an owner past the topic's bound, elsewhere what the owner has deleted.
+
+Where a copy is not the only one, each step first writes down where the log will begin (`storage.log_start`): a copy
+that begins late would look like one that lacks something. That note needs hardly any space, but a full disk is when
+deleting matters most, so the file is there from the second segment on (`PartitionLog.reserve`), and is written over in
+its place where there is no space for another. A disk that refuses even that is full, not broken: it is said once, and
+tried again with the next look.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidelog_broker.partition_reads import PartitionReads
+from tidelog_broker.storage.errors import DiskFullError
+from tidelog_broker.storage.log_start import save_log_start
+
+log = logging.getLogger(__name__)
+
+
+class Retention:
+    """What keeps one partition within its bound. All methods are for the event loop's thread.
+
+    Args:
+        partition: whose log it is.
+        failed: called with what the disk did when nobody waits for it.
+    """
+
+    def __init__(self, partition: PartitionReads, failed: Callable[[BaseException], None]) -> None:
+        self._partition = partition
+        self._failed = failed
+        self._io, self._io_key = partition.node.io, partition.io_key
+        self._told_of_full_disk = False
+
+    async def delete_before(self, offset: int) -> None:
+        """Delete whole segments below `offset`.
+
+        Raises:
+            DiskFullError: no space to note where the log begins; what the note would have said is still there.
+            StorageFailedError: the disk failed.
+        """
+        partition = self._partition
+        await self._io.call(self._io_key, self._delete_oldest, offset, 0, partition.high_watermark)
+        if partition.replica.owner is not None:
+            self._raise_log_start()
+
+    async def look(self) -> None:
+        """Delete what is to go, now.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        partition = self._partition
+        replica = partition.replica
+        if partition.refusal is not None or replica.halted is not None:
+            return
+        try:
+            if replica.owner is None:
+                if replica.log_start > partition.log.start_offset:
+                    log_start = replica.log_start
+                    await self._io.call(self._io_key, self._delete_oldest, log_start, 0, log_start)
+            elif self._is_past_bound:
+                bytes_max = partition.topic.config.retention_bytes
+                await self._io.call(self._io_key, self._delete_oldest, 0, bytes_max, partition.high_watermark)
+                self._raise_log_start()
+        except DiskFullError as error:
+            self._no_space(error)
+        else:
+            self._told_of_full_disk = False
+
+    def look_soon(self) -> None:
+        """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
+        if self._is_past_bound:
+            bytes_max, committed = self._partition.topic.config.retention_bytes, self._partition.high_watermark
+            self._io.start(
+                self._io_key,
+                lambda: self._delete_oldest(0, bytes_max, committed),
+                lambda _, error: self._looked(error),
+            )
+
+    def note_log_start(self) -> None:
+        """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
+        partition = self._partition
+        start_offset = partition.replica.log_start
+        if start_offset > 0 and partition.log.epochs and not partition.is_alone:
+            self._io.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _is_past_bound(self) -> bool:
+        partition = self._partition
+        bytes_max = partition.topic.config.retention_bytes
+        return bool(bytes_max) and partition.log.size_bytes > bytes_max and not partition.replica.history.incomplete
+
+    def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
+        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.
+
+        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that.
+        """
+        store = self._partition.log
+        while store.epochs and store.limbo is None:
+            oldest = store.epochs[0]
+            end_offset = oldest.oldest_end_offset
+            is_last = len(store.epochs) == 1 and oldest.segment_count == 1
+            past_bound = bool(bytes_max) and store.size_bytes > bytes_max
+            if is_last or end_offset > committed or not (end_offset <= offset or past_bound):
+                return
+            if not self._partition.is_alone:
+                self._keep(end_offset)
+            store.delete_before(end_offset)
+
+    def _keep(self, offset: int) -> None:
+        save_log_start(self._partition.node.disk.fs, self._partition.log.directory, offset)
+
+    def _kept(self, error: BaseException | None) -> None:
+        if error is not None:
+            # Until it is, a start takes for missing what retention has deleted, and asks the owner.
+            log.warning("%s: where the log begins was not written down: %s", self._partition.name, error)
+
+    def _looked(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFullError):
+            self._no_space(error)
+        elif error is not None:
+            self._failed(error)
+        else:
+            self._raise_log_start()
+
+    def _raise_log_start(self) -> None:
+        self._partition.driver.raise_log_start(self._partition.log.start_offset)
+
+    def _no_space(self, error: DiskFullError) -> None:
+        if not self._told_of_full_disk:
+            self._told_of_full_disk = True
+            log.warning("%s: nothing old can be deleted, it is tried again: %s", self._partition.name, error.message)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, standing
+from tests.broker.peer import batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.storage.log_start import NAME, load_log_start
+from tidelog_proto.limits import KIB
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as stand:
+        await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
+        yield stand
+
+
+async def publish(stand: ClusterStand, owner: str, sequence: int) -> None:
+    peer = await stand.peer(owner)
+    (result,) = await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    assert not result.HasField("error"), result
+
+
+async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    await publish(cluster, owner, 0)
+    await publish(cluster, owner, 1)
+    await publish(cluster, owner, 2)
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    assert partition.log.directory.joinpath(NAME).exists(), "made with the second segment"
+    full = OSError(errno.ENOSPC, "no space")
+    disk.fail = lambda operation, path: full if operation == "create" and NAME in path.name else None
+    for sequence in range(3, 20):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
+    assert load_log_start(disk, partition.log.directory) == partition.log.start_offset
+    assert cluster.nodes[owner].health.state == "running"
+
+
+async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
+    cluster: ClusterStand, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await cluster.owner()
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    full = OSError(errno.ENOSPC, "no space")
+    disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: "nothing old can be deleted" in caplog.text, "nothing was said of it")
+    assert partition.log.start_offset == 0
+    assert (cluster.nodes[owner].health.state, cluster.nodes[owner].exit_code) == ("running", 0)
+    disk.heal()
+    await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
+    assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+
+
+async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    await publish(cluster, owner, 0)
+    broken = OSError(errno.EIO, "broken")
+    cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
+    partition = cluster.partition(owner)
+    peer = await cluster.peer(owner)
+    for sequence in range(1, 20):
+        await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    assert cluster.nodes[owner].exit_code == 74
+
+
+async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
+    node = await stand.start(retention_interval_ms=10, ring_bytes=0)
+    peer = await stand.peer()
+    topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)
+    partition = node.partitions.get(topic.topic_id, 0)
+    full = OSError(errno.ENOSPC, "no space")
+    stand.disk.fail = lambda operation, path: full if NAME in path.name else None
+    for _ in range(8):
+        await peer.publish(topic.topic_id, batch(b"x" * 30_000))
+    await settled(lambda: partition.log_start > 0, "nothing was deleted")
