@@ -62,6 +62,19 @@ async def test_one_publish_for_many_owners_is_answered_as_one(three: Founded) ->
     assert all(result.base_offset >= 1 for result in good)
 
 
+async def test_an_owner_that_has_not_heard_of_a_partition_yet_does_not_deny_it(three: Founded) -> None:
+    """Who hands a batch on knows that there is such a partition; a client that names a wrong one is told so."""
+    peer = await three.peer("a")
+    topic = await peer.create(replication_factor=3)
+    data = batch(b"v")
+    entry = pb.PublishEntry(topic_id=topic.topic_id, partition=5, length=len(data))
+    for forwarded, code in ((True, pb.EPOCH_CHANGING), (False, pb.UNKNOWN_PARTITION)):
+        frame = await peer.ask(data, publish=pb.Publish(entries=[entry], forwarded=forwarded))
+        (result,) = frame.envelope.publish_reply.results
+        assert (result.error.code, result.error.definite) == (code, True)
+        assert "has partitions 0 to 0, not 5" in result.error.message
+
+
 async def test_nothing_takes_a_second_hop(three: Founded) -> None:
     peer = await three.peer("a")
     topic = await peer.create(replication_factor=3)

@@ -122,10 +122,17 @@ def publish(node: Broker, request: Request) -> None:
             else:
                 _submit(node, _writable(node, entry), data, settle, acks)
         except ProtocolError as error:
-            settle(error, False)
+            settle(_not_yet(error) if asked.forwarded else error, False)
     if forwarded is not None:
         forwarded.send()
     progress.start_clock(node.loop, timeout_ms)
+
+
+def _not_yet(error: ProtocolError) -> ProtocolError:
+    """Of a batch that was handed on: who did so knows of the partition, so this node is only the last to hear of it."""
+    if error.code != pb.UNKNOWN_PARTITION:
+        return error
+    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node has heard; send again")
 
 
 def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
