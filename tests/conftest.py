@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+MACHINE_TIMEOUT_S = 300
+
 
 def pytest_configure() -> None:
     """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some."""
@@ -15,8 +17,11 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
 
-    Any other two may run at the same time: they have directories, ports and namespaces of their own.
+    Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
+    on a busy machine, so these tests have more time, too.
     """
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("machine"):
             item.add_marker(pytest.mark.xdist_group("machine"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))

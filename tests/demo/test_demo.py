@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     ended = subprocess.run(

@@ -26,7 +26,7 @@ DEMO = "make demo\n"
 UP = "make up\n"
 CLUSTER = ". .venv/bin/activate\ntidelog up --nodes 3\n"
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def run(snippet: Snippet, stack: dict[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=300,
     )
     assert ended.returncode == 0, f"{code}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout

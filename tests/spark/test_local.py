@@ -125,7 +125,7 @@ def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing_behind(tmp_path: Path,
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, moment],
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("hsperfdata")] == []
