@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker import moving, remedies
+from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import PartitionKey, Timing
 from tidelog_broker.partition import Partition
+from tidelog_broker.remedies import Remedies
 from tidelog_broker.storage.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
 
@@ -90,6 +93,32 @@ async def test_a_publish_that_asks_for_all_copies_gets_them_from_a_spare_node(th
     (result,) = await peer.published(peer.post(data, publish=publish))
     assert not result.HasField("error"), result
     assert away not in placement(three, key, three.owner(key, "a"))
+
+
+async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
+    three: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three.join("d")
+    await three.settled()
+    peer = await three.peer("a")
+    key = await used(three, peer)
+    partition = owned(three, key)
+    owner = partition.node
+    slow = next(name for name in partition.replica.active.placement if name != owner.node_id)
+    for adviser in three.nodes[owner.node_id].mover._advisers:
+        if isinstance(adviser, Remedies):
+            adviser._lag_ms = 300
+    send = owner.cluster.send
+
+    def lossy(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+        if to != slow or not isinstance(message, pb.AppendBatch):
+            send(to, message, batches)
+
+    monkeypatch.setattr(owner.cluster, "send", lossy)
+    await three.publish(peer, key[0], b"second")
+    await three.until(lambda: slow not in placement(three, key, owner.node_id), "it is waited for")
+    assert len(placement(three, key, owner.node_id)) == 3
+    assert (await three.publish(peer, key[0], b"third")).base_offset == 2
 
 
 async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
