@@ -1,6 +1,18 @@
-"""Bytes in flight: a bound that is checked before memory is taken."""
+"""Bytes in flight: a bound that is checked before memory is taken.
+
+What counts is a request's attachment, and its envelope where that is large: an envelope may be 1 MiB, and a request
+that waits keeps it. What smaller ones take is bounded by the number of requests, and such a request without an
+attachment (for metadata, a position) is always let in: it is the way out of being full.
+"""
 
 from __future__ import annotations
+
+from typing import Final
+
+from tidelog_proto.limits import KIB
+
+SMALL_ENVELOPE_BYTES: Final = 4 * KIB
+"""An envelope that is no larger is not counted."""
 
 
 class Budget:

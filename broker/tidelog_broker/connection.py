@@ -1,8 +1,8 @@
 """One client connection: frames in, dispatch, replies out, and everything about it that must stay bounded.
 
 - Requests in flight, in number and in bytes: past the connection's bounds the node stops reading from it.
-  Past the *node's* bound a request with an attachment is declined before its memory is taken, with a
-  retriable OVERLOADED.
+  Past the *node's* bound a request with an attachment is declined before its memory is taken, and one with a large
+  envelope before it can wait with it, with a retriable OVERLOADED.
 - Replies not yet read: past the transport's high-water mark nothing more is read from the client or pushed
   to it, and a client that reads nothing at all for `write_stall_ms` is cut off.
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
-from tidelog_broker.budget import Budget
+from tidelog_broker.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.peer_auth import Challenge
 from tidelog_broker.inbox import Inbox
@@ -45,10 +45,12 @@ _NOTHING: Final = memoryview(b"")
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("answered", "attachment", "connection", "envelope")
+    __slots__ = ("answered", "attachment", "connection", "envelope", "size_bytes")
 
-    def __init__(self, connection: Connection, frame: Frame) -> None:
+    def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
+        self.size_bytes = size_bytes
+        """Its share of the budgets."""
         self.envelope = frame.envelope
         self.attachment = frame.attachment
         self.answered = False
@@ -124,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
         self._arriving_bytes: int | None = None
-        """The attachment of the frame that is admitted and not yet whole."""
+        """The share in the budgets of the frame that is admitted and not yet a request."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
@@ -174,8 +176,9 @@ class Connection(asyncio.BufferedProtocol):
                 if self.inbox is not None and frame.envelope.correlation_id == 0:
                     self.inbox.take(frame)
                     continue
-                self._arriving_bytes = None
-                self.server.dispatch(Request(self, frame))
+                size_bytes, self._arriving_bytes = self._arriving_bytes, None
+                assert size_bytes is not None, "admitted before it is whole"
+                self.server.dispatch(Request(self, frame, size_bytes))
                 if self._transport is None:
                     return
         except ProtocolError as error:
@@ -248,9 +251,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def release(self, request: Request) -> None:
         """Give a request's share of the budgets back."""
-        size_bytes = len(request.attachment)
         request.attachment = _NOTHING
-        self._give_back(size_bytes)
+        self._give_back(request.size_bytes)
         if not self._reading:
             self._balance_reading()
 
@@ -292,16 +294,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request in before memory is taken for its attachment, or answer it and decline."""
+        size_bytes = attachment_bytes
+        if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
+            size_bytes += self._receiver.envelope_bytes
         if self.inbox is not None:
             if envelope.correlation_id == 0:
-                return self.inbox.admit(attachment_bytes)
+                return self.inbox.admit(size_bytes)
             left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
-            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(
-                self._in_flight_bytes and attachment_bytes > left_bytes
-            )
+            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
         else:
             full = False
-        if full or not self.server.budget.admit(attachment_bytes):
+        if full or not self.server.budget.admit(size_bytes):
             self.server.metrics.declined.inc()
             error = ProtocolError(
                 pb.OVERLOADED,
@@ -311,8 +314,8 @@ class Connection(asyncio.BufferedProtocol):
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
             return False
         self._requests += 1
-        self._in_flight_bytes += attachment_bytes
-        self._arriving_bytes = attachment_bytes
+        self._in_flight_bytes += size_bytes
+        self._arriving_bytes = size_bytes
         return True
 
     def _give_back(self, size_bytes: int) -> None:

@@ -43,12 +43,14 @@ _Judged = Sequence[Sequence[Batch] | ProtocolError]
 class _Arrived:
     """A message on its way through; `judged` has the batches of each entry once they are verified."""
 
-    __slots__ = ("attachment_bytes", "entries", "judged", "parts")
+    __slots__ = ("attachment_bytes", "entries", "judged", "parts", "size_bytes")
 
     def __init__(self, entries: Sequence[LinkMessage], parts: Sequence[memoryview], attachment_bytes: int) -> None:
         self.entries = entries
         self.parts = parts
         self.attachment_bytes = attachment_bytes
+        self.size_bytes = attachment_bytes
+        """Its share of the budget."""
         self.judged: _Judged | None = None
 
     def verify(self) -> _Judged:
@@ -61,7 +63,7 @@ class Inbox:
     Args:
         node_id, incarnation: the peer, as proven.
         received: gets every message.
-        budget: bytes of batches that have arrived, or are arriving, and are not yet handed on; all peers together.
+        budget: bytes that have arrived, or are arriving, and are not yet handed on; all peers together.
         verifiers: workers for large messages; one thread, so that they come back in order.
         metrics: the node's.
     """
@@ -87,12 +89,16 @@ class Inbox:
         self._arriving_bytes = 0
         self._closed = False
 
-    def admit(self, attachment_bytes: int) -> bool:
-        """Count a message in before memory is taken for its batches, or decline it."""
-        if not self._budget.admit(attachment_bytes):
+    def admit(self, size_bytes: int) -> bool:
+        """Count a message in before memory is taken for its batches, or decline it.
+
+        Args:
+            size_bytes: of its batches, and of its envelope where that is not small (see `budget`).
+        """
+        if not self._budget.admit(size_bytes):
             self._dropped.inc()
             return False
-        self._arriving_bytes = attachment_bytes
+        self._arriving_bytes = size_bytes
         return True
 
     def take(self, frame: Frame) -> None:
@@ -101,11 +107,12 @@ class Inbox:
         Raises:
             ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; nothing behind it on the connection can be trusted.
         """
-        attachment_bytes = len(frame.attachment)
-        assert self._arriving_bytes == attachment_bytes
+        size_bytes = self._arriving_bytes
+        assert size_bytes >= len(frame.attachment)
         message = _arrived(frame)
+        message.size_bytes = size_bytes
         self._arriving_bytes = 0
-        if not (attachment_bytes or self._waiting or self._closed):
+        if not (size_bytes or self._waiting or self._closed):
             for entry in message.entries:
                 self._hand_on(entry, ())
             return
@@ -142,8 +149,8 @@ class Inbox:
             judged = message.judged if message.judged is not None else message.verify()
             for index, entry in enumerate(message.entries):
                 self._hand_on(entry, judged[index] if judged else ())
-        if message.attachment_bytes:
-            self._budget.give_back(message.attachment_bytes)
+        if message.size_bytes:
+            self._budget.give_back(message.size_bytes)
 
     def _hand_on(self, entry: LinkMessage, batches: Sequence[Batch] | ProtocolError) -> None:
         if isinstance(batches, ProtocolError):

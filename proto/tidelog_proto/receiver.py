@@ -35,6 +35,8 @@ class FrameReceiver:
 
     def __init__(self, *, frame_bytes_max: int, admit: Admit) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.envelope_bytes = 0
+        """The length of the envelope that `admit` is called with."""
         self._admit = admit
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
@@ -74,6 +76,7 @@ class FrameReceiver:
                 break
             envelope = parse_envelope(self._scratch[body:attachment])
             at = attachment
+            self.envelope_bytes = envelope_bytes
             if not self._admit(envelope, attachment_bytes):
                 self._discard_bytes = attachment_bytes
                 at = self._discard(at)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 
 import pytest
 from tests.broker.peer import Peer, batch
@@ -131,6 +132,36 @@ async def test_a_full_node_declines_before_it_takes_memory(stand: Stand) -> None
     await hog.close()
     await settled(lambda: node.server.budget.in_flight_bytes == 0, "what never came is still counted")
     assert not (await peer.publish(topic.topic_id, batch(b"x" * 200_000)))[0].HasField("error")
+
+
+def padded_frame(envelope: pb.Envelope, padding_bytes: int) -> bytes:
+    """Return a frame whose envelope has a field that no node knows, of 16 KiB to 2 MiB."""
+    tag = (1023 << 3) | 2
+    head = [tag & 127 | 128, tag >> 7, padding_bytes & 127 | 128, padding_bytes >> 7 & 127 | 128, padding_bytes >> 14]
+    body = envelope.SerializeToString() + bytes(head) + bytes(padding_bytes)
+    return struct.pack("<II", 4 + len(body), len(body)) + body
+
+
+async def test_large_envelopes_that_wait_are_counted_and_declined(stand: Stand) -> None:
+    """Long polls, each with nearly a megabyte that the node does not know and keeps with the request."""
+    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
+    peer, hog = await stand.peer(), await stand.peer()
+    topic = await peer.create()
+    fetch = pb.Fetch(entries=[pb.FetchEntry(topic_id=topic.topic_id)], min_bytes=1, wait_ms=60_000)
+    size_bytes = 1_000_000
+    numbers = [hog.expect() for _ in range(FRAME_BYTES_MAX // size_bytes + 1)]
+    for number in numbers:
+        hog.send_raw(padded_frame(pb.Envelope(correlation_id=number, fetch=fetch), size_bytes))
+        await hog.writer.drain()
+    error = (await hog.reply(numbers[-1])).envelope.error
+    assert (error.code, error.retriable, error.definite) == (pb.OVERLOADED, True, True)
+    assert not hog.answered(numbers[-2])
+    in_flight_bytes = node.server.budget.in_flight_bytes
+    assert FRAME_BYTES_MAX - 2 * size_bytes < in_flight_bytes <= FRAME_BYTES_MAX
+    assert (await peer.create("u")).name == "u", "a small request without an attachment is served"
+    await hog.close()
+    await peer.publish(topic.topic_id, batch(b"for those who wait"))
+    await settled(lambda: node.server.budget.in_flight_bytes == 0, "what is gone is still counted")
 
 
 async def test_a_connection_past_its_own_bound_waits_and_loses_nothing(stand: Stand) -> None:

@@ -153,6 +153,23 @@ async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stan
     stand.budget.give_back(4 * MIB - 10)
 
 
+async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> None:
+    held: list[int] = []
+    stand.inbox._received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
+    envelope = pb.Envelope(append_batch=pb.AppendBatches(entries=[append(1)]))
+    assert stand.inbox.admit(5000)
+    stand.inbox.take(Frame(envelope, memoryview(b"")))
+    assert (held, stand.budget.in_flight_bytes) == ([5000], 0)
+    stand.inbox._received = stand.ear
+    stand.take((append(1), [BIG]))  # what waits behind it counts as long
+    before = stand.budget.in_flight_bytes
+    assert stand.inbox.admit(5000)
+    stand.inbox.take(Frame(envelope, memoryview(b"")))
+    assert stand.budget.in_flight_bytes == before + 5000
+    await stand.ear.heard(2)
+    assert stand.budget.in_flight_bytes == 0
+
+
 async def test_a_closed_inbox_delivers_nothing_and_keeps_nothing(stand: Stand) -> None:
     stand.take((append(1), [BIG]))
     stand.take((append(2), [batch(b"x")]))
