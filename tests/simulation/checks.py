@@ -62,7 +62,7 @@ class Checks:
         epoch = driver.replica.active.epoch
         self._found(driver)
         if not self._bad(node) and driver.replica.halted is None:
-            truth.remembers(node, truth.promised.get((node, epoch)), fence.promised if fence is not None else None)
+            truth.remembers(node, epoch, fence.promised if fence is not None else None)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and driver.store.limbo() is None:
             end = driver.store.epoch_end(epoch)

@@ -1,7 +1,7 @@
 """Tries every order of events in a small cluster, within bounds, or walks through very many of them at random.
 
-`python -m tests.simulation.explore` goes through all states that the bounds allow (or through as many as asked for);
-`--walks` follows random choices to much greater depths instead. States with the same fingerprint are gone on from once.
+`python -m tests.simulation.explore` goes through all states that the bounds allow (or through as many as asked for),
+see `exhaustive`; `--walks` follows random choices to much greater depths instead.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from random import Random
 
+from tests.simulation.exhaustive import Found, explore
 from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
 
 WALK_STEPS = 250
+FURTHER_BOUNDS = ("roll_overs", "crashes", "cuts", "ticks")
 _WEIGHTS = {
     "deliver": 10,
     "repeat": 2,
@@ -29,47 +29,6 @@ _WEIGHTS = {
     "tick": 1,
 }
 _PACES = [0.03, 0.3, 1.0, 1.0, 3.0]
-
-
-@dataclass(slots=True)
-class Found:
-    """What a search has seen. `trace` leads to a violation, if there is one."""
-
-    states: int = 0
-    steps: int = 0
-    complete: bool = False
-    violation: str = ""
-    trace: Sequence[str] = ()
-
-
-def explore(bounds: Bounds, *, states_max: int) -> Found:
-    """Go through the states that can be reached within `bounds`, each once, depth first."""
-    found = Found()
-    seen: set[bytes] = set()
-    world = SmallWorld(replace(bounds))
-    stack: list[tuple[SmallWorld, int]] = []
-    try:
-        while True:
-            state = world.fingerprint()
-            if state not in seen:
-                seen.add(state)
-                found.states += 1
-                stack.append((world, len(world.choices())))
-            while stack and stack[-1][1] == 0:
-                stack.pop()
-            if not stack or found.states >= states_max:
-                break
-            origin, left = stack[-1]
-            stack[-1] = (origin, left - 1)
-            found.steps += 1
-            world = origin.after(left - 1)
-    except (ViolationError, AssertionError) as error:
-        origin, left = stack[-1]
-        last = origin.choices()[left]
-        found.violation = str(error) or "an assertion of the core"
-        found.trace = [*origin.trace, f"{last.kind} {last.what}"]
-    found.complete = not stack and not found.violation
-    return found
 
 
 def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
@@ -113,13 +72,10 @@ def _show(found: Found) -> None:
 def main() -> int:
     """Search as the command line says; the exit code says whether something was found."""
     parser = argparse.ArgumentParser(description="Try every order of events in a small cluster.")
-    parser.add_argument("--publishes", type=int, default=1)
-    parser.add_argument("--takeovers", type=int, default=1)
-    parser.add_argument("--roll-overs", type=int, default=0)
-    parser.add_argument("--crashes", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=0)
-    parser.add_argument("--ticks", type=int, default=0)
-    parser.add_argument("--states", type=int, default=200_000, help="at most so many")
+    for bound, usual in (("publishes", 1), ("takeovers", 1), *((name, 0) for name in FURTHER_BOUNDS)):
+        parser.add_argument(f"--{bound.replace('_', '-')}", type=int, default=usual)
+    parser.add_argument("--in-order", action="store_true", help="messages of a link arrive as they were sent")
+    parser.add_argument("--states", type=int, default=2_000_000, help="at most so many")
     parser.add_argument("--walks", type=int, help="follow so many random walks instead")
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -134,9 +90,11 @@ def main() -> int:
                 return 1
         print(f"{arguments.walks} walks, {steps} steps in {time.monotonic() - began:.0f} s: no violation")
         return 0
-    names = ("publishes", "takeovers", "roll_overs", "crashes", "repeats", "ticks")
+    bounds = Bounds(**{name: getattr(arguments, name) for name in ("publishes", "takeovers", *FURTHER_BOUNDS)})
+    if bounds.cuts and not arguments.in_order:
+        parser.error("only connections break: --cuts goes with --in-order")
     print("exploring ...", flush=True)
-    found = explore(Bounds(**{name: getattr(arguments, name) for name in names}), states_max=arguments.states)
+    found = explore(bounds, states_max=arguments.states, in_order=arguments.in_order)
     _show(found)
     print(
         f"{found.states} states, {'all' if found.complete else 'not all'}, {found.steps} steps "

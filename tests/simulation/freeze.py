@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-_LEFT_OUT = {"print", "_handlers", "_surroundings", "surroundings"}
+_LEFT_OUT = {"_handlers", "_surroundings", "surroundings"}
 
 
 def fingerprint(value: Any) -> bytes:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tests.simulation.clone import clone
-from tests.simulation.freeze import fingerprint
 from tests.simulation.payload import make_batch
 from tests.simulation.small_log import SmallLog
 from tests.simulation.truth import Truth
@@ -44,6 +41,8 @@ class Bounds:
     crashes: int = 1
     repeats: int = 0
     """Messages that arrive once more."""
+    cuts: int = 0
+    """Connections that break with what is under way; only where messages keep their order."""
     ticks: int = 0
     """Times that a node does what time asks for: sends again, gives up."""
 
@@ -87,8 +86,6 @@ class Node:
     queue: deque[fx.Write | fx.RebuildProducers] = field(default_factory=deque)
     known: dict[str, int] = field(default_factory=dict)
     """Incarnations of other nodes."""
-    print: bytes = b""
-    """Its part of the fingerprint, until something happens to it."""
 
 
 class Hints:
@@ -125,7 +122,7 @@ class SmallWorld:
         self.truth = Truth(self.genesis, lambda node_id: False)
         self.flying: list[Flying] = []
         self.trace: list[str] = []
-        self._published = 0
+        self.published = 0
         for node in self.nodes.values():
             self._start(node)
 
@@ -137,14 +134,15 @@ class SmallWorld:
         bounds = self.bounds
         for number, message in enumerate(self.flying):
             what = f"{message.sender}>{message.to} {message.kind.__name__}"
-            found.append(Choice("deliver", what, message.to, partial(self._deliver, number, keep=False)))
+            found.append(Choice("deliver", what, message.to, partial(self.deliver, number, keep=False)))
             if bounds.repeats:
-                found.append(Choice("repeat", what, message.to, partial(self._deliver, number, keep=True)))
+                found.append(Choice("repeat", what, message.to, partial(self.deliver, number, keep=True)))
         for node in self.nodes.values():
-            found += self._choices_of(node)
+            found += self.choices_of(node)
         return found
 
-    def _choices_of(self, node: Node) -> list[Choice]:
+    def choices_of(self, node: Node) -> list[Choice]:
+        """Return what may happen to a node next besides messages."""
         name, bounds, replica = node.node_id, self.bounds, node.replica
         if replica is None:
             return [Choice("start", name, name, lambda: self._start(node))]
@@ -166,32 +164,18 @@ class SmallWorld:
     def choose(self, choice: Choice) -> None:
         """Let something happen."""
         self.trace.append(f"{choice.kind} {choice.what}")
-        self.nodes[choice.node].print = b""
         choice.do()
 
-    def after(self, number: int) -> SmallWorld:
-        """Return the world as it is after one of the choices; this one stays as it is."""
-        touched = self.choices()[number].node
-        world = copy(self)
-        world.bounds = replace(self.bounds)
-        world.nodes = {**self.nodes, touched: clone(self.nodes[touched])}
-        world.truth = clone(self.truth)
-        world.flying = list(self.flying)
-        world.trace = list(self.trace)
-        world.choose(world.choices()[number])
-        return world
-
-    def fingerprint(self) -> bytes:
-        """Return bytes that stand for this state, see `freeze`."""
-        for node in self.nodes.values():
-            node.print = node.print or fingerprint(node)
-        prints = [node.print for node in self.nodes.values()]
-        messages = sorted(self.flying, key=lambda message: message.raw)
-        return fingerprint((prints, messages, self.bounds, self.truth.committed, sorted(self.truth.chosen)))
+    def settle(self) -> None:
+        """Let everything be written, and every message arrive, until nothing is under way."""
+        while quiet := [choice for choice in self.choices() if choice.kind in {"write", "deliver"}]:
+            self.choose(quiet[0])
+        self.trace.clear()
 
     # ------------------------------------------------------------------------------------------ what happens
 
-    def _deliver(self, number: int, *, keep: bool) -> None:
+    def deliver(self, number: int, *, keep: bool) -> None:
+        """Let a message arrive; `keep`: and once more later."""
         message = self.flying[number]
         if keep:
             self.bounds.repeats -= 1
@@ -206,8 +190,8 @@ class SmallWorld:
 
     def _publish(self, node: Node) -> None:
         self.bounds.publishes -= 1
-        self._published += 1
-        header, data = make_batch(self._published << 4, 1, producer_id=0, base_sequence=0)
+        self.published += 1
+        header, data = make_batch(self.published << 4, 1, producer_id=0, base_sequence=0)
         assert node.replica is not None
         node.replica.reserve([Candidate(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
         self._pump(node)
@@ -255,9 +239,8 @@ class SmallWorld:
         )
         node.replica = replica
         self.truth.start_watermark(replica, replica.high_watermark)
-        promised = self.truth.promised.get((node.node_id, chain.active.epoch))
         held = replica.fence.promised if replica.fence is not None else None
-        self.truth.remembers(node.node_id, promised, held)
+        self.truth.remembers(node.node_id, chain.active.epoch, held)
         self._pump(node)
 
     # ------------------------------------------------------------------------------------------ effects

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.simulation.explore import explore, walk
+from tests.simulation.exhaustive import explore
+from tests.simulation.explore import walk
 from tests.simulation.mutants import MUTANTS, switched_on
 from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
@@ -25,18 +26,46 @@ def follow(world: SmallWorld, wanted: Sequence[str]) -> None:
             found = again if text != prefix else []
 
 
-def test_no_state_within_tiny_bounds_breaks_anything() -> None:
-    found = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=2000)
+@pytest.mark.parametrize(
+    ("bounds", "in_order", "states_min"),
+    [
+        (Bounds(publishes=1, takeovers=0, crashes=1), False, 200),
+        (Bounds(publishes=2, takeovers=0, crashes=0), True, 300),
+        (Bounds(publishes=0, takeovers=1, crashes=0), True, 10_000),
+    ],
+)
+def test_no_state_within_tiny_bounds_breaks_anything(bounds: Bounds, in_order: bool, states_min: int) -> None:
+    found = explore(bounds, states_max=100_000, in_order=in_order)
     assert found.complete
     assert not found.violation
-    assert found.states > 20
+    assert found.states > states_min
 
 
-def test_the_search_finds_what_is_wrong() -> None:
-    with switched_on(MUTANTS["one acknowledgement fewer"]):
-        found = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=2000)
-    assert found.violation.startswith("I3")
-    assert any(line.startswith("publish") for line in found.trace)
+@pytest.mark.parametrize(
+    ("name", "invariant", "bounds"),
+    [
+        ("one acknowledgement fewer", "I3", Bounds(publishes=1, takeovers=0, crashes=0)),
+        ("reading without sealing", "I4", Bounds(publishes=0, takeovers=1, crashes=0)),
+    ],
+)
+def test_the_search_finds_what_is_wrong_and_how_it_comes_about(name: str, invariant: str, bounds: Bounds) -> None:
+    with switched_on(MUTANTS[name]):
+        found = explore(bounds, states_max=200_000, in_order=True)
+        assert found.violation.startswith(invariant)
+        world = SmallWorld(bounds)
+        world.settle()
+        follow(world, found.trace[:-1])
+        with pytest.raises(ViolationError, match=invariant):
+            follow(world, found.trace[-1:])
+
+
+def test_a_connection_that_breaks_takes_along_what_is_under_way() -> None:
+    whole = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=10_000, in_order=True)
+    cut = explore(Bounds(publishes=1, takeovers=0, crashes=0, cuts=1), states_max=10_000, in_order=True)
+    assert whole.complete
+    assert cut.complete
+    assert not cut.violation
+    assert cut.states > whole.states
 
 
 def test_random_walks_break_nothing() -> None:

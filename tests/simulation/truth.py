@@ -256,8 +256,9 @@ class Truth:
             f"{node} reports {reply.end_offset}, it holds {durable}",
         )
 
-    def remembers(self, node: str, promised: BallotKey | None, held: pb.Ballot | None) -> None:
-        """A node has started again (I4)."""
+    def remembers(self, node: str, epoch: int, held: pb.Ballot | None) -> None:
+        """A node has started again, and has that promise for an epoch (I4)."""
+        promised = self.promised.get((node, epoch))
         kept = ballot_key(held) if held is not None else None
         self.require(
             promised is None or (kept is not None and kept >= promised), "I4", f"{node} forgot its promise {promised}"
