@@ -205,7 +205,9 @@ class Sender:
         assert route is not None, "a connection was found through it"
         left_s = min([shipment.batch.deadline for shipment in shipments]) - now
         timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
-        publish = pb.Publish(acks=self._acks, timeout_ms=int(timeout_s * _MS))
+        envelope = pb.Envelope()
+        publish = envelope.publish
+        publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
         parts: list[bytes | memoryview] = []
         for shipment in shipments:
             encoded, partition = shipment.batch.encoded, shipment.lane.partition
@@ -217,7 +219,7 @@ class Sender:
             )
         try:
             connection.ask(
-                pb.Envelope(publish=publish),
+                envelope,
                 parts,
                 attachment_bytes=size_bytes,
                 timeout_s=timeout_s,
