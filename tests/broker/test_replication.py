@@ -11,6 +11,7 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 
@@ -200,3 +201,25 @@ async def test_append_timestamps_never_go_back_not_even_over_a_restart(
     monkeypatch.setattr("tidelog_broker.driver.time.time_ns", lambda: 1_000_000)
     second = await publish(await stand.peer(), topic_id, 1)
     assert second.append_timestamp_us >= first.append_timestamp_us
+
+
+async def test_a_publish_has_its_replicas_deadline_looked_at_a_moment_later(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await stand.start()
+    topic_id = await topic_with(stand, b"a")
+    driver = node.replication.get((topic_id, 0))
+    assert driver is not None
+    await settled(lambda: not driver.is_touched, "its deadline is never looked at")
+    at_once: list[ReplicaDriver] = []
+    later: list[ReplicaDriver] = []
+    driver._schedule = at_once.append
+    monkeypatch.setattr(node.replication, "_schedule", later.append)
+    peer = await stand.peer()
+    for value in (b"b", b"c"):
+        await peer.publish(topic_id, batch(value))
+    await settled(lambda: bool(later) and not driver.is_touched, "its deadline is never looked at")
+    assert driver in later
+    assert at_once == []
+    driver.tick()
+    assert at_once == [driver]
