@@ -241,8 +241,7 @@ class Broker(Services):
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
         for index in range(record.config.partitions):
             if index in here:
-                info.partitions.append(here[index].info())
-                info.partitions[-1].replicas.extend(_replicas(here[index]))
+                info.partitions.append(_described(here[index]))
                 continue
             route = self.routes.get((record.topic_id, index)) or Route(0, "", ())
             info.partitions.add(
@@ -278,6 +277,15 @@ class Broker(Services):
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
             state=self.health.state,
         )
+
+
+def _described(partition: Partition) -> pb.PartitionInfo:
+    """Return what this node tells of a partition that it stores, and of its own copy of it."""
+    info, missing = partition.info(), partition.replica.history.missing()
+    info.replicas.extend(_replicas(partition))
+    if missing is not None:
+        info.missing_epochs, info.missing_records = missing.epochs, missing.records
+    return info
 
 
 def _replicas(partition: Partition) -> list[pb.ReplicaInfo]:

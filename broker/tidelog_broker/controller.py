@@ -170,14 +170,18 @@ class Controller:
                 case "undrain":
                     record = self._nodes.drained(change.undrain, draining=False)
                 case "remove":
-                    self._refuse_while_it_stores(change.remove)
+                    self.refuse_while_it_stores(change.remove)
                     record = self._nodes.removed(change.remove)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
             await self._meta_log.write_node(record)
 
-    def _refuse_while_it_stores(self, node_id: str) -> None:
-        """A node that stores something is drained first. What nobody else can store leaves with the node's name."""
+    def refuse_while_it_stores(self, node_id: str) -> None:
+        """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST.
+        """
         others = sum(
             1
             for record in self._nodes.live()

@@ -39,6 +39,10 @@ class NodeMetrics:
         self.connections = self._gauge("tidelog_connections", "Open client connections")
         self.in_flight_bytes = self._gauge("tidelog_in_flight_bytes", "Attachments of requests being worked on")
         self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
+        self.missing_epochs = self._gauge(
+            "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
+        )
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
         self.topics = self._gauge("tidelog_topics", "Topics")
         self.high_watermark = Gauge(
             "tidelog_high_watermark_offset", "End of what is committed", ["topic", "partition"], registry=self.registry

@@ -17,6 +17,7 @@ from tidelog_broker.anti_entropy import AntiEntropy
 from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.following import MetaFollower, keep_routes
+from tidelog_broker.history_watch import HistoryWatch
 from tidelog_broker.leaving import hand_over
 from tidelog_broker.management import Management
 from tidelog_broker.membership import Founding, Membership
@@ -86,6 +87,7 @@ class Node(Broker):
         self.spawn(MetaFollower(self).run(), "following __meta")
         self.spawn(keep_routes(self), "asking for routes")
         self.spawn(self.mover.run(), "moving partitions")
+        self.spawn(HistoryWatch(self.partitions.all, self.metrics).run(), "watching history")
         self.spawn(AntiEntropy(self.node_id, self.replication, self.cluster).run(), "comparing chains")
 
     def _start_management(self) -> None:

@@ -19,6 +19,8 @@ from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 
 RETRY_AFTER_MS = 20
+FETCHED_AFTER_MS = 500
+"""How soon to ask again for what is being fetched from another node."""
 CONFIRM_TIMEOUT_S = 2.0
 
 
@@ -73,8 +75,9 @@ class PartitionReads:
 
     @property
     def log_start(self) -> int:
-        """The first offset that retention has left."""
-        return self.log.start_offset if self.is_alone else self.replica.log_start
+        """The first offset that retention has left, here or on a node that this one is still fetching from."""
+        whole_alone = self.is_alone and not self.replica.history.incomplete
+        return self.log.start_offset if whole_alone else self.replica.log_start
 
     def is_changing(self, epoch: int) -> bool:
         """Whether `epoch` is over here, or about to be."""
@@ -204,7 +207,7 @@ class PartitionReads:
         """Refuse an offset that is gone, not in this copy, or, where nobody else could know it, was never given out.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, NOT_OWNER.
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, NOT_OWNER, EPOCH_CHANGING while it is being fetched.
         """
         owner = self.replica.owner
         end = (owner.next_offset if owner is not None else self.high_watermark) if self.is_alone else None
@@ -215,8 +218,27 @@ class PartitionReads:
                 log_start_offset=self.log_start,
                 high_watermark=self.high_watermark,
             )
-        if offset < self.log.start_offset and not self.is_alone:
-            raise self.not_owner()
+        if self._is_missing(offset) or (offset < self.log.start_offset and not self.is_alone):
+            raise self.not_here(offset)
+
+    def _is_missing(self, offset: int) -> bool:
+        """Whether a record lies in an epoch that has not come here yet."""
+        history = self.replica.history
+        if not history.incomplete or self.log.start_offset <= offset < self.log.end_offset:
+            return False
+        return offset < history.whole_from
+
+    def not_here(self, offset: int) -> ProtocolError:
+        """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
+        missing = self.replica.history.missing()
+        if missing is None or self.replica.active.owner != self.node.node_id:
+            return self.not_owner()
+        what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"
+        if missing.nowhere:
+            where = f"no node that stored epoch {missing.epoch} since has it or answers; start the one that has it"
+        else:
+            where = f"epoch {missing.epoch} is being fetched from {missing.source or 'another node'}"
+        return ProtocolError(pb.EPOCH_CHANGING, f"{what}: {where}", retry_after_ms=FETCHED_AFTER_MS)
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return committed batches from memory; None when `offset` lies before the ring."""
@@ -233,7 +255,8 @@ class PartitionReads:
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE when retention was faster, STORAGE_FAILED when the disk fails,
-                LIMBO where the log is damaged, NOT_OWNER where another replica has it.
+                LIMBO where the log is damaged, NOT_OWNER where another replica has it, EPOCH_CHANGING while it is
+                being fetched.
         """
         limit = self.readable_end
         if offset >= limit:
@@ -241,7 +264,7 @@ class PartitionReads:
         try:
             read = await self.node.readers.call(self.io_key, self.log.read, offset, bytes_max, limit_offset=limit)
         except NotHeldError as error:
-            raise self.not_owner() from error
+            raise self.not_here(offset) from error
         except ProtocolError as error:
             raise self._why(error) from error
         return read.batches
@@ -260,6 +283,8 @@ class PartitionReads:
             offset = await self.node.readers.call(self.io_key, self.log.find_by_time, timestamp_us)
         except ProtocolError as error:
             raise self._why(error) from error
+        if self.replica.history.incomplete and (offset is None or offset <= self.replica.history.whole_from):
+            raise self.not_here(self.log_start)  # an older one may be the first
         if offset is None or offset >= self.readable_end:
             return None
         for buffer in await self.read_log(offset, 1):

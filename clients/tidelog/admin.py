@@ -113,7 +113,15 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                 size_bytes=partition.size_bytes,
                 state=partition.state,
                 replicas=tuple(
-                    Replica(one.node_id, one.held_offset, one.lag, one.streaming, one.latency_us)
+                    Replica(
+                        one.node_id,
+                        one.held_offset,
+                        one.lag,
+                        one.streaming,
+                        one.latency_us,
+                        one.missing_epochs,
+                        one.missing_records,
+                    )
                     for one in partition.replicas
                 ),
             )

@@ -212,13 +212,19 @@ class Client:
         change = pb.ClusterChange(drain=node_id) if draining else pb.ClusterChange(undrain=node_id)
         return await self._change_cluster(change)
 
-    async def remove_node(self, node_id: str) -> None:
+    async def remove_node(self, node_id: str, *, accept_data_loss: bool = False) -> None:
         """Remove a node for good; it has been drained before, and its id never comes back.
 
+        Args:
+            node_id: the node.
+            accept_data_loss: remove it although other nodes still lack history of which it may have the only copy: when
+                its disk is lost, so that nothing can be waited for.
+
         Raises:
-            InvalidRequestError: there is no such node, it still stores something, or it is the last that stores copies.
+            InvalidRequestError: there is no such node, it still stores something, others still fetch what it may be the
+                only one to have, or it is the last that stores copies.
         """
-        await self._change_cluster(pb.ClusterChange(remove=node_id))
+        await self._change_cluster(pb.ClusterChange(remove=node_id, accept_data_loss=accept_data_loss))
 
     async def rebalance(self) -> int:
         """Begin to move copies and ownership to where they belong; return how many partitions are to move."""

@@ -27,6 +27,8 @@ class Replica:
     """One copy of a partition, as its owner sees it: its durable end, the records it lacks, and how fast it answers.
 
     `streaming` is False while it catches up from the log. `latency_us` is smoothed, from sending to acknowledgement.
+    `missing_records` are those of `missing_epochs` earlier epochs that it has still to fetch: a new copy has what is
+    published now at once, and the history later.
     """
 
     node_id: str
@@ -34,6 +36,8 @@ class Replica:
     lag: int
     streaming: bool = True
     latency_us: int = 0
+    missing_epochs: int = 0
+    missing_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)

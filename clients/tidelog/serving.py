@@ -32,7 +32,11 @@ NEW_PARTITIONS_S: Final = 30.0
 PROBE_S: Final = 3.0
 """How long the connection of a subscription may be quiet before the node is asked something."""
 
+TELLING_FAILURES: Final = 6
+"""After so many failures in a row, which takes a second or two, the user is told what a partition waits for."""
+
 _log: Final = logging.getLogger("tidelog.consumer")
+_MS: Final = 1000
 
 
 class Reader(Protocol):
@@ -113,6 +117,7 @@ class Serving:
             self._arrived[partition] = subscription.positions.pop(partition)
             self._release(partition)
             self._router.learn_from(self.topic, error, partition)
+            self._wait_after(partition, error)
         if not subscription.positions:
             self._drop(subscription)
         policy = self._options.on_out_of_range
@@ -126,6 +131,16 @@ class Serving:
         elif not error.retriable and not isinstance(error, ClosedError):
             self.broken(error)
         self._stir()
+
+    def _wait_after(self, partition: int, error: TidelogError) -> None:
+        """Wait as long as the node asks for, and say what for if that goes on."""
+        backoff = self._backoffs.get(partition)
+        if backoff is None or not error.retriable:
+            return
+        retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
+        self._retry_at[partition] = max(self._retry_at.get(partition, 0.0), retry_at)
+        if backoff.failures == TELLING_FAILURES:
+            _log.warning("%s/%d: nothing comes yet: %s", self.topic, partition, error)
 
     def broken(self, error: TidelogError) -> None:
         """Reading cannot go on."""

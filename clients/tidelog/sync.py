@@ -144,9 +144,9 @@ class Client:
         """See `tidelog.Client.drain_node`."""
         return self._thread.run(lambda: self._client.drain_node(node_id, draining=draining))
 
-    def remove_node(self, node_id: str) -> None:
+    def remove_node(self, node_id: str, *, accept_data_loss: bool = False) -> None:
         """See `tidelog.Client.remove_node`."""
-        self._thread.run(lambda: self._client.remove_node(node_id))
+        self._thread.run(lambda: self._client.remove_node(node_id, accept_data_loss=accept_data_loss))
 
     def rebalance(self) -> int:
         """See `tidelog.Client.rebalance`."""

@@ -80,9 +80,19 @@ def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRA
     sys.stdout.write(f"{node} may have copies again; `tidelog cluster rebalance` moves some there\n")
 
 
-def remove(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+def remove(
+    node: NodeArgument,
+    *,
+    accepted: Annotated[
+        bool,
+        typer.Option(
+            "--yes-i-accept-data-loss", help="Also while others lack history that only it may have.", show_default=False
+        ),
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
     """Remove a drained node for good; its id never comes back."""
-    with_client(bootstrap, lambda client: client.remove_node(node))
+    with_client(bootstrap, lambda client: client.remove_node(node, accept_data_loss=accepted))
     sys.stdout.write(f"removed {node}\n")
 
 
@@ -150,7 +160,9 @@ def copies_text(partition: Partition) -> str:
         if replica is None:
             texts.append(node_id)
         else:
-            texts.append(f"{node_id} ({replica.lag:,}{'' if replica.streaming else ', catching up'})")
+            catching_up = "" if replica.streaming else ", catching up"
+            filling = f", {replica.missing_records:,} older to fetch" if replica.missing_epochs else ""
+            texts.append(f"{node_id} ({replica.lag:,}{catching_up}{filling})")
     return " ".join(texts)
 
 
@@ -212,6 +224,8 @@ def _topic_document(topic: Topic) -> dict[str, Any]:
                 "lag": replica.lag,
                 "streaming": replica.streaming,
                 "latency_us": replica.latency_us,
+                "missing_epochs": replica.missing_epochs,
+                "missing_records": replica.missing_records,
             }
             for replica in partition.replicas
         ]

@@ -335,7 +335,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +345,8 @@ class PartitionInfo(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_RECORDS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -354,21 +356,27 @@ class PartitionInfo(_message.Message):
     size_bytes: int
     state: str
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaInfo]
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ...) -> None: ...
+    missing_epochs: int
+    missing_records: int
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us")
+    __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us", "missing_epochs", "missing_records")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HELD_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     STREAMING_FIELD_NUMBER: _ClassVar[int]
     LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    MISSING_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_RECORDS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     held_offset: int
     lag: int
     streaming: bool
     latency_us: int
-    def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ...) -> None: ...
+    missing_epochs: int
+    missing_records: int
+    def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
     __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine")
@@ -765,18 +773,20 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ClusterChange(_message.Message):
-    __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery")
+    __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery", "accept_data_loss")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     UNDRAIN_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     drain: str
     undrain: str
     remove: str
     rebalance: bool
     unsafe_recovery: UnsafeRecovery
-    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ..., unsafe_recovery: _Optional[_Union[UnsafeRecovery, _Mapping]] = ...) -> None: ...
+    accept_data_loss: bool
+    def __init__(self, drain: _Optional[str] = ..., undrain: _Optional[str] = ..., remove: _Optional[str] = ..., rebalance: _Optional[bool] = ..., unsafe_recovery: _Optional[_Union[UnsafeRecovery, _Mapping]] = ..., accept_data_loss: _Optional[bool] = ...) -> None: ...
 
 class UnsafeRecovery(_message.Message):
     __slots__ = ("topic", "partition", "node_id")
@@ -843,10 +853,12 @@ class PeerProof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class PeerWelcome(_message.Message):
-    __slots__ = ("frame_bytes_max",)
+    __slots__ = ("frame_bytes_max", "removed")
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     frame_bytes_max: int
-    def __init__(self, frame_bytes_max: _Optional[int] = ...) -> None: ...
+    removed: bool
+    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
     __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length")

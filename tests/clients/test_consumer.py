@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
@@ -15,7 +16,10 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
+from tidelog.serving import TELLING_FAILURES
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame
 
 
 async def publish(node: FakeNode, *values: bytes, topic: str = "t", partition: int = 0, batch: int = 2) -> None:
@@ -223,6 +227,27 @@ async def test_a_refused_subscription_reaches_the_user(
         with pytest.raises(TidelogError, match="scripted") as caught:
             await anext(consumer)
     assert caught.value.code == pb.FORBIDDEN
+
+
+async def test_what_a_partition_waits_for_is_told_once_when_it_goes_on_and_not_asked_sooner_than_wanted(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked_s: list[float] = []
+
+    def refuse(connection: FakeConnection, frame: Frame) -> None:
+        asked_s.append(asyncio.get_running_loop().time())
+        error = ProtocolError(pb.EPOCH_CHANGING, "epoch 0 is being fetched", retry_after_ms=100).to_message()
+        reply = pb.SubscribeReply(results=[pb.SubscribeResult(error=error)])
+        connection.reply(frame, pb.Envelope(subscribe_reply=reply))
+
+    monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
+    async with client.consumer("t"):
+        await node.received("subscribe", TELLING_FAILURES + 2)
+    gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
+    assert min(gaps_s) > 0.09
+    assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [
+        "t/0: nothing comes yet: epoch 0 is being fetched"
+    ]
 
 
 async def test_storage_failing_is_tried_again(node: FakeNode, client: Client) -> None:

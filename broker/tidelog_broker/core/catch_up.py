@@ -36,6 +36,8 @@ class Pull:
         self._timing = timing
         self._producers = producers
         self._turn = 0
+        self._in_vain = 0
+        """How many were asked one after the other and had nothing."""
         self._retry_ms: int | None = None
         self._outstanding = False
 
@@ -43,6 +45,11 @@ class Pull:
     def source(self) -> str:
         """Who is asked."""
         return self._sources[self._turn % len(self._sources)]
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether all sources were asked since something last came, and none had it."""
+        return self._in_vain >= len(self._sources)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -83,12 +90,14 @@ class Pull:
     def answered(self) -> None:
         """What was asked for is here and being written."""
         self._outstanding = False
+        self._in_vain = 0
         self._retry_ms = None
 
-    def turned_down(self, now_ms: int) -> None:
-        """The source cannot help now: ask the next one, soon."""
+    def turned_down(self, now_ms: int, *, had_it: bool = False) -> None:
+        """The source cannot help now, or what it gave cannot be kept: ask the next one, soon."""
         self._outstanding = False
         self._turn += 1
+        self._in_vain += not had_it
         round_done = self._turn % len(self._sources) == 0
         self._retry_ms = now_ms + (self._timing.resend_ms if round_done else 0)
 
@@ -98,5 +107,6 @@ class Pull:
             return False
         if self._outstanding:
             self._turn += 1
+            self._in_vain += 1
             self._outstanding = False
         return True

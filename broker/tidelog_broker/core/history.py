@@ -11,6 +11,7 @@ one is begun there: the digest in front of it is taken on trust, since the one a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tidelog_broker.core.acceptor import Opening
 from tidelog_broker.core.catch_up import Pull
@@ -21,6 +22,24 @@ from tidelog_broker.core.tail import BrokenRunError, check_run
 from tidelog_proto import broker_pb2 as pb
 
 NO_END = Position(2**63, 0)
+
+
+class Missing(NamedTuple):
+    """What a copy lacks of the history that it should hold.
+
+    Attributes:
+        epochs: how many sealed epochs are not whole.
+        records: how many records that is, without those that are here already.
+        epoch: the one that is being fetched, the newest of them.
+        source: who is asked for it; "" while nobody is.
+        nowhere: whether everybody who may hold it has said that it does not, or said nothing.
+    """
+
+    epochs: int
+    records: int
+    epoch: int
+    source: str
+    nowhere: bool
 
 
 class History:
@@ -60,6 +79,30 @@ class History:
     def is_fetching_tail(self) -> bool:
         """Whether something of the open epoch is on its way."""
         return self._tail_pull is not None
+
+    def missing(self) -> Missing | None:
+        """Return what this copy lacks; None when it is whole, or this node need not hold it."""
+        state, pull = self._state, self._fill_pull
+        wanted = self._wanted() if state.is_member else []
+        if not wanted:
+            return None
+        records = sum(
+            state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in wanted
+        )
+        if pull is None:
+            return Missing(len(wanted), records, max(wanted), "", nowhere=False)
+        here = self._fill_at.offset - max(state.start_of(pull.epoch), state.log_start)
+        return Missing(len(wanted), records - max(here, 0), pull.epoch, pull.source, nowhere=pull.in_vain)
+
+    @property
+    def whole_from(self) -> int:
+        """Where the stretch begins that is whole here: what lies before it and above the log's start is missing."""
+        return max((self._state.decision(epoch).end_offset for epoch in self._wanted()), default=0)
+
+    def _wanted(self) -> list[int]:
+        """Return the epochs that are not whole and of which retention has left something."""
+        state = self._state
+        return [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
 
     def forget_tail(self) -> None:
         """Stop fetching the open epoch: it is promised to a higher ballot, or decided."""
@@ -152,7 +195,7 @@ class History:
         """Begin to fill the newest epoch that is not whole here, if this node is to hold the partition."""
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
-        wanted = [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
+        wanted = self._wanted()
         if self._fill_pull is not None or not wanted or not state.is_member or state.halted is not None:
             return  # where something is damaged, what is to be kept is known once its epoch's end is decided
         epoch = max(wanted)
@@ -218,7 +261,7 @@ class History:
             if self._fill_pull is not pull:
                 return
             if not ok:
-                pull.turned_down(now_ms)
+                pull.turned_down(now_ms, had_it=True)
                 return
             self._fill_at = at
             pull.digest_unknown = False

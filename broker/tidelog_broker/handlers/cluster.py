@@ -14,6 +14,7 @@ from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.forwarding import ask_owner, at_owner
 from tidelog_broker.handlers import unsafe_recovery
+from tidelog_broker.told import merge_topic, removal_fault, told_topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -23,15 +24,25 @@ STATUS_TIMEOUT_S: Final = 1.5
 
 async def cluster_status(node: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS; another node is told of this one alone."""
-    own = pb.ClusterStatusReply(
+    own = own_status(node)
+    if request.connection.peer_id is None and not node.cluster.is_alone:
+        merge(node, own, await others_status(node))
+    request.reply(pb.Envelope(cluster_status_reply=own))
+
+
+def own_status(node: Broker) -> pb.ClusterStatusReply:
+    """Return what a node tells of itself and of what it stores."""
+    return pb.ClusterStatusReply(
         cluster_id=node.cluster_id,
         nodes=[node.status()],
         topics=[node.describe(record) for record in node.topics.live()],
     )
-    if request.connection.peer_id is None and not node.cluster.is_alone:
-        told = await asyncio.gather(*(_ask(node, peer) for peer in sorted(node.cluster.linked)))
-        merge(node, own, [reply for reply in told if reply is not None])
-    request.reply(pb.Envelope(cluster_status_reply=own))
+
+
+async def others_status(node: Broker) -> list[pb.ClusterStatusReply]:
+    """Return what the other nodes tell of themselves; of those that answer in time."""
+    told = await asyncio.gather(*(_ask(node, peer) for peer in sorted(node.cluster.linked)))
+    return [reply for reply in told if reply is not None]
 
 
 async def _ask(node: Broker, peer: str) -> pb.ClusterStatusReply | None:
@@ -57,32 +68,11 @@ def merge(node: Broker, own: pb.ClusterStatusReply, told: list[pb.ClusterStatusR
             status.ClearField("roles")
             status.roles.extend(record.roles)
     ordered = [statuses[node_id] for node_id in sorted(statuses)]
-    by_teller = {reply.nodes[0].node.node_id: reply for reply in told if reply.nodes}
+    by_topic = told_topics(told)
     for topic in own.topics:
-        for partition in topic.partitions:
-            best = _best(node.node_id, topic.topic_id, partition, by_teller)
-            if best is not partition:
-                partition.CopyFrom(best)
+        merge_topic(node.node_id, topic, by_topic.get(topic.topic_id, {}))
     del own.nodes[:]
     own.nodes.extend(ordered)
-
-
-def _best(
-    node_id: str, topic_id: bytes, own: pb.PartitionInfo, by_teller: dict[str, pb.ClusterStatusReply]
-) -> pb.PartitionInfo:
-    """Return what is best known of a partition: of the newest epoch, by its owner if that has told."""
-
-    def worth(teller: str, info: pb.PartitionInfo) -> tuple[int, bool, bool]:
-        return info.epoch, info.owner == teller, teller in info.placement
-
-    best, best_worth = own, worth(node_id, own)
-    for teller, reply in by_teller.items():
-        for topic in reply.topics:
-            if topic.topic_id == topic_id and own.partition < len(topic.partitions):
-                info = topic.partitions[own.partition]
-                if worth(teller, info) > best_worth:
-                    best, best_worth = info, worth(teller, info)
-    return best
 
 
 async def cluster_change(node: Broker, request: Request) -> None:
@@ -96,6 +86,9 @@ async def cluster_change(node: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         change = envelope.cluster_change
+        if change.HasField("remove") and not change.accept_data_loss:
+            node.controller.refuse_while_it_stores(change.remove)
+            await _refuse_while_history_moves(node, change.remove)
         await node.controller.change_node(change)
         moves = len(node.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
@@ -107,6 +100,18 @@ async def cluster_change(node: Broker, request: Request) -> None:
             await unsafe_recovery.recover(node, request)
         case _:
             request.reply(await at_owner(node, META_KEY, request, local))
+
+
+async def _refuse_while_history_moves(node: Broker, node_id: str) -> None:
+    """Ask every node whether its copies are whole, and keep the node whose copy may be the only one of something.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST, and what is missing where.
+    """
+    told = {reply.nodes[0].node.node_id: reply for reply in [own_status(node), *await others_status(node)]}
+    fault = removal_fault(node_id, told)
+    if fault:
+        raise ProtocolError(pb.INVALID_REQUEST, fault)
 
 
 async def _rebalance(node: Broker, request: Request) -> None:

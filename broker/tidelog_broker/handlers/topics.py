@@ -15,6 +15,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import at_owner
+from tidelog_broker.told import merge_topic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
@@ -148,16 +149,36 @@ async def delete(node: Broker, request: Request) -> None:
 
 
 async def describe_one(node: Broker, request: Request) -> None:
-    """Handle TOPIC describe.
+    """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
 
     Raises:
         ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one.
     """
     name = request.envelope.topic_describe.name
-    unsure = await _hear_of(node, [name])
+    is_client = request.connection.peer_id is None
+    unsure = await _hear_of(node, [name]) if is_client else None
     if unsure is not None and not node.topics.exists(name):
         raise unsure
-    request.reply(_reply(node, [node.topics.named(name)]))
+    info = node.describe(node.topics.named(name))
+    if is_client:
+        await _ask_owners(node, info)
+    request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=[info])))
+
+
+async def _ask_owners(node: Broker, info: pb.TopicInfo) -> None:
+    """Put what the owners of a topic's partitions say in place of what this node knows."""
+    owners = sorted({partition.owner for partition in info.partitions} & node.cluster.linked)
+    told = await asyncio.gather(*(_described_by(node, owner, info.name) for owner in owners))
+    answers = {owner: topic for owner, topic in zip(owners, told, strict=True) if topic is not None}
+    merge_topic(node.node_id, info, {owner: one for owner, one in answers.items() if one.topic_id == info.topic_id})
+
+
+async def _described_by(node: Broker, owner: str, name: str) -> pb.TopicInfo | None:
+    asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name))
+    try:
+        return (await node.cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.topic_reply.topics[0]
+    except ProtocolError:  # away, perhaps since a moment ago
+        return None
 
 
 def list_all(node: Broker, request: Request) -> None:

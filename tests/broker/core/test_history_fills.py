@@ -8,6 +8,7 @@ from tests.broker.core.history_bench import HistoryBench, Past
 
 from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.effects import AppendFill, FinishFill, Send, SetAside
+from tidelog_broker.core.history import Missing
 from tidelog_broker.core.ports import Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -239,3 +240,46 @@ def test_the_source_tells_how_far_retention_is() -> None:
     trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, log_start=9)
     assert (trial.log_start, trial.history.incomplete) == (9, {2})
     assert trial.asked()[1].from_offset == 9
+
+
+# --- what is told of it ----------------------------------------------------------------------------------
+
+
+def test_what_is_missing_grows_less_with_each_batch_and_is_nothing_in_the_end() -> None:
+    past = Past()
+    trial = past.lacking(1, held=(0, 2))
+    assert trial.history.missing() == Missing(1, 4, 1, "a", nowhere=False)
+    trial.asked()
+    trial.reply(past.batches[1][:2], epoch=1, base=Position(4, 0))
+    trial.wrote()
+    missing = trial.history.missing()
+    assert missing is not None
+    assert missing.records == 2
+    trial.asked()
+    trial.reply(past.batches[1][2:], epoch=1, base=end_of(past.batches[1][:2]))
+    trial.wrote()
+    trial.wrote()
+    assert trial.history.missing() is None
+
+
+def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() -> None:
+    past = Past(placement=("a", "b", "c"))
+    trial = past.lacking(2, held=(0, 1))
+
+    def is_nowhere() -> bool:
+        missing = trial.history.missing()
+        assert missing is not None
+        return missing.nowhere
+
+    for sender in ("a", "c"):
+        assert not is_nowhere()
+        trial.reply([], sender=sender, epoch=2, base=Position(8, 0), status=pb.NOT_HELD)
+        trial.history.tick(1000)
+    assert is_nowhere()
+    trial.reply(past.batches[2][:1], sender="a", epoch=2, base=Position(8, 0))
+    assert not is_nowhere()
+
+
+def test_who_does_not_store_the_partition_misses_nothing() -> None:
+    trial = Past(placement=("a", "c")).lacking(0, 1, 2)
+    assert trial.history.missing() is None

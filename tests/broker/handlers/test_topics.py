@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -241,3 +242,19 @@ async def test_the_status_counts_what_there_is(node: Node, peer: Peer) -> None:
     assert status.data_bytes > 0
     assert status.disk_free_bytes > 0
     assert [one.name for one in reply.topics] == ["__meta", "__offsets", "t"]
+
+
+async def test_a_topic_is_described_by_the_owners_of_its_partitions_whoever_is_asked(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=6, replication_factor=1)
+    assert len({partition.owner for partition in topic.partitions}) > 1
+    for partition in topic.partitions:
+        owner = await founded.peer(partition.owner)
+        await founded.publish(owner, topic.topic_id, b"one", b"two", partition=partition.partition)
+    for via in "abc":
+        info = await described(await founded.peer(via))
+        assert [(one.high_watermark, one.state, one.size_bytes > 0) for one in info.partitions] == [
+            (2, "active", True)
+        ] * 6

@@ -1,0 +1,87 @@
+"""What several nodes tell of the same partitions, put together.
+
+Each node knows its own copies. Of a partition the newest epoch counts, and in it the owner's word; whether a copy has
+all of the history only its own node can say. Rejected: that replicas tell their owner how much they lack. It would be
+one more thing to keep right between nodes, for a question that an operator asks now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog_proto import broker_pb2 as pb
+
+_NOT_WHOLE: Final = frozenset({"limbo", "failed", "away", "no owner"})
+"""States of a copy that is damaged, or not there."""
+
+
+def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
+    """Return, by topic id, which node tells what. Every reply is of one node about itself."""
+    found: dict[bytes, dict[str, pb.TopicInfo]] = {}
+    for reply in told:
+        for topic in reply.topics if reply.nodes else ():
+            found.setdefault(topic.topic_id, {})[reply.nodes[0].node.node_id] = topic
+    return found
+
+
+def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo]) -> None:
+    """Make of what `node_id` tells of a topic's partitions what is best known of them."""
+    for partition in own.partitions:
+        infos = _about(partition.partition, told)
+        lacks = {teller: (info.missing_epochs, info.missing_records) for teller, info in infos.items()}
+        lacks[node_id] = partition.missing_epochs, partition.missing_records
+        infos[node_id] = partition
+        best = infos[_best(infos)]
+        if best is not partition:
+            partition.CopyFrom(best)
+        for replica in partition.replicas:
+            replica.missing_epochs, replica.missing_records = lacks.get(replica.node_id, (0, 0))
+
+
+def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> str:
+    """Return why removing a node now could lose records, for an operator; empty when it cannot.
+
+    History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have
+    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. Of a replica that
+    does not answer nothing is known: it neither counts nor holds the removal up.
+
+    Args:
+        node_id: the node that is to be removed.
+        told: the status of each node that has answered, by itself.
+    """
+    for topics in told_topics(told.values()).values():
+        for partition in next(iter(topics.values())).partitions:
+            infos = _about(partition.partition, topics)
+            best = infos[_best(infos)]
+            others = [node for node in best.placement if node != node_id]
+            known = {node: info for node, info in infos.items() if node in others and info.epoch == best.epoch}
+            name = f"{next(iter(topics.values())).name}/{partition.partition}"
+            for node, info in sorted(known.items()):
+                if info.missing_epochs:
+                    return (
+                        f"{node!r} still fetches {info.missing_records:,} older records of {name}, and {node_id!r} may "
+                        "be the only one to have them; wait until `tidelog cluster status --internal` shows none"
+                    )
+            whole = sum(info.state not in _NOT_WHOLE for info in known.values())
+            if whole < min(len(others), len(best.placement) // 2 + 1):
+                silent = ", ".join(repr(node) for node in others if node not in known)
+                return (
+                    f"{name}: only {whole} of {len(others)} other copies are known to be whole, and {node_id!r} may "
+                    f"have what they lack; wait for {silent or 'their repair'}"
+                )
+    return ""
+
+
+def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
+    return {teller: topic.partitions[partition] for teller, topic in told.items() if partition < len(topic.partitions)}
+
+
+def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:
+    """Return who knows a partition best: its newest epoch, as its owner if that has told, or else one of its nodes."""
+
+    def worth(teller: str) -> tuple[int, bool, bool]:
+        info = infos[teller]
+        return info.epoch, info.owner == teller, teller in info.placement
+
+    return max(sorted(infos), key=worth)
