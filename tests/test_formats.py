@@ -132,7 +132,10 @@ def test_a_journal(tmp_path: Path, magic: bytes) -> None:
         entry = read("Journal entry", data[at:])
         assert list(entry.values()) == [len(payload), nonce, at, at, crc32c(payload)]
         assert data[at + head : at + head + len(payload)] == payload
-    assert data[320:324] == bytes(4)
+    assert table("Journal mark")[-1].at == head
+    mark = read("Journal mark", data[320:])
+    assert list(mark.values()) == [nonce, 320, 320]
+    assert data[320 + head : 388] == bytes(388 - 320 - head)
     assert f"at most {journal.PAYLOAD_BYTES_MAX >> 20} MiB" in section("Journal entry")
 
 

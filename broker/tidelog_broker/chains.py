@@ -50,10 +50,10 @@ class Chains:
         self._fences = fences.load()
         self._journalled: set[PartitionKey] = set()
         self._chain_writes: GroupCommit[pb.ChainEntry] = GroupCommit(
-            meta.append, offload=offload, key=CHAINS_WORKER, failed=failed, full=full
+            meta.append, mark=meta.mark, offload=offload, key=CHAINS_WORKER, failed=failed, full=full
         )
         self._fence_writes: GroupCommit[pb.FenceEntry] = GroupCommit(
-            fences.append, offload=offload, key=FENCES_WORKER, failed=failed, full=full
+            fences.append, mark=fences.mark, offload=offload, key=FENCES_WORKER, failed=failed, full=full
         )
         self.load(meta.entries())
 

@@ -22,6 +22,14 @@ class Journal:
         self.gate = threading.Event()
         self.gate.set()
         self.errors: list[Exception] = []
+        self.marks: list[int] = []
+        """How many groups there were, at each mark."""
+
+    def mark(self) -> None:
+        assert self.gate.wait(10)
+        if self.errors:
+            raise self.errors.pop()
+        self.marks.append(len(self.groups))
 
     def append(self, entries: list[int]) -> None:
         assert self.gate.wait(10)
@@ -38,6 +46,7 @@ class Subject:
         self.done: list[int] = []
         self.commit: GroupCommit[int] = GroupCommit(
             self.journal.append,
+            mark=self.journal.mark,
             offload=Offload(workers, asyncio.get_running_loop()),
             key=0,
             failed=self.failures.append,
@@ -114,4 +123,34 @@ async def test_closing_waits_for_what_is_on_its_way_and_drops_the_rest(subject: 
     assert subject.journal.groups == [[1]]
     subject.submit(3)
     await asyncio.sleep(0.01)
+    assert subject.journal.groups == [[1]]
+
+
+async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MARK_AFTER_S", 3600.0)
+    await subject.submit(1).wait()
+    await settled(lambda: subject.commit._mark_timer is not None, "no mark is due")
+    monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.01)
+    await subject.submit(2).wait()
+    await settled(lambda: bool(subject.journal.marks), "no mark came")
+    assert subject.journal.marks == [2], "what came in between has put it off"
+    subject.journal.gate.clear()
+    await settled(subject.commit._idle.is_set, "the mark has not ended")
+    subject.commit._begin_mark()
+    done = subject.submit(3)
+    assert not done.is_set()
+    subject.journal.gate.set()
+    await done.wait()
+    assert subject.journal.groups == [[1], [2], [3]]
+    assert subject.journal.marks[:2] == [2, 2], "the one that was on its way came first"
+
+
+async def test_a_mark_that_fails_is_told(subject: Subject) -> None:
+    await subject.submit(1).wait()
+    await settled(subject.commit._idle.is_set, "the append has not ended")
+    subject.journal.errors.append(StorageFailedError("broken"))
+    subject.commit._cancel_mark()
+    subject.commit._begin_mark()
+    await settled(lambda: bool(subject.failures), "nothing was said")
+    subject.submit(2)
     assert subject.journal.groups == [[1]]

@@ -84,6 +84,10 @@ class FenceJournal:
         if self._journal.size_bytes > max(COMPACT_AFTER_BYTES, 4 * self._live_bytes):
             self._compact()
 
+    def mark(self) -> None:
+        """See `Journal.mark`."""
+        self._journal.mark()
+
     def close(self) -> None:
         """Close the file."""
         self._journal.close()

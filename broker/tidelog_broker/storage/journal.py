@@ -24,6 +24,11 @@ the segment log, a bad entry that a later one says was synced is damage: the jou
 default in place of a lost promise is how acknowledged data gets lost. Without such a later entry it is a torn group
 that nobody was told about, and is zeroed.
 
+So that the newest group does not stay one that may rot unseen, a mark follows it: an entry with the magic `TLJM` and no
+payload, which says that all before it was synced. One is written when nothing has been appended for a moment, at a
+clean stop, when a journal is opened that has none, and as the end of what a compaction writes. What is left is a group
+that came right before a crash and rots before the next start; closing that gap would take a second sync of every group.
+
 Space is taken ahead, so that a disk that others have filled still takes the entries that end an epoch. Compaction
 writes the live entries beside and renames; the old file stands until the new one is durable. Once the new one has the
 name there is no way back: any error from there on, a full disk too, is final, because the old file has no name any more
@@ -57,6 +62,9 @@ JOURNAL_BYTES_MAX: Final = 1024 * MIB
 _VERSION: Final = 1
 _ENTRY_MAGIC_BYTES: Final = b"TLJE"
 _ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
+_MARK_MAGIC_BYTES: Final = b"TLJM"
+_MARK_MAGIC: Final = int.from_bytes(_MARK_MAGIC_BYTES, "little")
+_MARK_BYTES: Final = padded(ENTRY_HEADER_BYTES)
 _HEADER: Final = struct.Struct("<4sIQ44xI")
 _ENTRY: Final = struct.Struct("<IIQQQII")
 _U32: Final = struct.Struct("<I")
@@ -68,7 +76,9 @@ assert _ENTRY.size == ENTRY_HEADER_BYTES
 class Journal:
     """An open journal; used by one thread at a time."""
 
-    def __init__(self, fs: FileSystem, magic: bytes, file: File, *, path: Path, nonce: int, end_position: int) -> None:
+    def __init__(
+        self, fs: FileSystem, magic: bytes, file: File, *, path: Path, nonce: int, end_position: int, is_marked: bool
+    ) -> None:
         self.path = path
         self._fs = fs
         self._magic = magic
@@ -76,6 +86,8 @@ class Journal:
         self._nonce = nonce
         self._end_position = end_position
         self._allocated_bytes = file.size()
+        self._is_marked = is_marked
+        """Whether a mark follows the newest group, or there is none."""
         self._failure = ""
 
     @classmethod
@@ -94,16 +106,19 @@ class Journal:
                 fs.unlink(unnamed)
             if not fs.exists(path):
                 file, nonce, end_position = _write_file(fs, path, magic, [])
-                return cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position), []
+                journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=True)
+                return journal, []
             file = fs.open(path)
             try:
-                nonce, payloads, end_position = _recover(file, magic)
+                nonce, payloads, end_position, is_marked = _recover(file, magic)
+                journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=is_marked)
+                journal.mark()
             except BaseException:
                 file.close()
                 raise
         except OSError as error:
             raise _as_storage_error(f"{path} cannot be opened", error) from error
-        return cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position), payloads
+        return journal, payloads
 
     @property
     def size_bytes(self) -> int:
@@ -128,6 +143,28 @@ class Journal:
         except OSError as error:
             raise self._fail("a write", error) from error
         self._end_position += len(blob)
+        self._is_marked = False
+
+    def mark(self) -> None:
+        """Write down that everything is synced, unless that stands there, or the disk is too full for it.
+
+        Raises:
+            StorageFailedError: the write or sync failed, now or before.
+        """
+        self._check()
+        if self._is_marked:
+            return
+        try:
+            self._take_space(_MARK_BYTES)
+        except DiskFullError:
+            return
+        try:
+            self._file.pwritev([_pack_mark(nonce=self._nonce, position=self._end_position)], self._end_position)
+            self._file.datasync()
+        except OSError as error:
+            raise self._fail("a mark", error) from error
+        self._end_position += _MARK_BYTES
+        self._is_marked = True
 
     def compact(self, live: Iterable[bytes]) -> None:
         """Replace the content by these payloads, atomically.
@@ -149,9 +186,13 @@ class Journal:
         self._file.close()
         self._file, self._nonce, self._end_position = file, nonce, end_position
         self._allocated_bytes = file.size()
+        self._is_marked = True
 
     def close(self) -> None:
-        """Close the file; everything in it is synced already."""
+        """Leave a mark and close the file; everything in it is synced already."""
+        if not self._failure:
+            with contextlib.suppress(StorageFailedError):  # nothing is lost; the next open checks what is there
+                self.mark()
         if self._failure != "it is closed":
             self._failure = "it is closed"
             self._file.close()
@@ -203,6 +244,12 @@ def _pack_entries(payloads: Sequence[bytes], *, nonce: int, position: int) -> by
     return b"".join(parts)
 
 
+def _pack_mark(*, nonce: int, position: int) -> bytes:
+    head = bytearray(_ENTRY.pack(_MARK_MAGIC, 0, nonce, position, position, 0, 0))
+    _U32.pack_into(head, ENTRY_HEADER_BYTES - 4, crc32c(memoryview(head)[:-4]))
+    return bytes(head) + bytes(_MARK_BYTES - ENTRY_HEADER_BYTES)
+
+
 def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
     """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end.
 
@@ -215,6 +262,8 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
         fs.unlink(unnamed)
     nonce = secrets.randbits(64)
     blob = _pack_header(magic, nonce) + _pack_entries(payloads, nonce=nonce, position=JOURNAL_HEADER_BYTES)
+    if payloads:
+        blob += _pack_mark(nonce=nonce, position=len(blob))  # it has no name before all of it is synced
     file = fs.open(unnamed, create=True)
     try:
         file.allocate(0, len(blob) + RESERVE_BYTES)
@@ -237,8 +286,12 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
     return file, nonce, len(blob)
 
 
-def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int]:
-    """Return nonce, payloads and end of a journal; a torn tail is zeroed, what was synced and is bad raises."""
+def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
+    """Return a journal's nonce, payloads, end, and whether a mark is the last; a torn tail is zeroed.
+
+    Raises:
+        DamagedError: what was synced is bad.
+    """
     if file.size() > JOURNAL_BYTES_MAX:
         raise DamagedError.at(file.path, 0, f"{file.size()} bytes; a journal has at most {JOURNAL_BYTES_MAX}")
     data = file.pread(file.size(), 0)
@@ -247,17 +300,25 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int]:
     except LayoutError as error:
         raise DamagedError.at(file.path, 0, str(error)) from error
     payloads: list[bytes] = []
-    position = JOURNAL_HEADER_BYTES
-    while (payload := _parse_entry(data, position, nonce)) is not None:
-        payloads.append(payload)
-        position += padded(ENTRY_HEADER_BYTES + len(payload))
+    position, is_marked = JOURNAL_HEADER_BYTES, True
+    while True:
+        payload = _parse_entry(data, position, nonce)
+        if payload is not None:
+            payloads.append(payload)
+            position += padded(ENTRY_HEADER_BYTES + len(payload))
+            is_marked = False
+        elif _parse_head(data, position, nonce, _MARK_MAGIC) is not None:
+            position += _MARK_BYTES
+            is_marked = True
+        else:
+            break
     if _newest_synced_position(data, position, nonce) > position:
         raise DamagedError.at(file.path, position, "an entry that was synced does not check")
     if data[position:].strip(b"\0"):
         file.pwritev([bytes(len(data) - position)], position)
     # What is kept may lie in the page cache only, after a kill.
     file.datasync()
-    return nonce, payloads, position
+    return nonce, payloads, position, is_marked
 
 
 def _parse_header(data: bytes, magic: bytes) -> int:
@@ -271,12 +332,12 @@ def _parse_header(data: bytes, magic: bytes) -> int:
     return int(nonce)
 
 
-def _parse_head(data: bytes, at: int, nonce: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry at `at`; None when there is none."""
+def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None when there is none."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
-    if magic != _ENTRY_MAGIC or found_nonce != nonce or position != at:
+    if magic != wanted_magic or found_nonce != nonce or position != at:
         return None
     if crc != crc32c(memoryview(data)[at : at + ENTRY_HEADER_BYTES - 4]):
         return None
@@ -284,7 +345,7 @@ def _parse_head(data: bytes, at: int, nonce: int) -> tuple[int, int, int] | None
 
 
 def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
-    head = _parse_head(data, at, nonce)
+    head = _parse_head(data, at, nonce, _ENTRY_MAGIC)
     if head is None:
         return None
     length, _, payload_crc = head
@@ -293,13 +354,15 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
 
 
 def _newest_synced_position(data: bytes, position: int, nonce: int) -> int:
-    """Return how far the entries at or behind `position` say that the file was synced; 0 without any."""
+    """Return how far the entries and marks at or behind `position` say that the file was synced; 0 without any."""
     newest = 0
-    found = data.find(_ENTRY_MAGIC_BYTES, position)
-    while found >= 0:
-        if found % BATCH_ALIGNMENT_BYTES == 0:
-            head = _parse_head(data, found, nonce)
-            if head is not None:
-                newest = max(newest, head[1])
-        found = data.find(_ENTRY_MAGIC_BYTES, found + 1)
+    for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
+        magic = int.from_bytes(magic_bytes, "little")
+        found = data.find(magic_bytes, position)
+        while found >= 0:
+            if found % BATCH_ALIGNMENT_BYTES == 0:
+                head = _parse_head(data, found, nonce, magic)
+                if head is not None:
+                    newest = max(newest, head[1])
+            found = data.find(magic_bytes, found + 1)
     return newest

@@ -75,6 +75,10 @@ class MetaJournal:
         if self._journal.size_bytes > COMPACT_AFTER_BYTES and self._dead_bytes > self._live_bytes:
             self._compact()
 
+    def mark(self) -> None:
+        """See `Journal.mark`."""
+        self._journal.mark()
+
     def close(self) -> None:
         """Close the file."""
         self._journal.close()

@@ -22,8 +22,8 @@ def open_journal(sim: SimDisk) -> tuple[Journal, list[bytes]]:
     return Journal.open(sim, PATH, MAGIC)
 
 
-def written() -> tuple[SimDisk, list[bytes], list[int]]:
-    """Three groups, the payloads, and where each group begins."""
+def written(*, close: bool = True) -> tuple[SimDisk, list[bytes], list[int]]:
+    """Three groups, the payloads, and where each group begins; closed, or as a kill behind the last one leaves it."""
     sim = new_disk()
     journal, _ = open_journal(sim)
     payloads: list[bytes] = []
@@ -33,7 +33,8 @@ def written() -> tuple[SimDisk, list[bytes], list[int]]:
         starts.append(journal.size_bytes)
         journal.append(group)
         payloads += group
-    journal.close()
+    if close:
+        journal.close()
     return sim, payloads, starts
 
 
@@ -48,9 +49,9 @@ def test_what_was_appended_comes_back_in_order() -> None:
 
 
 def test_a_cut_or_flip_in_the_last_group_is_torn_and_before_it_damage() -> None:
-    sim, payloads, starts = written()
+    sim, payloads, starts = written(close=False)
     content = bytes(sim.node(PATH).current)
-    end = open_journal(sim)[0].size_bytes
+    end = open_journal(sim)[0].size_bytes - 64  # a mark since it was opened
     for at in range(0, end, 7):
         again = sim.restart()
         again.node(PATH).current = bytearray(content)
@@ -70,6 +71,57 @@ def test_a_cut_or_flip_in_the_last_group_is_torn_and_before_it_damage() -> None:
         assert found[:6] == payloads[:6]
         assert found == payloads[: len(found)]
         assert not again.node(PATH).current[journal.size_bytes :].strip(b"\0")
+
+
+@pytest.mark.parametrize("how", ["close", "mark", "open", "compact"])
+def test_a_flip_in_the_last_group_is_damage_once_a_mark_follows_it(how: str) -> None:
+    sim, payloads, _ = written(close=how == "close")
+    if how != "close":
+        journal, _ = open_journal(sim)
+        if how != "open":
+            journal.append([b"last"])
+            payloads.append(b"last")
+        if how == "compact":
+            journal.compact(payloads)
+        elif how == "mark":
+            journal.mark()
+            size_bytes = journal.size_bytes
+            journal.mark()
+            assert journal.size_bytes == size_bytes, "one mark is enough"
+    content = bytes(sim.node(PATH).current)
+    marked = content.rindex(b"TLJM")
+    assert not content[marked + 64 :].strip(b"\0")
+    damaged = 0
+    for at in range(64, marked, 5):
+        again = sim.restart()
+        again.node(PATH).current = bytearray(content)
+        again.node(PATH).current[at] ^= 4
+        try:
+            _, found = open_journal(again)
+        except DamagedError:
+            damaged += 1
+        else:
+            assert found == payloads, f"a flip at {at} lost entries silently"
+    assert damaged > (marked - 64) // 5 // 3
+    for at in range(marked, marked + 64):  # of the mark itself there is nothing to lose
+        again = sim.restart()
+        again.node(PATH).current = bytearray(content)
+        again.node(PATH).current[at] ^= 4
+        assert open_journal(again)[1] == payloads
+
+
+def test_a_mark_that_fails_is_final_and_on_a_full_disk_it_is_left_out() -> None:
+    sim, payloads, _ = written(close=False)
+    sim.free_bytes = 0
+    journal, found = open_journal(sim)
+    assert found == payloads
+    journal.append([b"x"])
+    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == "sync" else None
+    with pytest.raises(StorageFailedError, match="broken"):
+        journal.mark()
+    with pytest.raises(StorageFailedError):
+        journal.mark()
+    journal.close()
 
 
 def test_a_hole_in_a_synced_group_is_damage() -> None:
