@@ -34,6 +34,7 @@ from tidelog_broker.gossip import Gossip
 from tidelog_broker.links import Address, Links
 from tidelog_broker.peers import Peers
 from tidelog_broker.seeds import Seed
+from tidelog_broker.sockets import check_udp_port
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -73,6 +74,19 @@ class Membership:
         self._announce_now = asyncio.Event()
 
     # --- life ------------------------------------------------------------------------------------------
+
+    def check_port(self) -> None:
+        """See to it, before anything is written, that gossip will find its port free.
+
+        Raises:
+            OSError: the port is in use or the address is not ours.
+        """
+        check_udp_port(self._node.settings.host, self._gossip_port)
+
+    @property
+    def _gossip_port(self) -> int:
+        settings = self._node.settings
+        return settings.port if settings.gossip_port is None else settings.gossip_port  # 0 picks another free one
 
     def open(self) -> None:
         """Let other nodes call, and call them. The server listens already: this node's address must be true."""
@@ -146,9 +160,6 @@ class Membership:
             ValueError: something that this node would tell of itself cannot be told.
         """
         node, settings = self._node, self._node.settings
-        port = settings.gossip_port
-        if port is None:
-            port = settings.port  # 0 picks another free one
         seeds = [
             members.Address(record.gossip_host, record.gossip_port)
             for record in node.nodes.live()
@@ -168,7 +179,7 @@ class Membership:
             me,
             cluster_id=node.cluster_id,
             secret=self._founding.secret,
-            listen=members.Address(settings.host, port),
+            listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
         )

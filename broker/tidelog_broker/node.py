@@ -1,10 +1,11 @@
 """The node's life: start the parts in order, serve, stop them in the other order.
 
-Start, alone: threads and journals (`services`), topics and positions (`broker`), then the management port and the
-native port. Start, in a cluster: the native port comes first, because admission asks nodes that may be starting
-themselves; until what is stored here is recovered, clients are told to come again. Then gossip, and the replicas take
-over by themselves what has no owner. Stop: give to other nodes what is owned here, take no new requests, finish what is
-in flight, say goodbye, write what a start would otherwise have to scan, close.
+Start: threads and journals (`services`), then every port, so that one in use is found before anything is written to a
+log or a chain: a supervisor tries again and again. Admission to a cluster needs the native port, too, because it asks
+nodes that may be starting themselves. Until what is stored here is recovered (`broker`), clients are told to come
+again. Then gossip, in a cluster, and the replicas take over by themselves what has no owner. Stop: give to other nodes
+what is owned here, take no new requests, finish what is in flight, say goodbye, write what a start would otherwise have
+to scan, close.
 """
 
 from __future__ import annotations
@@ -65,20 +66,20 @@ class Node(Broker):
             OSError: a port is in use, a file cannot be used.
         """
         await self.open_services()
+        self._start_management()
+        self.starting = True
+        self.port = await self.server.listen()
         if self.membership is None:
             await self.recover()
-            self._start_management()
-            self.port = await self.server.listen()
+            self.starting = False
         else:
-            self._start_management()
             await self._join(self.membership)
         self.spawn(self._beat(), "heartbeat")
         self.spawn(self._clean(), "retention")
         self.health.state = "running"
 
     async def _join(self, membership: Membership) -> None:
-        self.starting = True
-        self.port = await self.server.listen()
+        membership.check_port()
         membership.open()
         await membership.admit()
         await self.recover_member()

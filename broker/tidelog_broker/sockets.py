@@ -1,4 +1,4 @@
-"""Options of the TCP connections between nodes: no delay, and no waiting for minutes for a node that is gone.
+"""Sockets between nodes: no delay, no waiting for minutes for a node that is gone, and ports that are free.
 
 TCP gives a silent peer up after a quarter of an hour. Between nodes, bytes that are unacknowledged for
 `UNACKNOWLEDGED_MS` reset the connection, and so does a peer that reads nothing for so long (a stopped process still has
@@ -34,3 +34,19 @@ def tune(link: socket.socket) -> None:
         if option is not None:
             with contextlib.suppress(OSError):
                 link.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def check_udp_port(host: str, port: int) -> None:
+    """Bind a port as gossip will, and let go of it.
+
+    Raises:
+        OSError: the port is in use or the address is not ours.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError as error:
+        why = f"cannot listen on {host}:{port} (UDP) for gossip: {error.strerror}"
+        raise OSError(error.errno, why) from error

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from pathlib import Path
 
 import pytest
 from tests.broker.founded import Founded
@@ -25,6 +27,23 @@ async def test_founders_find_each_other_and_register(founded: Founded) -> None:
     assert [(info.node_id, info.port, info.alive) for info in reply.nodes] == [
         (name, founded.nodes[name].port, True) for name in "abc"
     ]
+
+
+def epochs(path: Path) -> list[Path]:
+    return list(path.rglob("epoch-*"))
+
+
+async def test_a_gossip_port_in_use_is_found_before_an_epoch_begins(tmp_path: Path) -> None:
+    founded = Founded(tmp_path, ("a",))
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", founded._ports["a"]))
+        for _ in range(2):
+            with pytest.raises(OSError, match="for gossip: Address already in use"):
+                await founded.start("a")
+    assert not epochs(tmp_path)
+    await founded.found()
+    await founded.settled()
+    await founded.close()
 
 
 async def test_two_of_three_founders_are_enough_and_the_third_comes_later(founded: Founded) -> None:

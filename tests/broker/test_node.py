@@ -9,6 +9,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.node import Node
 from tidelog_broker.storage import node_dir
 from tidelog_broker.storage.errors import NodeDirLockedError
@@ -142,7 +143,9 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
             with pytest.raises(OSError, match=r"(?i)in use"):
                 await stand.start(**{setting: port})
             stand.settings.clear()
-    await stand.start()
+    assert not list(stand.path.rglob("epoch-*")), "a start that fails begins no epoch: each try would begin another"
+    node = await stand.start()
+    assert node.partitions.get(META_TOPIC_ID, 0).epoch == 1
     assert (await (await stand.peer()).create()).name == "t"
 
 
@@ -250,3 +253,24 @@ async def test_crashes_in_the_middle_of_everything(stand: Stand, flush: pb.Flush
     # What was cut off in its last life may be there; the producer of the next one finds it as its own retry.
     assert values[: len(acknowledged)] == [b"%d" % number for number in range(len(acknowledged))]
     assert len(values) <= len(acknowledged) + 1
+
+
+async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover, reached, go_on = Node.recover, asyncio.Event(), asyncio.Event()
+
+    async def slowly(self: Node) -> None:
+        reached.set()
+        await go_on.wait()
+        await recover(self)
+
+    monkeypatch.setattr(Node, "recover", slowly)
+    starting = asyncio.create_task(stand.start())
+    await reached.wait()
+    peer = await stand.peer()
+    error = await peer.refused(topic_list=pb.TopicList())
+    assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
+    go_on.set()
+    await starting
+    assert (await peer.create()).name == "t"

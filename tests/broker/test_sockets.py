@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tidelog_broker.sockets import UNACKNOWLEDGED_MS, tune
+from tidelog_broker.sockets import UNACKNOWLEDGED_MS, check_udp_port, tune
 
 
 def test_a_tuned_socket_does_not_wait_for_minutes() -> None:
@@ -28,3 +28,13 @@ def test_options_that_a_socket_does_not_take_are_left() -> None:
     one, other = socket.socketpair()
     with one, other:
         tune(one)
+
+
+def test_a_udp_port_in_use_is_an_error() -> None:
+    check_udp_port("127.0.0.1", 0)
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port} \(UDP\) for gossip: Address already in use"):
+            check_udp_port("127.0.0.1", port)
+    check_udp_port("127.0.0.1", port)
