@@ -7,6 +7,7 @@ tomorrow; and a wider file object, because every method here is one that the sim
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -18,7 +19,8 @@ from tidelog_proto.header import Buffer
 
 _IOV_MAX: Final = 1024
 _DSYNC: Final = getattr(os, "RWF_DSYNC", 0)
-"""Linux syncs a single write; elsewhere the whole file is synced behind it."""
+"""Linux syncs a single write; elsewhere, and on file systems that cannot, the whole file is synced behind it."""
+_UNKNOWN_FLAG: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class File(Protocol):
@@ -161,7 +163,14 @@ class RealFile:
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
         """Write and sync; see `File.pwritev_durably`."""
-        if not _DSYNC or os.pwritev(self._fd, buffers, at, _DSYNC) < sum(map(len, buffers)):
+        written = 0
+        if _DSYNC:
+            try:
+                written = os.pwritev(self._fd, buffers, at, _DSYNC)
+            except OSError as error:
+                if error.errno not in _UNKNOWN_FLAG:
+                    raise
+        if written < sum(map(len, buffers)):
             self.pwritev(buffers, at)
             self.datasync()
 

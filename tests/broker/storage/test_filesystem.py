@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -19,14 +21,53 @@ def test_writes_of_more_buffers_than_the_kernel_takes_arrive_whole(tmp_path: Pat
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os  # noqa: PLC0415 (patched below)
-
     real_pwrite = os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real_pwrite(fd, b"".join(buffers)[:3], at))
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, bytes(data)[:2], at))
     file = RealFileSystem().open(tmp_path / "file", create=True)
     file.pwritev([b"abcd", b"efgh", b"i"], 1)
     assert file.pread(100, 1) == b"abcdefghi"
+    file.close()
+
+
+@pytest.mark.parametrize("takes", ["all", "some", "no flags"])
+def test_a_durable_write_syncs_the_file_where_it_cannot_sync_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: str
+) -> None:
+    real_pwritev, real_datasync = os.pwritev, os.fdatasync
+    synced: list[int] = []
+
+    def pwritev(fd: int, buffers: list[bytes], at: int, flags: int = 0) -> int:
+        if not flags or takes == "all":
+            return real_pwritev(fd, buffers, at, flags)
+        if takes == "some":
+            return real_pwritev(fd, [buffers[0][:2]], at, flags)
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    def datasync(fd: int) -> None:
+        synced.append(fd)
+        real_datasync(fd)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", datasync)
+    file = RealFileSystem().open(tmp_path / "file", create=True)
+    file.pwritev_durably([b"abc", b"def"], 1)
+    assert file.pread(100, 0) == b"\0abcdef"
+    assert len(synced) == (0 if takes == "all" and hasattr(os, "RWF_DSYNC") else 1)
+    file.close()
+
+
+def test_a_durable_write_that_fails_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwritev(fd: int, buffers: list[bytes], at: int, flags: int = 0) -> int:
+        del fd, buffers, at, flags
+        raise OSError(errno.EIO, "lost")
+
+    file = RealFileSystem().open(tmp_path / "file", create=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", pwritev)
+        with pytest.raises(OSError, match="lost"):
+            file.pwritev_durably([b"abc"], 0)
+    assert file.size() == 0
     file.close()
 
 
