@@ -99,6 +99,8 @@ def consume(
     async def work(client: Client) -> None:
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
         positions = await _starts(client, topic, partitions, begin, group)
+        if isinstance(begin, int):
+            await _check_range(client, topic, positions, begin)
         ends = {} if follow else await _offsets(client, topic, partitions, "latest")
         reading = Reading(positions, ends, max_records)
         await _run(client, topic, reading, group, as_json=as_json)
@@ -137,6 +139,24 @@ async def _starts(client: Client, topic: str, partitions: list[int], begin: Star
     if isinstance(begin, int):
         return positions | dict.fromkeys(missing, begin)
     return positions | (await _offsets(client, topic, missing, begin) if missing else {})
+
+
+async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
+    """Say what `--from` with an offset will not find: one beyond the end would give nothing, or wait for long.
+
+    Raises:
+        CommandFailed: the offset lies beyond the end of every partition that would be read from it.
+    """
+    asked = [partition for partition, position in positions.items() if position == begin]
+    ends = await _offsets(client, topic, asked, "latest") if asked else {}
+    beyond = {partition: end for partition, end in ends.items() if begin > end}
+    if not beyond:
+        return
+    starts = await _offsets(client, topic, list(beyond), "earliest")
+    bounds = ", ".join(f"partition {partition} has {starts[partition]} to {end}" for partition, end in beyond.items())
+    if len(beyond) == len(positions):
+        raise CommandFailed(f"offset {begin} of {topic!r} is out of range: {bounds} (where the next record will be)")
+    sys.stderr.write(f"tidelog: offset {begin} is out of range in some partitions: {bounds}\n")
 
 
 async def _offsets(

@@ -95,6 +95,7 @@ def produce(
     batches = _with_key(_read_all(files or ["-"], file_format, key_field), key)
 
     async def work(client: Client) -> Published:
+        await client.topic(topic)  # an unknown one is refused even where there is nothing to publish
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:

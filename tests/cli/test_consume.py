@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Ended
 
 from tidelog_cli.consume import Reading, parse_start, write_out
 from tidelog_cli.failures import CommandFailed
@@ -35,6 +35,18 @@ def test_it_ends_at_the_end_and_at_the_limit(cli: Cli, filled: str) -> None:
     assert cli("consume", filled, "--partition", 1).out == ""
     assert cli("consume", filled, "--from", "2100-01-01").out == ""
     assert numbers(cli("consume", filled, "--from", "2000-01-01T00:00:00Z", "--max", 1).out) == [0]
+
+
+def test_an_offset_beyond_the_end_is_refused_with_the_bounds(cli: Cli, filled: str) -> None:
+    ended = cli("consume", filled, "--from", 99999)
+    assert (ended.code, ended.out) == (1, "")
+    assert "offset 99999" in ended.err
+    assert "partition 0 has 0 to 100, partition 1 has 0 to 0" in ended.err
+    assert cli("consume", filled, "--from", 99999, "--follow").code == 1
+    partly = cli("consume", filled, "--from", 98)
+    assert (partly.code, numbers(partly.out)) == (0, [98, 99])
+    assert "partition 1 has 0 to 0" in partly.err
+    assert cli("consume", filled, "--from", 100, "--partition", 0) == Ended(0, "", ""), "the end itself is in range"
 
 
 def test_a_group_goes_on_where_it_stopped_to_the_record(cli: Cli, filled: str) -> None:

@@ -56,6 +56,8 @@ def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert cli("produce", topic, "--key", "a", "--key-field", "b").code == 2
     assert cli("produce", topic, "--partition", 9, stdin=b"x\n").code == 1
     assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
+    nothing = cli("produce", "nowhere", stdin=b"")
+    assert (nothing.code, nothing.out, "nowhere" in nothing.err) == (1, "", True)
 
 
 def test_nothing_to_publish_is_no_error(cli: Cli, topic: str) -> None:
