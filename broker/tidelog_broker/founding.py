@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -54,12 +55,29 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     if len(cluster_ids) > 1:
         raise NodeDirError(f"the seeds belong to {len(cluster_ids)} clusters: {', '.join(settings.seeds)}")
     seeds_cluster_id = next(iter(cluster_ids), None)
+    if settings.node_id is not None and not replaces:
+        _refuse_taken(settings.node_id, seeds)
     directory = await asyncio.to_thread(
         open_directory, settings, bootstrap, seeds_cluster_id=seeds_cluster_id, replaces=replaces
     )
     if bootstrap is not None:
         settings = as_founded(settings, bootstrap, directory.node_id)
     return Opened(settings, directory, Founding(secret, bootstrap, tuple(seeds)))
+
+
+def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
+    """Refuse an id that a running node answers to; it would be waited for, for ever, because it is "this" node.
+
+    Raises:
+        NodeDirError: there is such a node.
+    """
+    for seed in seeds:
+        if seed.node_id == node_id:
+            host, port = seed.address
+            raise NodeDirError(
+                f"the node at {host}:{port} is {node_id!r} already and runs: give this one another --node-id, or stop "
+                "that one first if this is its data directory"
+            )
 
 
 def read_secret(path: Path | None) -> bytes:

@@ -41,14 +41,16 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float) -> list[Seed]
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s
+    told: dict[str, str] = {}
     while True:
-        found = [seed for seed in await asyncio.gather(*map(_hello, seeds)) if seed is not None]
+        found = [seed for seed in await asyncio.gather(*(_hello(seed, told) for seed in seeds)) if seed is not None]
         if found or loop.time() >= until_s:
             return found
         await asyncio.sleep(AGAIN_S)
 
 
-async def _hello(seed: str) -> Seed | None:
+async def _hello(seed: str, told: dict[str, str]) -> Seed | None:
+    """Ask one seed; why it does not answer is said once, and again when it is another reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
@@ -58,7 +60,10 @@ async def _hello(seed: str) -> Seed | None:
             asked = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION, client_id="a node that wants to join"))
             said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.hello_reply
     except (OSError, TimeoutError, ProtocolError) as error:
-        log.warning("the seed %s does not answer: %s", seed, str(error) or "no answer in time")
+        why = str(error) or "no answer in time"
+        if told.get(seed) != why:
+            told[seed] = why
+            log.warning("the seed %s does not answer, it is asked again: %s", seed, why)
         return None
     finally:
         link.close("it has said who it is")

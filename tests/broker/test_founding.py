@@ -108,6 +108,15 @@ async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Pat
     ]
 
 
+async def test_an_id_that_the_seed_itself_has_is_refused_at_once(tmp_path: Path, stand: Stand, secret: Path) -> None:
+    node = await stand.start()
+    seeds = [f"127.0.0.1:{node.port}"]
+    settings = settings_of(data=tmp_path / "twin", seeds=seeds, secret_file=secret, node_id=node.node_id)
+    with pytest.raises(NodeDirError, match=rf"127\.0\.0\.1:{node.port} is '{node.node_id}' already"):
+        await open_founding(settings)
+    assert not settings.data.exists()
+
+
 async def test_a_new_node_that_no_seed_answers_is_refused_and_an_old_one_goes_on(
     tmp_path: Path, bootstrap: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
