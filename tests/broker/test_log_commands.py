@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,6 +87,19 @@ def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
     result = runner.invoke(log_app, ["inspect", str(data)])
     assert result.exit_code == 0
     assert "set aside" in result.stdout
+
+
+def test_a_directory_of_several_nodes_is_walked_node_by_node(data: Path, tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    for name in ("node1", "node2"):
+        (home / name).mkdir(parents=True)
+        shutil.copytree(data / "partitions", home / name / "partitions")
+    (home / "logs").mkdir()
+    result = runner.invoke(log_app, ["verify", str(home)])
+    assert result.exit_code == 0
+    assert "2 segments, 12 records: sound" in result.stdout
+    result = runner.invoke(log_app, ["inspect", str(home), "--json"])
+    assert ["node1" in report["path"] for report in json.loads(result.stdout)] == [True, False]
 
 
 def test_a_path_that_is_not_tidelogs_is_a_usage_error(tmp_path: Path) -> None:

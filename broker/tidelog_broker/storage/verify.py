@@ -88,6 +88,8 @@ class SegmentReport:
 def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     """Walk a data directory, `partitions`, a partition, an epoch or one segment; yield a report per segment.
 
+    A directory with data directories in it, as `tidelog up --nodes` makes one, is walked node by node.
+
     Raises:
         NodeDirError: there is no such path, or nothing of Tidelog in it.
         OSError: the disk does not read.
@@ -108,6 +110,9 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
         for name in names:
             if parse_partition_dir_name(name):
                 yield from _verify_partition(fs, path / name)
+    elif homes := [path / name for name in names if fs.exists(path / name / "partitions")]:
+        for home in homes:
+            yield from verify(fs, home)
     else:
         raise NodeDirError(f"{path} holds no Tidelog data; give a data directory or something inside one")
 
