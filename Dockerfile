@@ -21,6 +21,8 @@ COPY --from=build /opt/tidelog /opt/tidelog
 ENV PATH=/opt/tidelog/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     TIDELOG_NODE_MANAGEMENT_HOST=0.0.0.0
+# A node that stands alone tells its clients to connect to 127.0.0.1, which is right for `-p 7400:7400` on one machine.
+# For clients elsewhere add -e TIDELOG_NODE_ADVERTISE_HOST=NAME; in a cluster the bootstrap file has the names.
 USER tidelog
 WORKDIR /var/lib/tidelog
 VOLUME /data

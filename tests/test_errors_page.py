@@ -75,4 +75,4 @@ def test_every_way_to_close_a_websocket_is_listed() -> None:
 
 def test_every_exit_code_is_listed() -> None:
     ours = {str(value) for name, value in vars(failures).items() if name.startswith("EXIT_") and isinstance(value, int)}
-    assert {code for code, _ in rows("Exit codes")} == ours | {str(os.EX_IOERR)}
+    assert {code for code, _ in rows("Exit codes")} == ours | {str(os.EX_IOERR), str(os.EX_CONFIG)}

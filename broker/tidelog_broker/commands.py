@@ -26,6 +26,8 @@ from tidelog_broker.storage.errors import NodeDirError
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError, load_settings
 
+log = logging.getLogger(__name__)
+
 EXIT_USAGE = 2
 GC_THRESHOLD = 50_000
 """Objects made and not dropped before the collector looks at the young ones; CPython's default is 700."""
@@ -100,6 +102,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
     loop = asyncio.get_running_loop()
     opened = await open_founding(settings, replaces=replaces)
+    _warn_of_loopback(opened.settings)
     with contextlib.closing(opened.directory) as directory:
         broker = Node(opened.settings, directory, founding=opened.founding)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,7 +121,10 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             flush=True,
         )
         _calm_garbage_collection()
-        return await broker.run_until_stopped()
+        code = await broker.run_until_stopped()
+        if broker.stop_reason:  # once more, last: a stop says much, and this is what matters of it
+            typer.echo(f"tidelog node: {broker.stop_reason}", err=True)
+        return code
 
 
 async def _started(broker: Node) -> bool:
@@ -139,6 +145,15 @@ async def _started(broker: Node) -> bool:
         stopping.cancel()
     await broker.stop()
     return False
+
+
+def _warn_of_loopback(settings: NodeSettings) -> None:
+    if settings.advertises_loopback:
+        log.warning(
+            "clients are told to connect to 127.0.0.1, because the node listens on every address (%s): set "
+            "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to what other machines know this one by",
+            settings.host,
+        )
 
 
 def _calm_garbage_collection() -> None:

@@ -28,7 +28,9 @@ class NodeSettings(BaseModel):
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(7400, ge=0, le=65535, description="The native protocol's port; 0 picks a free one.")
     advertise_host: str | None = Field(
-        None, description="The address that clients are told to use; `host` unless given."
+        None,
+        description="The address that clients and nodes are told to use; `host` unless given, 127.0.0.1 where that is "
+        "0.0.0.0: set it where others than this machine connect.",
     )
     management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
     management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
@@ -134,6 +136,11 @@ class NodeSettings(BaseModel):
         if len(set(value)) != len(value):
             raise ValueError("a role stands once")
         return sorted(value)
+
+    @property
+    def advertises_loopback(self) -> bool:
+        """Whether the node listens on every address and yet tells others to connect to 127.0.0.1."""
+        return self.advertise_host is None and _is_unspecified(self.host)
 
     @property
     def advertised_host(self) -> str:

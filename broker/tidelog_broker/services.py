@@ -80,6 +80,8 @@ class Services:
         """The node listens, but cannot answer clients yet."""
         self.stopping = False
         self.exit_code = 0
+        self.stop_reason = ""
+        """Why the node stops by itself; empty while it does not."""
         self.port = 0
         self._fs = fs or RealFileSystem()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,6 +163,7 @@ class Services:
             log.critical("the node stops: %s", why)
             self.health.state = "failed"
             self.exit_code = os.EX_CONFIG
+            self.stop_reason = why
         self.ask_to_stop()
 
     def storage_failed(self, name: str, error: BaseException) -> None:
@@ -168,4 +171,5 @@ class Services:
         log.critical("storage failed at %s, the node stops: %s", name, error)
         self.health.state = "failed"
         self.exit_code = os.EX_IOERR
+        self.stop_reason = self.stop_reason or f"storage failed at {name}: {error}"
         self.ask_to_stop()

@@ -5,6 +5,8 @@
     2    usage: the command line itself is wrong
     3    cannot connect, or the connection broke
     4    outcome unknown: what was asked for may or may not have happened
+    74   `node`: its disk failed
+    78   `node`: it must not go on under its id (removed, or used by another process)
     130  interrupted with Ctrl-C
 
 Rejected: one code for everything. A script has to tell "try later" (3) from "look first" (4).
@@ -25,7 +27,8 @@ EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 cannot connect, "
-    "4 outcome unknown (it may have happened), 130 interrupted."
+    "4 outcome unknown (it may have happened), 130 interrupted; of a node also 74 its disk failed, "
+    "78 its id is another's or was removed."
 )
 
 

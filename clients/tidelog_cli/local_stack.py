@@ -72,7 +72,8 @@ async def _start(stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode]) 
 
     async def start(node: LocalNode) -> Child:
         log = None if node.log is None else stack.enter_context(node.log.open("ab"))
-        return await stack.enter_async_context(running(node.node_id, node.command, log=log))
+        name = node.node_id if node.node_id == "node" else f"node {node.node_id}"
+        return await stack.enter_async_context(running(name, node.command, log=log))
 
     try:
         async with asyncio.TaskGroup() as starting:

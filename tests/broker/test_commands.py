@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidelog_broker import commands
 from tidelog_broker.commands import register
+from tidelog_broker.config import NodeSettings
+from tidelog_broker.node import Node
 
 
 @pytest.fixture
@@ -51,3 +55,31 @@ def test_a_damaged_record_of_the_node_is_left_as_it_is(app: typer.Typer, tmp_pat
     assert result.exit_code == 1
     assert "damaged" in result.stderr
     assert json.loads((tmp_path / "node.json").read_text()) == {"format_version": 1}
+
+
+def settings_of(**told: object) -> NodeSettings:
+    return NodeSettings.model_validate(told)
+
+
+def test_a_node_on_every_address_says_what_clients_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    commands._warn_of_loopback(settings_of(data=tmp_path))
+    commands._warn_of_loopback(settings_of(data=tmp_path, host="::", advertise_host="log1.example.org"))
+    assert not caplog.records
+    commands._warn_of_loopback(settings_of(data=tmp_path, host="0.0.0.0"))
+    assert "TIDELOG_NODE_ADVERTISE_HOST" in caplog.text
+
+
+async def test_the_reason_for_a_stop_is_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = Node.start
+
+    async def start_and_be_removed(self: Node) -> None:
+        await start(self)
+        self.give_up("the cluster has removed 'log1'")
+
+    monkeypatch.setattr(Node, "start", start_and_be_removed)
+    monkeypatch.setattr(commands, "_calm_garbage_collection", lambda: None)
+    settings = settings_of(data=tmp_path / "d", port=0, management_port=0)
+    assert await commands._serve(settings, replaces=False) == os.EX_CONFIG
+    assert capsys.readouterr().err.splitlines()[-1] == "tidelog node: the cluster has removed 'log1'"

@@ -30,6 +30,9 @@ def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
 
 def test_clients_are_told_an_address_that_they_can_reach() -> None:
     assert load(host="0.0.0.0").advertised_host == "127.0.0.1"
+    assert load(host="0.0.0.0").advertises_loopback
+    assert not load(host="0.0.0.0", advertise_host="broker.example").advertises_loopback
+    assert not load().advertises_loopback
     assert load(host="10.0.0.1").advertised_host == "10.0.0.1"
     assert load(advertise_host="broker.example").advertised_host == "broker.example"
     with pytest.raises(SettingsError, match="unspecified"):

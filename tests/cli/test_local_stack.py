@@ -43,6 +43,6 @@ async def test_three_nodes_and_a_gateway_run_and_end(tmp_path: Path) -> None:
 @pytest.mark.e2e
 async def test_a_node_that_cannot_start_is_the_reason(tmp_path: Path) -> None:
     wanted = [LocalNode("node1", 0, ("node", "--data", str(tmp_path / "data"), "--port", "nowhere"), tmp_path / "log")]
-    with pytest.raises(CommandFailed, match="node1 did not start"):
+    with pytest.raises(CommandFailed, match=r"^the node node1 did not start"):
         async with running_stack(wanted, http_port=0):
             pytest.fail("it does not start")
