@@ -200,7 +200,7 @@ class Partition(PartitionReads):
         end_offset = appends[-1].end_offset
         for one in appends:
             self._batches_since_snapshot += len(one.batches)
-        if appends[-1].epoch != self.epoch:
+        if appends[-1].epoch != self.replica.chain.active.epoch:
             pass  # decided meanwhile: the ring begins at its end, and what lies behind that is cut next
         elif group is not None and group.end_offset <= end_offset:
             for header, data in zip(group.headers, group.batches, strict=True):

@@ -47,7 +47,7 @@ class Group:
     @property
     def size_bytes(self) -> int:
         """The bytes to append, without padding."""
-        return sum(len(batch) for batch in self.batches)
+        return sum(map(len, self.batches))
 
 
 class Owner:

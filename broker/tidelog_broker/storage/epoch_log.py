@@ -154,7 +154,9 @@ class EpochLog(EpochReader):
         if active is None or self._failure or self.damage is not None:
             return False
         needed = needed_bytes + MARK_BYTES
-        return not self._must_roll(active, needed) and active.has_space(needed)
+        if active.end.position + needed > self.segment_bytes and active.has_batches:
+            return False  # it must roll
+        return active.has_space(needed)
 
     def reserve(self, needed_bytes: int) -> None:
         """Make sure of the space for a group, rolling to a new segment if need be.
