@@ -169,12 +169,19 @@ class Controller:
                     record = self._nodes.drained(change.drain, draining=True)
                 case "undrain":
                     record = self._nodes.drained(change.undrain, draining=False)
+                case "remove" if self.is_removed(change.remove):
+                    return  # asked again because the answer got lost: perhaps with the very node
                 case "remove":
                     self.refuse_while_it_stores(change.remove)
                     record = self._nodes.removed(change.remove)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
             await self._meta_log.write_node(record)
+
+    def is_removed(self, node_id: str) -> bool:
+        """Whether a node was removed."""
+        record = self._nodes.get(node_id)
+        return record is not None and record.removed
 
     def refuse_while_it_stores(self, node_id: str) -> None:
         """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
@@ -196,4 +203,12 @@ class Controller:
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
+                    )
+                needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
+                left = sum(1 for node in route.placement if node != node_id and self._cluster.alive(node))
+                if left < needed:
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST,
+                        f"without {node_id!r} only {left} of {len(route.placement)} replicas of {record.name}/{index} "
+                        f"would be there, {needed} are needed to write; let another node join first",
                     )

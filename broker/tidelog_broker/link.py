@@ -1,9 +1,10 @@
 """One outgoing connection to another node, proven both ways: one-way messages out, requests out, their answers in.
 
 A message that comes alone leaves at once; others that follow it closely gather in an outbox for the rest of the turn of
-the event loop and leave together. Batches leave as memoryviews, from where they lie. What waits to be sent (outbox and the transport's buffer together) is bounded, give or take a message. Past
-the bound a message is dropped and counted, because its sender asks again anyway, and a request is refused. A little is
-kept back for messages without batches, so that a stream of batches does not crowd out the acknowledgements.
+the event loop and leave together. Batches leave as memoryviews, from where they lie. What waits to be sent (outbox and
+the transport's buffer together) is bounded, give or take a message. Past the bound a message is dropped and counted,
+because its sender asks again anyway, and a request is refused. A little is kept back for messages without batches, so
+that a stream of batches does not crowd out the acknowledgements.
 
 The other node never sends here but to answer: see `links` for why a link has one direction.
 """
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple, cast
 
 from tidelog_broker.core.outbox import LinkMessage, Outbox, Outgoing, alone
 from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
+from tidelog_broker.core.registry import removal
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -42,6 +44,10 @@ GATHER_S: Final = 0.0001
 """A message that comes sooner after another one waits for more of them."""
 _JOIN_BYTES: Final = 16 * KIB
 """Up to here parts are copied together: one buffer costs the transport less than many."""
+
+
+class RemovedError(ProtocolError):
+    """The other node has proven that it is of this cluster, and says that this one is not any more."""
 
 
 class _Pending(NamedTuple):
@@ -82,6 +88,7 @@ class Link(asyncio.BufferedProtocol):
 
         Raises:
             ProtocolError: one side does not want the other, or nothing that answers properly is there.
+            RemovedError: the cluster has removed this node.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
@@ -89,6 +96,8 @@ class Link(asyncio.BufferedProtocol):
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
+        if welcome.peer_welcome.removed:
+            raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return answer.peer_hello_reply.incarnation
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.link import Link, unreachable
+from tidelog_broker.link import Link, RemovedError, unreachable
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.sockets import tune
 from tidelog_proto import broker_pb2 as pb
@@ -52,6 +52,9 @@ class LinkEvents(Protocol):
 
     def refused(self, node_id: str) -> None:
         """Nothing listens at the node's address. Told at every try."""
+
+    def removed(self, why: str) -> None:
+        """A node of this cluster has proven itself and says that this one was removed. Told at every try."""
 
 
 class _Peer:
@@ -195,6 +198,8 @@ class Links:
                 what = str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
                 peer.turned_away = isinstance(error, ProtocolError) and error.code in _FINAL
                 self._note(node_id, peer, f"{_name(peer.address)}: {what}")
+                if isinstance(error, RemovedError):
+                    self._events.removed(error.message)
             else:
                 since_s = loop.time()
                 self._established(node_id, peer, link, incarnation)

@@ -26,7 +26,7 @@ from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.ports import Batch
 from tidelog_broker.core.reach import Reach
-from tidelog_broker.core.registry import identity_fault, roles_to
+from tidelog_broker.core.registry import identity_fault, removal, roles_to
 from tidelog_broker.core.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import ask_owner
@@ -310,6 +310,11 @@ class Membership:
         if self._gossip is not None:
             self._gossip.suspect_now(node_id)
 
+    def removed(self, why: str) -> None:
+        """The cluster has removed this node. One that is not admitted yet learns it there."""
+        if self._node.dir.admitted:
+            self._node.give_up(why)
+
     def _on_gossip(self, event: Event) -> None:
         if isinstance(event, IdentityConflict):
             self._node.give_up(
@@ -332,7 +337,18 @@ class Membership:
         addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
         addresses |= self._node.cluster.addresses()
         self._links.update_peers(addresses)
+        self._part_with_removed()
         self._node.neighbours_changed()
+
+    def _part_with_removed(self) -> None:
+        """End the connections of nodes that were removed, of this one by stopping."""
+        node = self._node
+        assert node.peers is not None
+        for record in node.nodes.records():
+            if record.removed and record.node_id in node.peers.connected:
+                node.peers.dismiss(record.node_id)
+            elif record.removed and record.node_id == node.node_id:
+                self.removed(removal(node.node_id))
 
     def _received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
         if not self._node.starting:

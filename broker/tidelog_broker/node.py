@@ -76,7 +76,8 @@ class Node(Broker):
             await self._join(self.membership)
         self.spawn(self._beat(), "heartbeat")
         self.spawn(self._clean(), "retention")
-        self.health.state = "running"
+        if self.exit_code == 0:  # else it has been told meanwhile that it must not be there
+            self.health.state = "running"
 
     async def _join(self, membership: Membership) -> None:
         membership.check_port()

@@ -79,6 +79,14 @@ class Peers:
         connection.become_peer(inbox, frame_bytes_max=FRAME_BYTES_MAX)
         log.info("node %r is connected", node_id)
 
+    def dismiss(self, node_id: str) -> None:
+        """End the connection of a node that was removed; when it calls again, it is told."""
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            if connection.inbox is not None:
+                connection.inbox.close()
+            connection.cut_off()
+
     def _lost(self, node_id: str, connection: Connection) -> None:
         if self._connections.get(node_id) is connection:
             del self._connections[node_id]

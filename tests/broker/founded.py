@@ -30,7 +30,8 @@ class Founded:
         self.nodes: dict[str, Node] = {}
         self._dirs: dict[str, NodeDir] = {}
         self._peers: list[Peer] = []
-        self._ports = dict(zip((*names, "d"), free_ports(len(names) + 1), strict=True))
+        self._founders = names
+        self._ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
             Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": self._ports[name]}) for name in names
         ]
@@ -39,7 +40,7 @@ class Founded:
 
     async def found(self, *names: str) -> None:
         """Start founders, all at once: they wait for each other."""
-        await asyncio.gather(*map(self.start, names or tuple(name for name in self._ports if name != "d")))
+        await asyncio.gather(*map(self.start, names or self._founders))
 
     async def start(self, name: str, *, data: str = "", replaces: bool = False) -> Node:
         return await self._start(name, data or name, {"bootstrap": self.path / "cluster.json"}, replaces=replaces)
@@ -116,6 +117,21 @@ class Founded:
             if {partition.owner for partition in topic.partitions} == set(self.nodes):
                 return topic
             number += 1
+
+    async def remove(self, peer: Peer, node_id: str) -> None:
+        """Remove a drained node as soon as that is allowed: when what it stored is whole elsewhere."""
+        refused = ""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    answer = (await peer.ask(cluster_change=pb.ClusterChange(remove=node_id))).envelope
+                    if not answer.HasField("error"):
+                        return
+                    refused = answer.error.message
+                    assert answer.error.code == pb.INVALID_REQUEST, refused
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(refused) from None
 
     def owner(self, key: PartitionKey, seen_by: str) -> str:
         return self.nodes[seen_by].routes.owner(key)

@@ -74,6 +74,9 @@ class Eye:
     def refused(self, node_id: str) -> None:
         self._note(f"refused {node_id}")
 
+    def removed(self, why: str) -> None:
+        self._note(f"removed: {why}")
+
     def _note(self, what: str) -> None:
         self.seen[what] += 1
         self._changed.set()

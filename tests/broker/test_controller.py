@@ -60,3 +60,21 @@ async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
         result = await founded.publish(peer, topic.topic_id, b"v", partition=index)
         assert result.base_offset == 0
     assert all(node.topics.named("t").config.retention_bytes == 1 << 20 for node in founded.nodes.values())
+
+
+async def test_a_removal_may_be_asked_for_again_and_never_leaves_less_than_a_quorum(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    await peer.create(replication_factor=3)
+    await peer.ask(cluster_change=pb.ClusterChange(drain="c"))
+    await founded.remove(peer, "c")
+    await founded.until(lambda: not founded.nodes["a"].stored_by("c"), "what it stored does not go on without it")
+    reply = await peer.ask(cluster_change=pb.ClusterChange(remove="c"))
+    assert reply.envelope.HasField("cluster_change_reply"), "the answer to the first may have got lost"
+    await peer.ask(cluster_change=pb.ClusterChange(drain="b"))
+    await founded.until(
+        lambda: all(founded.owner(key, "a") == "a" for key in founded.nodes["a"].stored_by("b")), "b owns something"
+    )
+    refused = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
+    assert "only 1 of 2 replicas" in refused.message

@@ -70,9 +70,26 @@ async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: F
     await founded.until(
         lambda: all(key == META_KEY for key in founded.nodes["a"].stored_by("b")), "the dead one is still counted on"
     )
-    reply = await peer.ask(cluster_change=pb.ClusterChange(remove="b"))
-    assert reply.envelope.HasField("cluster_change_reply"), reply.envelope
+    await founded.remove(peer, "b")
     await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "it still has its place in __meta")
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while it is away"])
+async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, runs: bool) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    await peer.ask(cluster_change=pb.ClusterChange(drain="c"))
+    await founded.until(lambda: founded.owner(META_KEY, "a") in {"a", "b"}, "it keeps __meta")
+    if not runs:
+        await founded.stop("c")
+    await founded.remove(peer, "c")
+    if not runs:
+        await founded.start("c")
+    removed = founded.nodes["c"]
+    await founded.until(lambda: removed.health.state == "failed", "it goes on as if nothing had happened")
+    assert await founded.stop("c") == os.EX_CONFIG
+    assert founded.nodes["a"].cluster.linked == {"b"}
 
 
 async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:

@@ -145,6 +145,11 @@ class NodeRegistry:
         return record
 
 
+def removal(node_id: str) -> str:
+    """Return what to say to a node that was removed."""
+    return f"the node {node_id!r} was removed from the cluster; start with --replace in an empty directory"
+
+
 def identity_fault(node_id: str, incarnation: int, *, is_new: bool, known: pb.NodeRecord | None) -> str:
     """Return why a node must not take part under this id, for its operator; empty when it may.
 
@@ -160,7 +165,7 @@ def identity_fault(node_id: str, incarnation: int, *, is_new: bool, known: pb.No
     if known is None:
         return ""
     if known.removed:
-        return f"the node {node_id!r} was removed from the cluster; start with --replace in an empty directory"
+        return removal(node_id)
     if known.incarnation == 0:
         return ""
     if is_new and known.incarnation != incarnation:

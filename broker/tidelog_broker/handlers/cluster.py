@@ -86,7 +86,8 @@ async def cluster_change(node: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         change = envelope.cluster_change
-        if change.HasField("remove") and not change.accept_data_loss:
+        is_removal = change.HasField("remove") and not node.controller.is_removed(change.remove)
+        if is_removal and not change.accept_data_loss:
             node.controller.refuse_while_it_stores(change.remove)
             await _refuse_while_history_moves(node, change.remove)
         await node.controller.change_node(change)

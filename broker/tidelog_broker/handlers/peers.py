@@ -35,6 +35,8 @@ def hello(node: Broker, request: Request) -> None:
 def proof(node: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
 
+    A node that was removed is told so, and not by an error: it stops for that, as it does for nothing else it may hear.
+
     Raises:
         ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
     """
@@ -45,6 +47,11 @@ def proof(node: Broker, request: Request) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "PEER_HELLO comes first")
     try:
         challenge.check(request.envelope.peer_proof.proof)
+        record = node.nodes.get(challenge.node_id)
+        if record is not None and record.removed:
+            request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
+            connection.close()
+            return
         peers.welcome(connection, challenge)
     except ProtocolError as error:
         log.warning("a caller that says it is node %r is refused: %s", challenge.node_id, error)

@@ -24,17 +24,6 @@ async def calm_status_by(peer: Peer) -> pb.ClusterStatusReply:
                 return status
 
 
-async def removed(peer: Peer, node_id: str) -> None:
-    """Remove a drained node as soon as that is allowed: when what it stored is whole elsewhere."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            answer = (await peer.ask(cluster_change=pb.ClusterChange(remove=node_id))).envelope
-            if not answer.HasField("error"):
-                return
-            assert answer.error.code == pb.INVALID_REQUEST
-            await asyncio.sleep(0.02)
-
-
 async def test_a_node_that_stands_alone_tells_of_itself_and_changes_nothing(node: Node, peer: Peer) -> None:
     status = await status_by(peer)
     assert [one.node.node_id for one in status.nodes] == [node.node_id]
@@ -96,7 +85,7 @@ async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
     for key in keys:
         await founded.publish(peer, key[0], b"after", partition=key[1])
     assert (await status_by(peer)).nodes[1].draining
-    await removed(peer, "b")
+    await founded.remove(peer, "b")
     await founded.until(lambda: "b" not in founded.nodes["c"].cluster.addresses(), "c still knows b")
     await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "b is still counted on")
 
