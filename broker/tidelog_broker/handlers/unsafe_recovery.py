@@ -3,7 +3,8 @@
 An operator says so, nobody else: no node can tell replicas that are gone from replicas that cannot be reached. The
 named replica gives the others a moment to answer. With a quorum nothing is lost and nothing is unsafe; without one it
 ends the epoch at the longest log among those that did, and opens the next one alone. Every node that learns that logs
-DATA_LOSS.
+DATA_LOSS. A partition that works is left alone: it has an owner, a quorum lives, and all that is written is committed.
+(Where replicas live and yet take no part, as in limbo, a record that waits for them shows it.)
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 TIMEOUT_S: Final = 10.0
 """For the decision, a little more than the core tries (`Timing.unsafe_ms`)."""
 
+COMMIT_S: Final = 1.0
+"""So long what is on its way may take to be committed where a quorum lives."""
+
+_COMMIT_POLL_S: Final = 0.02
 _ON_THE_WAY_S: Final = 2.0
 
 
@@ -59,6 +64,14 @@ async def _recover(node: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeRe
                 f"{asked.topic} has no partition {asked.partition}; it has {record.config.partitions}",
             )
         raise ProtocolError(pb.INVALID_REQUEST, f"{node.node_id} stores nothing of {asked.topic}/{asked.partition}")
+    _check(node, partition)
+    if await _works(node, partition):
+        active = partition.replica.active
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"{partition.name} has its quorum: {active.owner} owns it, and enough of {', '.join(active.placement)} "
+            "live; nothing was done",
+        )
     try:
         async with asyncio.timeout(TIMEOUT_S):
             while True:
@@ -84,6 +97,23 @@ async def _end_epoch(node: Broker, partition: Partition) -> pb.EpochDecision:
     if partition.epoch == epoch:
         raise partition.refusal or _halted(partition)
     return replica.decision(epoch)
+
+
+async def _works(node: Broker, partition: Partition) -> bool:
+    """Whether a partition has its owner and its quorum, and commits what it has."""
+    replica = partition.replica
+
+    def is_served() -> bool:
+        has_owner = partition.writer is not None or (
+            replica.active.owner not in {"", node.node_id} and not replica.misses_owner(int(node.loop.time() * 1000))
+        )
+        return has_owner and not replica.promised and not _is_lost(node, partition)
+
+    end_offset = partition.log.end_offset
+    until_s = node.loop.time() + COMMIT_S
+    while is_served() and partition.high_watermark < end_offset and node.loop.time() < until_s:  # noqa: ASYNC110 - bounded
+        await asyncio.sleep(_COMMIT_POLL_S)
+    return is_served() and partition.high_watermark >= end_offset
 
 
 def _is_lost(node: Broker, partition: Partition) -> bool:

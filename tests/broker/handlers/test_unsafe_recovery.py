@@ -6,7 +6,10 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.handlers import unsafe_recovery
+from tidelog_broker.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -81,7 +84,34 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         assert await (await founded.peer(name)).read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
-async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(founded: Founded) -> None:
+async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("b")
+    topic = await peer.create(partitions=1, replication_factor=3)
+    await founded.publish(peer, topic.topic_id, b"one")
+    key = (topic.topic_id, 0)
+    copies = [node.partitions.get(*key) for node in founded.nodes.values()]
+    await founded.until(lambda: all(copy.high_watermark == 1 for copy in copies), "what is committed is not told")
+    epoch = copies[0].epoch
+    for name in "abc":
+        error = await peer.refused(cluster_change=asked("t", 0, name))
+        assert error.code == pb.INVALID_REQUEST
+        assert f"t/0 has its quorum: {founded.owner(key, 'a')} owns it" in error.message
+    await founded.publish(peer, topic.topic_id, b"two")
+    assert {copy.epoch for copy in copies} == {epoch}
+
+
+async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the lost ones come back while an operator gives them up."""
+
+    async def seems_lost(node: Broker, partition: Partition) -> bool:
+        del node, partition
+        return False
+
+    monkeypatch.setattr(unsafe_recovery, "_works", seems_lost)
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
