@@ -58,6 +58,25 @@ async def test_an_answer_in_time_or_an_error(connection: Connection, monkeypatch
     assert not connection.closed, "the connection goes on"
 
 
+async def test_every_request_has_its_own_time_whatever_the_others_have(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence(monkeypatch, "cluster_status")
+    waits = connection.request(STATUS, timeout_s=60.0)
+    soon = connection.request(STATUS, timeout_s=0.02)
+    soonest = connection.request(STATUS, timeout_s=0.01)
+    for late in (soonest, soon):
+        with pytest.raises(RequestTimeoutError, match="within 0.0"):
+            await late
+    assert not waits.done()
+    assert connection._timer is not None, "the one that waits is still timed"
+    await connection.call(pb.Envelope(topic_describe=pb.TopicDescribe(name="t")), timeout_s=5.0)
+    connection.close()
+    with pytest.raises(TidelogError):
+        await waits
+    assert connection._timer is None
+
+
 async def test_a_late_answer_is_dropped_and_a_wrong_number_is_not(connection: Connection, node: FakeNode) -> None:
     (peer,) = node.connections
     await connection.call(STATUS, timeout_s=5.0)
