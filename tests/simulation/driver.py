@@ -88,9 +88,14 @@ class PartitionDriver:
         self.pump()
 
     def read_committed(self, offset: int) -> Sequence[memoryview]:
-        """Read for a consumer, up to the watermark that is known here."""
-        watermark = self.replica.high_watermark
-        return self.process.on_disk(lambda: self.store.read_committed(offset, watermark)) or []
+        """Read for a consumer, up to the watermark that is known here, or to where the log is about to be cut."""
+        end = min([self.replica.high_watermark, *self.cuts()])
+        return self.process.on_disk(lambda: self.store.read_committed(offset, end)) or []
+
+    def cuts(self) -> list[int]:
+        """Return where the log is about to be cut: what lies behind that may have been decided otherwise."""
+        cut = [effect.end_offset for effect in self._queue if isinstance(effect, fx.Truncate)]
+        return cut + [self.replica.start_of(effect.epoch) for effect in self._queue if isinstance(effect, fx.SetAside)]
 
     @property
     def is_idle(self) -> bool:

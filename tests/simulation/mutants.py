@@ -68,6 +68,7 @@ FURTHER = [
     Mutant("a reboot forgotten by the next start", driver.reboot_noted_in_memory, mixture="rebooted holder"),
     Mutant("backfill cut short", log.fill_cut_short),
     Mutant("readers past the commit", driver.reads_past_commit),
+    Mutant("readers past a cut", driver.reads_past_cut, mixture="late cut"),
     Mutant("producers lost at takeover", driver.producers_forgotten),
     Mutant("retries get new offsets", log.retries_are_new),
     Mutant("one acknowledgement fewer", log.one_ack_fewer),

@@ -95,6 +95,15 @@ def reads_past_commit() -> Replacements:
     return [(PartitionDriver, "read_committed", read_committed)]
 
 
+def reads_past_cut() -> Replacements:
+    """Consumers get what is about to be cut off, where something else has been committed since."""
+
+    def cuts(self: PartitionDriver) -> list[int]:
+        return []
+
+    return [(PartitionDriver, "cuts", cuts)]
+
+
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 

@@ -25,7 +25,7 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 """Kinds of faults that bring out something together."""
 
 SCRIPTS: Final = (
-    *("stale tail", "crossing", "late seal", "slow fetch", "slow pull", "cut entry"),
+    *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
     *("wiped holder", "rotten holder", "rebooted holder"),
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""

@@ -8,6 +8,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     stale tail       a replica has a tail that is cut off; what it said of it arrives in the next epoch
     crossing         the owner's planned change arrives where a takeover has been decided meanwhile
     late seal        the owner, which was only cut off for a while, promises its end; some replicas hear only from it
+    late cut         a replica with a tail that nobody else has learns the ends of two epochs at once
     slow fetch       the log for one proposal arrives when another ballot is promised
     slow pull        the log from the owner arrives when the epoch's end is promised to somebody else
     cut entry        a replica dies between the writes by which it enters the next epoch
@@ -31,6 +32,7 @@ from tidelog_broker.core.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
+    from tests.simulation.driver import PartitionDriver
     from tests.simulation.faults import Faults
     from tests.simulation.world import World
 
@@ -72,6 +74,7 @@ class Scripts:
             "stale tail": self._stale_tail,
             "crossing": self._crossing,
             "late seal": self._late_seal,
+            "late cut": self._late_cut,
             "slow fetch": self._slow_fetch,
             "slow pull": self._slow_pull,
             "cut entry": self._cut_entry,
@@ -166,10 +169,10 @@ class Scripts:
             self._world.network.mend(one.node_id, other.node_id)
             self._world.network.mend(other.node_id, one.node_id)
 
-    def _stall(self, machine: Machine) -> Callable[[], None]:
+    def _stall(self, machine: Machine, write_ms: float = STALLED_DISK_MS) -> Callable[[], None]:
         """Let a machine's disk hardly write any more, until the script ends or what is returned is called."""
         usual = machine.slowness
-        machine.slowness = STALLED_DISK_MS / self._world.write_ms
+        machine.slowness = write_ms / self._world.write_ms
 
         def again() -> None:
             machine.slowness = usual
@@ -253,6 +256,29 @@ class Scripts:
             self._world.network.hold(one.node_id, cast.owner.node_id, pb.MetadataUpdate, pb.EpochStatus)
         self._join([cast.owner], self._world.machines)
         yield self._random.uniform(300, 600)
+
+    def _late_cut(self) -> Script:
+        """An owner that is cut off appends on; it comes back when two epochs have ended without that."""
+        cast = yield from self._cast()
+        if cast is None:
+            return
+        self._part([cast.owner], self._world.machines)
+
+        def next_owner() -> PartitionDriver | None:
+            drivers = [one.process.partitions[cast.key] for one in cast.others if one.process is not None]
+            return next(
+                (one for one in drivers if one.replica.active.epoch > cast.epoch and one.replica.can_append), None
+            )
+
+        yield from self._until(lambda: next_owner() is not None)
+        yield self._random.uniform(20, 200)
+        driver = next_owner()
+        if driver is not None:
+            driver.roll_over(driver.process.neighbours.plan(cast.key, driver.replica.active))
+            yield self._random.uniform(20, 100)
+            self._stall(cast.owner, 100)
+            self._join([cast.owner], self._world.machines)
+            yield 400
 
     # ------------------------------------------------------------------------------------------ late logs
 
