@@ -66,7 +66,7 @@ async def test_every_request_has_its_own_time_whatever_the_others_have(
     soon = connection.request(STATUS, timeout_s=0.02)
     soonest = connection.request(STATUS, timeout_s=0.01)
     for late in (soonest, soon):
-        with pytest.raises(RequestTimeoutError, match="within 0.0"):
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.0"):
             await late
     assert not waits.done()
     assert connection._timer is not None, "the one that waits is still timed"
