@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Annotated, Any
 
@@ -12,12 +13,14 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tidelog import ClusterStatus, Node, Partition, Topic
+from tidelog import Client, ClusterStatus, Node, Partition, Topic
+from tidelog_cli.draining import LOOK_S, counted, tell_drain, tell_fetching, watch
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
 from tidelog_cli.session import with_client
 from tidelog_cli.topics import topic_document
 
+WaitOption = Annotated[bool, typer.Option("--wait", help="Return when it is done, and say how far it is.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
 
 NODE_COLUMNS = ("node", "address", "zone", "roles", "state", "up", "connections", "in flight", "data", "disk free")
@@ -68,10 +71,17 @@ def status(
     )
 
 
-def drain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Move everything away from a node; it gets nothing new."""
-    moves = with_client(bootstrap, lambda client: client.drain_node(node))
-    sys.stdout.write(f"{node} is draining; it stores {_partitions(moves)}, see `tidelog cluster status`\n")
+
+    async def work(client: Client) -> None:
+        await client.drain_node(node)
+        told = tell_drain(node, await client.cluster_status())
+        sys.stdout.write(f"{told.text}\n")
+        if wait:
+            await watch(client, lambda cluster: tell_drain(node, cluster))
+
+    with_client(bootstrap, work)
 
 
 def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
@@ -96,10 +106,19 @@ def remove(
     sys.stdout.write(f"removed {node}\n")
 
 
-def rebalance(*, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Move copies and ownership to where they belong, a few partitions at a time."""
-    moves = with_client(bootstrap, lambda client: client.rebalance())
-    sys.stdout.write(f"{_partitions(moves)} to move\n")
+
+    async def work(client: Client) -> None:
+        moves = await client.rebalance()
+        sys.stdout.write(f"{counted(moves, 'partition')} to move\n")
+        if wait:
+            while moves:
+                await asyncio.sleep(LOOK_S)
+                moves = await client.rebalance()  # what could not move yet is tried again
+            await watch(client, tell_fetching)
+
+    with_client(bootstrap, work)
 
 
 def unsafe_recover(
@@ -179,10 +198,6 @@ def _node_row(node: Node) -> tuple[object, ...]:
         bytes_text(node.data_bytes),
         bytes_text(node.disk_free_bytes),
     )
-
-
-def _partitions(count: int) -> str:
-    return f"{count:,} partition{'' if count == 1 else 's'}"
 
 
 def status_document(cluster: ClusterStatus) -> dict[str, Any]:
