@@ -192,8 +192,8 @@ def rebalance_plan(
 
     A partition is in the plan when its nodes (in whatever order), its quorum or its owner differ. Partitions that get
     no new copies come first, because they move at once; then by topic and number. One with no living node in its
-    wanted placement is left as it is. The plan is a wish: whoever carries it out throttles it and waits until the
-    cluster has been calm for a while.
+    wanted placement is left as it is. The plan is a wish: whoever carries it out moves a few partitions at a time. How
+    fast their history follows is up to the new copies, of which each fetches one read after the other.
 
     Raises:
         NoPersistenceError: as `place`.
