@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog_broker.bootstrap import roles_named
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
 from tidelog_broker.controller import Controller
 from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.ports import Batch, PartitionKey, Plan
-from tidelog_broker.core.registry import NodeRegistry
+from tidelog_broker.core.registry import NodeRegistry, roles_to
 from tidelog_broker.core.topics import (
     META_KEY,
     META_TOPIC_ID,
@@ -276,6 +277,8 @@ class Broker(Services):
             data_bytes=sum(partition.log.size_bytes for partition in self.partitions.all()),
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
             state=self.health.state,
+            roles=roles_to(roles_named(self.settings.roles)),
+            membership=self.cluster.membership(self.node_id),
         )
 
 

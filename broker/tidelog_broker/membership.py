@@ -45,6 +45,7 @@ ASK_AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 1.0
 """Who has enough answers waits so long for those that are still missing."""
 ANNOUNCE_AGAIN_S: Final = 1.0
+_NAMED_MAX: Final = 9
 LOOK_S: Final = 0.5
 
 
@@ -140,7 +141,12 @@ class Membership:
                 self._give_up_if_turned_away(needed)
             if not patient and not told:
                 told = True
-                log.info("waiting for %d other nodes to say whether they know %r", needed, node.node_id)
+                log.info(
+                    "waiting for %d of %s to say whether they know %r: start them, or see why they cannot be reached",
+                    needed,
+                    ", ".join(sorted(others)[:_NAMED_MAX]) or "the seeds",
+                    node.node_id,
+                )
             await asyncio.sleep(ASK_AGAIN_S)
         await asyncio.to_thread(node.dir.mark_admitted)
         log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())

@@ -37,7 +37,9 @@ class NodeMetrics:
             "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
         )
         self.connections = self._gauge("tidelog_connections", "Open client connections")
-        self.in_flight_bytes = self._gauge("tidelog_in_flight_bytes", "Attachments of requests being worked on")
+        self.in_flight_bytes = self._gauge(
+            "tidelog_in_flight_bytes", "Bytes of requests being worked on: attachments and large envelopes"
+        )
         self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"

@@ -68,7 +68,7 @@ class Services:
         self.health = Health()
         self.rings = RingBudget(settings.rings_bytes)
         self.budget = Budget(settings.node_in_flight_bytes)
-        """Attachments of the requests being worked on, all connections together."""
+        """Attachments and large envelopes of the requests being worked on, all connections together."""
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
         self.open_connections = 0

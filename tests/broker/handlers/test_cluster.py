@@ -112,3 +112,9 @@ async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
     moves = (await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))).envelope.cluster_change_reply.moves
     assert moves >= before.count("b") > 0
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
+
+
+async def test_a_node_on_its_own_tells_its_roles_and_that_it_is_alive(node: Node, peer: Peer) -> None:
+    (status,) = (await status_by(peer)).nodes
+    assert (status.node.node_id, status.membership, status.state) == (node.node_id, "alive", "running")
+    assert list(status.roles) == [pb.INGESTION, pb.PERSISTENCE]

@@ -1,0 +1,44 @@
+"""Write `docs/metrics.md` from the metrics themselves: `python -m tests.metrics_table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from tidelog_broker.metrics import NodeMetrics
+from tidelog_gateway.limits import Budget
+from tidelog_gateway.metrics import Metrics as GatewayMetrics
+
+PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+
+INTRODUCTION = """\
+# Metrics
+
+Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, beside `/livez` and
+`/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. What a label's value can
+be: `topic` and `partition` of what the node stores, `peer` the id of another node, `kind` a request of the native
+protocol.
+
+Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), `tidelog_declined_total` and
+`tidelog_peer_dropped_in_total` that rise (a bound on memory is reached), `/readyz` that is not 200.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    gateway = GatewayMetrics(Budget(1))
+    return "\n".join([INTRODUCTION, *_table("Node", NodeMetrics().registry), *_table("Gateway", gateway.registry)])
+
+
+def _table(title: str, registry: CollectorRegistry) -> list[str]:
+    rows = sorted(
+        f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.type} "
+        f"| {family.documentation.rstrip('.')}. |"
+        for family in registry.collect()
+    )
+    return [f"## {title}", "", "| name | kind | meaning |", "| --- | --- | --- |", *rows, ""]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
