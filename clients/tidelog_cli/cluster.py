@@ -79,7 +79,7 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
         told = tell_drain(node, await client.cluster_status())
         sys.stdout.write(f"{told.text}\n")
         if wait:
-            await watch(client, lambda cluster: tell_drain(node, cluster))
+            await watch(client, lambda cluster: tell_drain(node, cluster), last=told.text)
 
     with_client(bootstrap, work)
 

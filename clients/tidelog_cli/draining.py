@@ -43,7 +43,7 @@ def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
     text = f"{node_id} is draining; it stores {counted(stored, 'partition')}"
     stuck = stored - moving
     if stuck:
-        text += f", {stuck:,} of which can go nowhere: there are too few other nodes for all copies, let one join"
+        text += f", {stuck:,} of which can go nowhere before another node joins: there are too few for all copies"
     if not moving and not fetching.done:
         text += f"; {fetching.text}"
     return Told(text, done=not moving and fetching.done)
@@ -64,9 +64,11 @@ def tell_fetching(cluster: ClusterStatus) -> Told:
     return Told(f"{counted(len(missing), 'copy', 'copies')} still to fetch {records:,} older records", done=False)
 
 
-async def watch(client: Client, tell: Callable[[ClusterStatus], Told]) -> None:
-    """Look at the cluster until something is done; each change is a line of standard error, the end one of output."""
-    last = ""
+async def watch(client: Client, tell: Callable[[ClusterStatus], Told], *, last: str = "") -> None:
+    """Look at the cluster until something is done; each change is a line of standard error, the end one of output.
+
+    `last` has been said already.
+    """
     while True:
         told = tell(await client.cluster_status())
         if told.done:
