@@ -1,8 +1,8 @@
 """One-way messages on their way to another node: many partitions' messages share an envelope, in order.
 
-Whatever is put in between two `drain`s (the rest of a turn of the event loop) leaves together. Messages of one kind share an
-envelope, but two messages of one *partition* are never reordered: an append behind the decision that allows it would
-only be refused and asked for again. So a message joins the newest envelope of its kind unless something of its
+Whatever is put in between two `drain`s (the rest of a turn of the event loop) leaves together. Messages of one kind
+share an envelope, but two messages of one *partition* are never reordered: an append behind the decision that allows it
+would only be refused and asked for again. So a message joins the newest envelope of its kind unless something of its
 partition already stands behind that one.
 
 An envelope is full at `ENTRIES_PER_PEER_MESSAGE_MAX` entries, at half of what an envelope may hold, and at
