@@ -302,6 +302,17 @@ async def lose_disk(stage: Stage) -> None:
     await stage.refilled(gone)
 
 
+async def replace_node(stage: Stage) -> None:
+    """No fault either: a node is drained, removed, which it is told and ends by, and another one joins in its place."""
+    node = stage.some()[0]
+    stage.tell(f"drain and remove {node.name}, and let another node join")
+    await _insist(stage, partial(stage.load.client.drain_node, node.node_id))
+    await _insist(stage, partial(stage.load.client.remove_node, node.node_id))
+    await node.removed()
+    gone = await node.replace([other.address for other in stage.nodes if other is not node])
+    await stage.refilled(gone)
+
+
 Fault = Callable[[Stage], Awaitable[None]]
 PROCESS_FAULTS: Final[tuple[Fault, ...]] = (
     kill_owner,
@@ -325,7 +336,7 @@ NETWORK_FAULTS: Final[tuple[Fault, ...]] = (
     flicker,
 )
 DISK_FAULTS: Final[tuple[Fault, ...]] = (fill_disk,)
-OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk)
+OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_node)
 CLUSTER_ONLY: Final = frozenset(
     {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *OPERATIONS}
 )

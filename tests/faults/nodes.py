@@ -31,6 +31,7 @@ PORT: Final = 7400
 LAST_WORDS: Final = 15
 """Lines of its log that are shown when a node does not start."""
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")
+_REMOVED: Final = "was removed from the cluster"
 _ALARMING: Final = re.compile(r" ERROR | CRITICAL |^Traceback|^\w*Error|DIVERGED|DATA_LOSS|never retrieved")
 
 
@@ -53,6 +54,7 @@ class Node:
         self._prefix = prefix
         self._process: Process | None = None
         self._expected = False
+        self._was_removed = False
 
     @property
     def address(self) -> str:
@@ -98,6 +100,20 @@ class Node:
             self._process.kill()
             await self._process.wait()
         self.paused = False
+
+    async def removed(self) -> None:
+        """Wait until it ends because the cluster has removed it; that it does not counts as a failure of the node."""
+        assert self._process is not None
+        self._expected = self._was_removed = True
+        try:
+            async with asyncio.timeout(STOP_S):
+                code = await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+            self.bad_ends.append(f"it went on for {STOP_S} s after it was removed")
+            return
+        if code != os.EX_CONFIG:
+            self.bad_ends.append(f"it ended with {code} when it was removed")
 
     async def replace(self, seeds: Sequence[str]) -> str:
         """Lose the data of a node that was killed, and start another one in its place; return the id that is no more.
@@ -151,7 +167,10 @@ class Node:
         self._note_end()
         ends = [f"{self.name}: {end}" for end in self.bad_ends]
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        found = [f"{self.name}.log:{at}: {line}" for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
+        alarming = [(at, line) for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
+        found = [
+            f"{self.name}.log:{at}: {line}" for at, line in alarming if not (self._was_removed and _REMOVED in line)
+        ]
         return ends + found
 
     def _last_words(self) -> str:
