@@ -9,8 +9,9 @@ the node remembers only its newest batches, and a retry must still be recognised
 
 When a batch fails:
 
-- *retriable* (busy, moved, connection lost, no answer): the lane waits until nothing is in flight, backs off, and sends
-  everything unacknowledged again, in order, the same bytes. News of another owner ends the back-off (`hurry`).
+- *retriable* (busy, moved, connection lost, no answer; a partition that the node has not heard of, as the client has):
+  the lane waits until nothing is in flight, backs off, and sends everything unacknowledged again, in order, the same
+  bytes. News of another owner ends the back-off (`hurry`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER behind an unacknowledged batch*: its predecessor did not make it; the same.
 - *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW): its number is used up; the error goes to the user.
 - *refused*, or past its deadline: the error goes to the user and the batch leaves a **hole** in the numbers. The hole
@@ -43,6 +44,7 @@ from tidelog.errors import (
     ProducerFencedError,
     SequenceGapError,
     TidelogError,
+    UnknownPartitionError,
     UnknownProducerError,
     error_of_local,
 )
@@ -294,7 +296,8 @@ class Lane:
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._forgotten |= at_head
             self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
-        elif error.retriable:
+        elif error.retriable or isinstance(error, UnknownPartitionError):
+            # A partition that the client knows of exists: the node has not heard yet that the topic has grown.
             # One step for one disturbance, however many batches it hit.
             if not self._recovering or at_head:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))

@@ -279,8 +279,8 @@ async def test_what_was_sent_before_the_end_arrives(
     assert link._transport is not None
     # Else the kernel would take all of it at once, and nothing would be left to wait for.
     link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
-    for number in range(20):
-        links.send("b", append(number), [memoryview(batch(b"x" * (MIB // 4)))])
+    for number in range(20):  # small enough to be verified as they come: what waits for that ends with a connection
+        links.send("b", append(number), [memoryview(batch(b"x" * (MIB // 8)))])
     link.flush()
     assert link.waiting_bytes > MIB
     await links.close()

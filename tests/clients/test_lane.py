@@ -21,6 +21,7 @@ from tidelog.errors import (
     ProducerFencedError,
     SequenceGapError,
     TidelogError,
+    UnknownPartitionError,
     UnknownProducerError,
     error_of,
 )
@@ -130,6 +131,14 @@ def test_the_nodes_hint_is_honoured() -> None:
     lane, _, (only,) = filled(1)
     lane.failed(only, OverloadedError("full", retry_after_ms=700), now=1.0)
     assert lane.wake_at() == pytest.approx(1.7)
+
+
+def test_a_partition_that_the_node_has_not_heard_of_yet_is_waited_for() -> None:
+    lane, _, (only,) = filled(1)
+    lane.failed(only, UnknownPartitionError("the topic has 1 partitions"), now=1.0)
+    wake_at = lane.wake_at()
+    assert wake_at is not None
+    assert send(lane, wake_at) is only
 
 
 def test_news_of_another_owner_ends_the_wait_but_not_that_for_what_is_in_flight() -> None:
