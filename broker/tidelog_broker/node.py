@@ -71,6 +71,7 @@ class Node(Broker):
         self.port = await self.server.listen()
         if self.membership is None:
             await self.recover()
+            await self._note_reboot()
             self.starting = False
         else:
             await self._join(self.membership)
@@ -84,6 +85,7 @@ class Node(Broker):
         membership.open()
         await membership.admit()
         await self.recover_member()
+        await self._note_reboot()
         self.starting = False
         await membership.begin()
         self.spawn(MetaFollower(self).run(), "following __meta")
@@ -91,6 +93,13 @@ class Node(Broker):
         self.spawn(self.mover.run(), "moving partitions")
         self.spawn(HistoryWatch(self.partitions.all, self.metrics).run(), "watching history")
         self.spawn(AntiEntropy(self.node_id, self.replication, self.cluster).run(), "comparing chains")
+
+    async def _note_reboot(self) -> None:
+        """Forget that the machine went down once each log has noted it; a log that is not open has not."""
+        if self.dir.machine_rebooted:
+            names = await self.io.call(0, self.disk.fs.list_dir, self.dir.partitions)
+            if set(names) <= {partition.log.directory.name for partition in self.partitions.all()}:
+                self.dir.mark_reboot_noted()
 
     def _start_management(self) -> None:
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)

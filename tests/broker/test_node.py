@@ -179,6 +179,25 @@ async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_b
         assert all(text.endswith("end at 2") for text in lost)
 
 
+async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    boot_id.write_text("one")
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create("lazy", flush=pb.NEVER)
+    await peer.publish(topic.topic_id, batch(b"a", b"b"))
+    await stand.crash()
+    boot_id.write_text("two")
+    open_node_dir(stand.path).close()  # as far as a start gets whose port is in use
+    for expected in (True, False):
+        caplog.clear()
+        await stand.start()
+        assert any("DATA_LOSS" in text for text in caplog.messages) == expected
+        await stand.crash()
+
+
 async def test_asking_twice_to_stop_is_fine(stand: Stand, node: Node) -> None:
     node.ask_to_stop()
     assert await stand.stop() == 0

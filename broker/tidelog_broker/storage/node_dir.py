@@ -1,7 +1,8 @@
 """The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
 
 `node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
-kernel's boot id of the last open, whether that one was closed cleanly, and whether the cluster has admitted the node.
+kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node, and
+whether the machine went down without every log knowing it yet.
 The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
 another cluster, or with foreign files in it, is refused, never adopted.
 
@@ -55,6 +56,7 @@ class NodeRecord:
     boot_id: str
     stopped_cleanly: bool
     admitted: bool
+    unnoted_reboot: bool = False
 
 
 class NodeDir:
@@ -68,7 +70,10 @@ class NodeDir:
         self.cluster_id = bytes.fromhex(record.cluster_id)
         self.incarnation = make_incarnation(record.boot_counter, nonce)
         self.machine_rebooted = machine_rebooted
-        """The machine went down under the node: the kernel is another one and the last stop was not clean."""
+        """The machine went down under the node: the kernel is another one and the last stop was not clean.
+
+        So it is at every start until one has got so far that each log knows it, see `mark_reboot_noted`.
+        """
         self._fs = fs
         self._lock = lock
         self._record = record
@@ -107,6 +112,15 @@ class NodeDir:
         """
         if not self.admitted:
             self._rewrite(replace(self._record, admitted=True))
+
+    def mark_reboot_noted(self) -> None:
+        """Write down that every log here knows durably what a machine that went down may have taken from it.
+
+        Raises:
+            NodeDirError: it could not be written; the next start notes it once more.
+        """
+        if self._record.unnoted_reboot:
+            self._rewrite(replace(self._record, unnoted_reboot=False))
 
     def mark_clean(self) -> None:
         """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
@@ -250,10 +264,18 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
-        record = replace(old, boot_counter=old.boot_counter + 1, boot_id=boot_id, stopped_cleanly=False)
+        # Kept over starts that end before the logs are opened, else the second one would have forgotten it.
+        rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
+        record = replace(
+            old,
+            boot_counter=old.boot_counter + 1,
+            boot_id=boot_id,
+            stopped_cleanly=False,
+            unnoted_reboot=rebooted,
+        )
     _write_record(fs, path, record)
-    rebooted = old is not None and old.boot_id != boot_id and not old.stopped_cleanly
-    return NodeDir(fs, path, lock, record, nonce=secrets.randbits(NONCE_BITS), machine_rebooted=rebooted)
+    nonce = secrets.randbits(NONCE_BITS)
+    return NodeDir(fs, path, lock, record, nonce=nonce, machine_rebooted=record.unnoted_reboot)
 
 
 def _make_parts(fs: FileSystem, path: Path) -> None:
@@ -286,6 +308,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             stopped_cleanly=bool(fields["stopped_cleanly"]),
             # Directories from before there were clusters do not say it: their nodes were alone.
             admitted=bool(fields.get("admitted", True)),
+            unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
         )
         sound = (
             len(bytes.fromhex(record.cluster_id)) == CLUSTER_ID_BYTES

@@ -125,9 +125,11 @@ def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id)
     path = tmp_path / "data"
 
-    def reopened(boot: str, *, clean: bool) -> bool:
+    def reopened(boot: str, *, clean: bool, noted: bool = True) -> bool:
         boot_id.write_text(boot + "\n")
         directory = open_node_dir(path)
+        if noted:
+            directory.mark_reboot_noted()
         if clean:
             directory.mark_clean()
         directory.close()
@@ -137,7 +139,10 @@ def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch:
     assert not reopened("one", clean=False)
     assert reopened("two", clean=True)
     assert not reopened("three", clean=False)
+    assert reopened("four", clean=False, noted=False)
+    assert reopened("four", clean=True, noted=False), "that start ended before the logs were opened"
     assert reopened("four", clean=False)
+    assert not reopened("four", clean=False)
 
 
 CLUSTER = bytes(range(16))
