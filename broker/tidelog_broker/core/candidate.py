@@ -131,9 +131,14 @@ class Candidate:
         by which the order of candidates keeps them apart. So the first in the order lets nobody pass during its first
         attempt, and the others hold back while somebody else is at it. Two that both believe to be the first, because
         they have heard different news, refuse each other; then the order of their names decides.
+
+        Who has been agreed to already and only gives a silent owner its time to answer refuses, too. Both of two that
+        made way then would begin again and again, and the silent owner would stay for ever.
         """
         if sender == self._host.node_id or self.phase == "idle" or self._host.retiring:
             return True
+        if self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum:
+            return False
         gives_in = sender in self._refusing and sender < self._host.node_id
         if self._rank == 0 and self._failures == 0 and not gives_in:
             return False

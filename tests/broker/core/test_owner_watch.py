@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.broker.core.bench import Bench
 from tests.broker.core.test_replica import NODES, Stage
 
 from tidelog_broker.core.owner_watch import FIRST_EPOCH_FACTOR, OwnerWatch
-from tidelog_broker.core.ports import Plan, Timing
+from tidelog_broker.core.ports import PartitionKey, Plan, Timing
 from tidelog_broker.core.replica import Replica
+from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
 ASKED_MS = TIMING.silent_ms + TIMING.pre_vote_ms
@@ -83,6 +86,42 @@ def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
     stage.later(ASKED_MS - 500)
     assert old.active.epoch == epoch
     stage.later(1500)
+    assert old.active.epoch > epoch
+    assert old.active.owner != new.node_id
+
+
+class Ranked:
+    """What one node of a stage knows: the order of the candidates, in which the owner stands like everybody else."""
+
+    def __init__(self, stage: Stage, node: str, order: Sequence[str]) -> None:
+        self._stage, self._node, self._order = stage, node, order
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        return self._order.index(self._node)
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        return Plan(self._node, tuple(active.placement), active.ack_quorum)
+
+    def alive(self, node_id: str) -> bool:
+        return self._stage.alive(node_id)
+
+    def incarnation(self, node_id: str) -> int:
+        return self._stage.incarnation(node_id)
+
+    def random_ms(self, below_ms: int) -> int:
+        return self._stage.random_ms(below_ms)
+
+
+def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
+    """The two others make way for nobody who only waits for the owner's answer; else both begin anew for ever."""
+    stage = QuietStage()
+    stage.publish("one")
+    old, new = stage.hand_over()
+    order = [new.node_id, *(node for node in NODES if node != new.node_id)]
+    for node, replica in stage.replicas.items():
+        replica.candidate._surroundings = Ranked(stage, node, order)
+    epoch = old.active.epoch
+    stage.later(ASKED_MS + 5000)
     assert old.active.epoch > epoch
     assert old.active.owner != new.node_id
 
