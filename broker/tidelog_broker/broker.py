@@ -83,6 +83,7 @@ class Broker(Services):
                 Remedies(self.cluster, lag_ms=settings.replica_lag_ms, now_ms=self._now_ms),
                 Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
             ],
+            now_ms=self._now_ms,
         )
         self._started_s = time.monotonic()
 

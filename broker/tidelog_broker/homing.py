@@ -57,16 +57,7 @@ class Homing:
         plan = self._cluster.home(owned.key, owned.active)
         if plan is None:
             self._at_home[owned.key] = owned.active.epoch
-        return plan if plan is not None and self._keeps_up(owned, plan.owner) else None
+        return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
 
     def taken(self, key: PartitionKey) -> None:
         """The partition goes: nothing to remember."""
-
-    def _keeps_up(self, owned: Owned, node_id: str) -> bool:
-        return any(
-            follower.node_id == node_id
-            and follower.streaming
-            and follower.answered
-            and not follower.lag_ms(self._now_ms())
-            for follower in owned.followers
-        )

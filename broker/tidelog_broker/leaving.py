@@ -74,7 +74,8 @@ def _to_hand_over(node: Broker, tried: set[tuple[str, int]]) -> Iterable[Partiti
 def _begin(node: Broker, partition: Partition) -> bool:
     """Begin to roll a partition over to another replica; False when there is none that could own it."""
     replica = partition.replica
-    behind = {follower.node_id for follower in replica.followers if not follower.streaming}
+    now_ms = int(node.loop.time() * 1000)
+    behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
     plan = node.cluster.heir(partition.driver.key, replica.active, behind=behind)
     if plan is None or partition.writer is None:
         return False

@@ -15,12 +15,14 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.remedies import Owned
+from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Mover:
         cluster: for where placement wants a partition.
         nodes: for who is draining.
         advisers: know what is to move although nobody has asked for it, the most urgent first.
+        now_ms: the clock by which replicas were heard.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class Mover:
         cluster: Cluster,
         nodes: NodeRegistry,
         advisers: Sequence[Adviser],
+        now_ms: Callable[[], int],
     ) -> None:
         self._owned = owned
         self._roll_over = roll_over
         self._cluster = cluster
         self._nodes = nodes
         self._advisers = advisers
+        self._now_ms = now_ms
         self._rebalancing = False
         self._tries: Counter[tuple[PartitionKey, int]] = Counter()
         self._woken = asyncio.Event()
@@ -91,9 +96,25 @@ class Mover:
             key, active = owned.key, owned.active
             if everything or leaving.intersection(active.placement) or self._cluster.lacks_copies(key, active):
                 plan = self._cluster.wanted(key, active)
-                if plan is not None:
+                plan = self._with_able_owner(owned, plan) if plan is not None else None
+                if plan is not None and (everything or active.owner in leaving or _moves_copies(active, plan)):
                     found.append((owned, plan))
         return found
+
+    def _with_able_owner(self, owned: Owned, plan: Plan) -> Plan | None:
+        """Return a plan that names no replica that cannot own at once, while another can; None if nothing is left.
+
+        Who lives according to gossip may have a damaged copy. Named as the owner, it would be replaced in a takeover,
+        and by whoever takes over named again.
+        """
+        active, behind = owned.active, owned.behind(self._now_ms())
+        if plan.owner not in behind:
+            return plan
+        if active.owner in plan.placement:
+            stays = replace(plan, owner=active.owner)
+            return stays if _moves_copies(active, stays) else None
+        heir = self._cluster.heir(owned.key, active, behind=behind)
+        return replace(plan, owner=heir.owner) if heir is not None and heir.owner in plan.placement else plan
 
     async def run(self) -> None:
         """Move what is to be moved, for as long as the node runs."""
@@ -129,3 +150,9 @@ class Mover:
         log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
         self._roll_over(owned.key, plan)
         return True
+
+
+def _moves_copies(active: pb.EpochDescriptor, plan: Plan) -> bool:
+    """Whether a plan changes more than the owner."""
+    copies = (set(active.placement), active.ack_quorum, active.flush or plan.flush)
+    return copies != (set(plan.placement), plan.ack_quorum, plan.flush)

@@ -49,6 +49,10 @@ class Owned(NamedTuple):
     waits_for_all: bool = False
     full_since_s: float | None = None
 
+    def behind(self, now_ms: int) -> set[str]:
+        """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`."""
+        return {follower.node_id for follower in self.followers if not follower.keeps_up(now_ms)}
+
 
 @dataclass(slots=True)
 class _Left:
@@ -100,8 +104,7 @@ class Remedies:
         self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, AGAIN_S_MAX))
 
     def _another_owner(self, owned: Owned) -> Plan | None:
-        behind = {follower.node_id for follower in owned.followers if not follower.streaming}
-        return self._cluster.heir(owned.key, owned.active, behind=behind)
+        return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))
 
     def _without_laggard(self, owned: Owned) -> Plan | None:
         now_ms, alive = self._now_ms(), self._cluster.alive

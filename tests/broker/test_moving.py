@@ -45,10 +45,15 @@ class World:
             for index in range(PARTITIONS)
         }
         self.moved: list[PartitionKey] = []
-        self.slow = Follower("b", 0)
+        self.slow = Follower("b", 0, answered=True)
         advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
-            owned=self.owned, roll_over=self.roll_over, cluster=self.cluster, nodes=nodes, advisers=advisers
+            owned=self.owned,
+            roll_over=self.roll_over,
+            cluster=self.cluster,
+            nodes=nodes,
+            advisers=advisers,
+            now_ms=lambda: 0,
         )
 
     def owned(self) -> list[Owned]:
@@ -135,6 +140,36 @@ async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> 
     world.active |= before
     await run(world, 5)
     assert len(world.moved) == moves
+
+
+async def test_a_rebalancing_names_no_owner_that_does_not_keep_up() -> None:
+    world = World()
+    homes = {owned.key: plan.owner for owned, plan in world.mover.wanted(everything=True)}
+    assert "b" in homes.values()
+    world.slow.answered = False
+    found = {owned.key: plan for owned, plan in world.mover.wanted(everything=True)}
+    assert "b" not in {plan.owner for plan in found.values() if "a" in plan.placement}
+    for key in homes.keys() - found.keys():
+        assert homes[key] == "b", "what else is out of place moves as ever"
+    assert all(set(plan.placement) != {"a", "b"} for plan in found.values()), "nothing else changes there"
+
+
+async def test_what_a_drained_node_cannot_give_away_is_left_as_it_is() -> None:
+    """Two copies of two nodes: ownership alone would go to and fro with each takeover."""
+    world = World(names="ab")
+    assert world.mover.wanted(everything=True)
+    world.drain("b")
+    assert world.mover.wanted(everything=False) == []
+
+
+async def test_a_drained_owner_gives_its_partitions_to_a_replica_that_keeps_up() -> None:
+    world = World(names="abc")
+    for active in world.active.values():
+        active.placement[:] = ["a", "b", "c"]
+    world.drain("a")
+    assert {plan.owner for _, plan in world.mover.wanted(everything=False)} == {"b", "c"}
+    world.slow.streaming = False
+    assert {plan.owner for _, plan in world.mover.wanted(everything=False)} == {"c"}
 
 
 async def test_a_partition_gets_the_copies_that_it_lacks_as_soon_as_there_are_nodes_for_all() -> None:

@@ -4,7 +4,7 @@ from tests.broker.test_moving import TOPIC, World
 
 from tidelog_broker.core.members import MemberState
 from tidelog_broker.core.ports import Plan
-from tidelog_broker.core.push import Follower
+from tidelog_broker.core.push import KEEPS_UP_MS, Follower
 from tidelog_broker.remedies import AGAIN_S, AGAIN_S_MAX, FULL_S, NO_SPARE_S, Owned, Remedies
 from tidelog_proto import broker_pb2 as pb
 
@@ -26,7 +26,7 @@ class Trial:
         )
         nodes = placement or ("a", "b", "c")
         self.active = pb.EpochDescriptor(owner="a", placement=nodes, ack_quorum=quorum, flush=pb.ALWAYS)
-        self.followers = {node: Follower(node, 10) for node in nodes if node != "a"}
+        self.followers = {node: Follower(node, 10, answered=True) for node in nodes if node != "a"}
 
     def lag(self, *names: str) -> None:
         """Let replicas lack something from now on."""
@@ -126,10 +126,14 @@ def test_an_owner_whose_disk_stays_full_hands_over_and_stores_on() -> None:
     plan = trial.plan(full_since_s=trial.now_s - FULL_S)
     assert plan is not None
     assert (plan.owner != "a", set(plan.placement), plan.ack_quorum) == (True, {"a", "b", "c"}, 2)
-    trial.followers[plan.owner].streaming = False
+    trial.followers[plan.owner].answered = False
     another = trial.plan(full_since_s=trial.now_s - FULL_S)
     assert another is not None
     assert another.owner not in {"a", plan.owner}
+    trial.followers[plan.owner].answered = True
+    trial.lag(plan.owner)
+    trial.now_s += KEEPS_UP_MS / 1000
+    assert trial.plan(full_since_s=0.0) == another
 
 
 def test_an_owner_with_a_full_disk_and_no_replica_that_lives_stays() -> None:

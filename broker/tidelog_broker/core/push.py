@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog_broker.core.effects import Send
 from tidelog_broker.core.ports import PartitionKey, Position, Timing
 from tidelog_proto import broker_pb2 as pb
 
 _EWMA_WEIGHT = 0.2
+
+KEEPS_UP_MS: Final = 1000
+"""Whoever lags for less keeps up: what was published a moment ago is on its way to everybody."""
 
 
 class Sent(NamedTuple):
@@ -52,6 +55,13 @@ class Follower:
     def lag_ms(self, now_ms: int) -> int:
         """How long ago the log ended where this replica has not come to yet; 0 for one that keeps up."""
         return now_ms - self.goal_ms if self.held_offset < self.goal_offset else 0
+
+    def keeps_up(self, now_ms: int) -> bool:
+        """Whether this replica could own the next epoch at once: it answers in this one, and lacks nothing old.
+
+        A node that lives does not tell that much: its copy may be damaged, or follow from far behind.
+        """
+        return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
 
     def aim(self, end_offset: int, now_ms: int) -> None:
         """Note where the log ends now, if the replica has what it had before."""
