@@ -86,8 +86,13 @@ class Controller:
             await self._meta_log.write_topic(record)
         return record
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: bytes = b"") -> None:
         """Delete a topic: final for this id, whatever happens next.
+
+        Args:
+            name: the topic's name.
+            topic_id: the only topic that is meant, so that a request that comes late or again spares a newer one of
+                its name; empty for whichever has the name.
 
         Raises:
             ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
@@ -96,6 +101,8 @@ class Controller:
             await self._meta_log.ready()
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
+            if topic_id and record.topic_id != topic_id:
+                raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {name!r} is another one than the one to be deleted")
             record.revision += 1
             record.deleted = True
             await self._meta_log.write_topic(record)

@@ -3,7 +3,7 @@
 The node that was asked may die, or the owner of the topics behind it, with the change half done. Then the next try says
 which: a topic that is gone was deleted, one that is there as it was asked for was made. What only looks so because
 somebody else did the same at the same time makes no difference to a topic that was to be made; one that was to be
-deleted is told by its id from a new one of its name.
+deleted is told by its id from a new one of its name, by the owner as well: an earlier try may be done late.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def delete(router: Router, name: str) -> None:
             if standing is None or standing.topic_id != doomed.topic_id:
                 return
         try:
-            await _ask(router, topic_delete=pb.TopicDelete(name=name))
+            await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=doomed.topic_id))
         except UnknownTopicError:
             if not unsure:
                 raise

@@ -721,10 +721,12 @@ class TopicAlter(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ...) -> None: ...
 
 class TopicDelete(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "topic_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    topic_id: bytes
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class TopicReply(_message.Message):
     __slots__ = ("topics",)

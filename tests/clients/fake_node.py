@@ -438,11 +438,12 @@ class FakeConnection(asyncio.Protocol):
         self._reply_topic(frame, asked.name)
 
     def on_topic_delete(self, frame: Frame) -> None:
-        name = frame.envelope.topic_delete.name
-        info = self.node.topics.pop(name, None)
-        if info is None:
+        asked = frame.envelope.topic_delete
+        info = self.node.topics.get(asked.name)
+        if info is None or asked.topic_id not in {b"", info.topic_id}:
             self.fail(frame, pb.UNKNOWN_TOPIC)
             return
+        del self.node.topics[asked.name]
         for key in [key for key in self.node.partitions if key[0] == info.topic_id]:
             del self.node.partitions[key]
         self.reply(frame, pb.Envelope(topic_reply=pb.TopicReply()))

@@ -62,6 +62,24 @@ async def test_a_new_topic_of_the_name_is_not_deleted_with_it(client: Client, sc
     assert (await client.topic("doomed")).topic_id != old.topic_id
 
 
+async def test_a_new_topic_is_spared_by_a_try_again_that_comes_late(
+    client: Client, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try is done after the second one has looked, and a new topic made at once."""
+    await client.create_topic("doomed")
+    script.steps = [(pb.TIMED_OUT, False)]
+    describe = FakeConnection.on_topic_describe
+
+    def on(connection: FakeConnection, frame: Frame) -> None:
+        describe(connection, frame)
+        if not script.steps:
+            connection.node.add_topic("doomed", topic_id=b"another topic!!!")
+
+    monkeypatch.setattr(FakeConnection, "on_topic_describe", on)
+    await client.delete_topic("doomed")
+    assert (await client.topic("doomed")).topic_id == b"another topic!!!"
+
+
 @pytest.mark.parametrize("done", [False, True])
 async def test_a_creation_of_which_nobody_knows_is_tried_again(client: Client, script: Script, *, done: bool) -> None:
     script.steps = [(pb.TIMED_OUT, done)]

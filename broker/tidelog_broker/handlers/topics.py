@@ -138,11 +138,12 @@ async def delete(node: Broker, request: Request) -> None:
     _refuse_internal(request.envelope.topic_delete.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await node.controller.delete_topic(envelope.topic_delete.name)
+        await node.controller.delete_topic(envelope.topic_delete.name, envelope.topic_delete.topic_id)
         return pb.Envelope(topic_reply=pb.TopicReply())
 
-    name = request.envelope.topic_delete.name
-    standing = node.topics.named(name).topic_id if node.topics.exists(name) else b""
+    name, standing = request.envelope.topic_delete.name, request.envelope.topic_delete.topic_id
+    if not standing and node.topics.exists(name):
+        standing = node.topics.named(name).topic_id
     reply = await at_owner(node, META_KEY, request, local)
     await _wait_until(lambda: not standing or node.topics.config_of(standing) is None)
     request.reply(reply)

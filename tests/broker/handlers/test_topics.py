@@ -135,6 +135,15 @@ async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer:
     assert await (await stand.peer()).read_all(new.topic_id) == [b"new"]
 
 
+async def test_a_deletion_that_names_an_older_topic_spares_the_new_one(node: Node, peer: Peer) -> None:
+    old = await peer.create()
+    await peer.ask(topic_delete=pb.TopicDelete(name="t", topic_id=old.topic_id))
+    new = await peer.create()
+    late = await peer.refused(topic_delete=pb.TopicDelete(name="t", topic_id=old.topic_id))
+    assert late.code == pb.UNKNOWN_TOPIC
+    assert (await described(peer)).topic_id == new.topic_id
+
+
 async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     for partition in (0, 1):
