@@ -74,9 +74,11 @@ class Cluster:
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
         self._members = Members(1)
-        self._available_at = (-1, -1)
+        self._available_at = (-1, -1, -1)
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
+        self._notes = 0
+        """How often what is noted here beside gossip has changed: who is cut off, who leaves."""
         self._leaving: dict[str, int] = {}
         """Nodes that have said that they are about to stop, and in which life. Who is started again has another one."""
 
@@ -87,14 +89,14 @@ class Cluster:
     def use_members(self, members: Members) -> None:
         """Believe gossip's table, which changes as things happen."""
         self._members = members
-        self._available_at = (-1, -1)
+        self._available_at = (-1, -1, -1)
 
     def note_cut_off(self, nodes: frozenset[str]) -> bool:
         """Note who lives and cannot be spoken with; return whether that is news."""
         if nodes == self._cut_off:
             return False
         self._cut_off = nodes
-        self._available_at = (-1, -1)
+        self._notes += 1
         return True
 
     # --- hints for the replicas ------------------------------------------------------------------------
@@ -146,9 +148,9 @@ class Cluster:
         return home_plan(key, active, self._entries(), alive=self._available())
 
     @property
-    def version(self) -> tuple[int, int]:
-        """What changes whenever something is heard of a node: that it came, went, is suspected, was registered."""
-        return self._registry.version, self._members.version
+    def version(self) -> tuple[int, int, int]:
+        """What changes whenever a node is heard to come, to go, to leave, to be suspected, cut off or registered."""
+        return self._registry.version, self._members.version, self._notes
 
     def without(
         self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
@@ -211,8 +213,9 @@ class Cluster:
 
     def note_leaving(self, node_id: str, incarnation: int) -> None:
         """A node stops soon: until it is started again it comes to own nothing, and gets copies only if it must."""
-        self._leaving[node_id] = incarnation
-        self._available_at = (-1, -1)
+        if self._leaving.get(node_id) != incarnation:
+            self._leaving[node_id] = incarnation
+            self._notes += 1
 
     @property
     def linked(self) -> frozenset[str]:

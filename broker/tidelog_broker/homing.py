@@ -2,9 +2,12 @@
 
 Whoever takes over owns what it took, and keeps it: to give it back at once would be a second interruption, and on a
 node that comes and goes one after the other. So after a restart of every node, one by one, the last of them would own
-nothing for ever. When nothing has changed for some time (nobody came, went or was even suspected), an owner hands a
-partition to the first of its replicas in placement's order, if that keeps up. No copy moves: that is for
-`cluster rebalance`.
+nothing for ever. When nothing has changed for some time (nobody came, went or was even suspected, and the epoch itself
+is that old), an owner hands a partition to the first of its replicas in placement's order, if that keeps up. No copy
+moves: that is for `cluster rebalance`.
+
+A partition that comes back here may have a reason for it that is seen only over there, such as a full disk. So each
+time it takes twice as long until it is handed over again.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable
 
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey, Plan
-from tidelog_broker.remedies import Owned
+from tidelog_broker.remedies import LeftAlone, Owned
 
 
 class Homing:
@@ -40,7 +43,9 @@ class Homing:
         self._now_ms = now_ms
         self._clock_s = clock_s
         self._version = cluster.version
-        self._since_s = clock_s()
+        self._seen: dict[PartitionKey, tuple[int, float]] = {}
+        """Epochs that were here since the last change, and since when they have been seen."""
+        self._left = LeftAlone()
         self._at_home: dict[PartitionKey, int] = {}
         """Epochs that are owned by whom placement prefers: to find that out means to look at every node."""
 
@@ -48,9 +53,14 @@ class Homing:
         """Return the epoch by which a partition goes to the owner that placement prefers; None to leave it."""
         now_s = self._clock_s()
         if self._cluster.version != self._version:
-            self._version, self._since_s = self._cluster.version, now_s
+            self._version = self._cluster.version
+            self._seen.clear()
             self._at_home.clear()
-        if not self._calm_s or now_s - self._since_s < self._calm_s:
+        epoch, since_s = self._seen.get(owned.key, (-1, now_s))
+        if epoch != owned.active.epoch:
+            since_s = now_s
+            self._seen[owned.key] = owned.active.epoch, now_s
+        if not self._calm_s or now_s - since_s < self._calm_s or self._left.includes(owned.key, now_s):
             return None
         if self._at_home.get(owned.key) == owned.active.epoch:
             return None
@@ -60,4 +70,5 @@ class Homing:
         return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
 
     def taken(self, key: PartitionKey) -> None:
-        """The partition goes: nothing to remember."""
+        """The partition goes. Should it come back, it stays for longer than the calm that an epoch needs anyway."""
+        self._left.add(key, self._clock_s(), first_s=2 * self._calm_s)

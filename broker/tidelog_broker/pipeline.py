@@ -315,5 +315,6 @@ class Pipeline:
         """The epoch has ended at `end_offset`; `refusal` is for what is not stored."""
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
+        self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here
         self._waiting.decided(end_offset, refusal)
         self.go_on()

@@ -62,6 +62,28 @@ class _Left:
     next_s: float
 
 
+class LeftAlone:
+    """Partitions that nothing is done about for a while, after each time for twice as long.
+
+    Which is forgotten when nothing was done for `AGAIN_S_MAX` longer than that.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[PartitionKey, _Left] = {}
+
+    def includes(self, key: PartitionKey, now_s: float) -> bool:
+        """Whether a partition is to be left alone."""
+        left = self._left.get(key)
+        return left is not None and now_s < left.until_s
+
+    def add(self, key: PartitionKey, now_s: float, *, first_s: float) -> None:
+        """Something is done now: leave the partition alone for `first_s`, or for longer than the last time."""
+        self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
+        before = self._left.get(key)
+        wait_s = before.next_s if before is not None else first_s
+        self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
+
+
 class Remedies:
     """See the module.
 
@@ -84,24 +106,19 @@ class Remedies:
         self._lag_ms = lag_ms
         self._now_ms = now_ms
         self._clock_s = clock_s
-        self._left: dict[PartitionKey, _Left] = {}
+        self._left = LeftAlone()
         self._lagged_s: dict[str, float] = {}
 
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch that would be better than this one; None when this one is fine, or nothing can be done."""
-        left = self._left.get(owned.key)
-        if left is not None and self._clock_s() < left.until_s:
+        if self._left.includes(owned.key, self._clock_s()):
             return None
         is_full = owned.full_since_s is not None and self._clock_s() - owned.full_since_s >= FULL_S
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
 
     def taken(self, key: PartitionKey) -> None:
         """A plan is being carried out: leave the partition alone for a while."""
-        now_s = self._clock_s()
-        self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
-        before = self._left.get(key)
-        wait_s = before.next_s if before is not None else AGAIN_S
-        self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, AGAIN_S_MAX))
+        self._left.add(key, self._clock_s(), first_s=AGAIN_S)
 
     def _another_owner(self, owned: Owned) -> Plan | None:
         return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))

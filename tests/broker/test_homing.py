@@ -8,7 +8,7 @@ from tidelog_broker import moving
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.push import Follower
 from tidelog_broker.homing import Homing
-from tidelog_broker.remedies import Owned
+from tidelog_broker.remedies import AGAIN_S_MAX, Owned
 from tidelog_proto import broker_pb2 as pb
 
 CALM_MS = 300_000
@@ -26,11 +26,11 @@ class Trial:
         )
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
 
-    def homes(self) -> dict[PartitionKey, str]:
+    def homes(self, *, epoch: int = 0) -> dict[PartitionKey, str]:
         """Return which partitions would go, and to whom."""
         found: dict[PartitionKey, str] = {}
         for index in range(PARTITIONS):
-            active = pb.EpochDescriptor(owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
+            active = pb.EpochDescriptor(epoch=epoch, owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
             plan = self.homing.plan(Owned((TOPIC, index), active, self.followers))
             if plan is not None:
                 assert (plan.placement, plan.ack_quorum) == (ALL, 2)
@@ -47,20 +47,58 @@ def test_after_a_calm_time_partitions_go_to_whom_placement_prefers() -> None:
     assert len(homes) < PARTITIONS, "some are at home here"
 
 
-def test_whatever_happens_around_begins_the_calm_anew() -> None:
+@pytest.mark.parametrize("what", ["dead", "cut off", "leaving"])
+def test_whatever_happens_around_begins_the_calm_anew(what: str) -> None:
     trial = Trial()
+    assert trial.homes() == {}
     trial.now_s += CALM_MS / 1000
-    trial.world.die("b")
+    if what == "dead":
+        trial.world.die("b")
+    elif what == "cut off":
+        trial.world.cluster.note_cut_off(frozenset({"b"}))
+    else:
+        trial.world.cluster.note_leaving("b", 1 << 24)
     assert trial.homes() == {}
     trial.now_s += CALM_MS / 1000 - 1
     assert trial.homes() == {}
     trial.now_s += 1
-    assert set(trial.homes().values()) == {"c"}, "who is dead gets nothing"
+    assert set(trial.homes().values()) == {"c"}, "who is away gets nothing"
+
+
+def test_what_has_only_just_come_here_stays_for_a_while_however_calm_it_is() -> None:
+    """A remedy or a takeover that gossip knows nothing of has a reason; it is not undone at once."""
+    trial = Trial()
+    assert trial.homes() == {}
+    trial.now_s += CALM_MS / 1000
+    homes = trial.homes()
+    assert homes
+    assert trial.homes(epoch=1) == {}
+    trial.now_s += CALM_MS / 1000 - 1
+    assert trial.homes(epoch=1) == {}
+    trial.now_s += 1
+    assert trial.homes(epoch=1) == homes
+
+
+def test_what_comes_back_stays_for_longer_and_longer() -> None:
+    trial = Trial()
+    trial.homes()
+    trial.now_s += CALM_MS / 1000
+    key = next(iter(trial.homes()))
+    waits_s = []
+    for epoch in range(1, 8):
+        trial.homing.taken(key)
+        since_s = trial.now_s
+        while key not in trial.homes(epoch=epoch):
+            trial.now_s += CALM_MS / 1000
+        waits_s.append(trial.now_s - since_s)
+    assert waits_s[:3] == [2 * CALM_MS / 1000, 4 * CALM_MS / 1000, 8 * CALM_MS / 1000]
+    assert waits_s[-1] == AGAIN_S_MAX
 
 
 @pytest.mark.parametrize("how", ["behind", "silent", "lagging"])
 def test_who_does_not_keep_up_gets_nothing(how: str) -> None:
     trial = Trial()
+    assert trial.homes() == {}
     slow = trial.followers[0]
     slow.streaming, slow.answered = how != "behind", how != "silent"
     slow.goal_offset = 11 if how == "lagging" else 0
@@ -70,6 +108,7 @@ def test_who_does_not_keep_up_gets_nothing(how: str) -> None:
 
 def test_it_can_be_left_to_the_operator() -> None:
     trial = Trial(calm_ms=0)
+    assert trial.homes() == {}
     trial.now_s += 10 * CALM_MS
     assert trial.homes() == {}
 

@@ -224,3 +224,10 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]
+
+
+async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
+    """Another node owned the partition meanwhile; when it comes back here, there may be space again."""
+    partition.pipeline.full_since_s = 1.0
+    partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"))
+    assert partition.pipeline.full_since_s is None
