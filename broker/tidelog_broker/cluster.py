@@ -19,6 +19,7 @@ from tidelog_broker.core.members import Members, MemberState
 from tidelog_broker.core.placement import NodeEntry
 from tidelog_broker.core.planning import (
     Wishes,
+    can_live,
     first_epoch,
     hand_over_plan,
     home_plan,
@@ -132,7 +133,8 @@ class Cluster:
 
     def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return where placement wants a partition; None when it is there already, or cannot move now."""
-        return move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
+        plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
+        return plan if plan is not None and can_live(plan, alive=self.alive) else None
 
     def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
         """Return the epoch that gives a partition of this node to another of its replicas; see `hand_over_plan`.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from tests.broker.founded import Founded
 from tests.broker.stand import Stand
+from tests.broker.test_moving import TOPIC, World
 
 from tidelog_broker.core.ports import Plan
 from tidelog_broker.node import Node
@@ -34,3 +35,21 @@ async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Foun
     assert "b" in cluster.linked, "it is noticed in the next turn of the loop"
     (answer,) = await cluster.ask_others(asked, timeout_s=10)
     assert answer.WhichOneof("kind") == "metadata_reply"
+
+
+async def test_a_drain_does_not_take_a_partitions_quorum_away() -> None:
+    """The dead would fill up the next epoch, of which only one node would be there."""
+    world = World(names="abcd")
+    config = pb.TopicConfig(replication_factor=3)
+    world.cluster._topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    active = pb.EpochDescriptor(owner="a", placement="abd", ack_quorum=2, flush=pb.ALWAYS)
+    world.drain("d")
+    world.die("c")
+
+    def plans() -> list[set[str]]:
+        found = [world.cluster.wanted((TOPIC, index), active) for index in range(10)]
+        return [set(plan.placement) for plan in found if plan is not None]
+
+    assert set("abc") in plans(), "two of three are enough"
+    world.die("b")
+    assert all({"a", "d"} <= placement for placement in plans())

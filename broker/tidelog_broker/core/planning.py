@@ -26,6 +26,7 @@ from tidelog_broker.core.placement import (
     takeover_rank,
 )
 from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.takeover import seal_quorum
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -126,6 +127,17 @@ def move_plan(
     if active.flush and active.flush != wishes.flush:
         return Plan(active.owner, tuple(active.placement), active.ack_quorum, wishes.flush)
     return None
+
+
+def can_live(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
+    """Whether enough of a plan's nodes are there to write to its epoch, and to end it again.
+
+    Args:
+        plan: a planned move: the epoch that is there works as it is.
+        alive: whether a node is there; one that is drained is, and stores its copy as ever.
+    """
+    needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
+    return sum(1 for node in plan.placement if alive(node)) >= needed
 
 
 def hand_over_plan(

@@ -5,6 +5,7 @@ import pytest
 from tidelog_broker.core.placement import NodeEntry, NoPersistenceError, Role, partition_key, rank
 from tidelog_broker.core.planning import (
     Wishes,
+    can_live,
     first_epoch,
     hand_over_plan,
     home_plan,
@@ -153,3 +154,10 @@ def test_the_first_replica_in_the_order_is_a_partitions_home() -> None:
     assert home_plan(KEY, away, NODES, alive={third}) is None
     assert home_plan(KEY, epoch(first, second), NODES, alive=ALL) is None
     assert home_plan(KEY, away, NODES, alive=frozenset()) is None
+
+
+def test_a_planned_epoch_must_be_able_to_write_and_to_end() -> None:
+    for copies, quorum, needed in ((1, 1, 1), (2, 2, 2), (3, 2, 2), (3, 1, 3), (3, 3, 3), (5, 3, 3)):
+        plan = Plan("a", tuple("abcde"[:copies]), quorum, pb.NEVER)
+        assert can_live(plan, alive=frozenset("abcde"[:needed]).__contains__)
+        assert not can_live(plan, alive=frozenset("abcde"[: needed - 1]).__contains__)
