@@ -52,10 +52,10 @@ class Ownership:
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
         state = self._state
-        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
         if self._gives_up:
-            deadlines.append(self._resign_ms)
-        elif self._pushes is not None and state.may_acknowledge:
+            return self._resign_ms
+        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
+        if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
             if not self._pushes.quiet(end, commit):
                 deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))

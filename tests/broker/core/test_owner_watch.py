@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.broker.core.bench import Bench
 from tests.broker.core.test_replica import NODES, Stage
 
+from tidelog_broker.core.effects import RebuildProducers
 from tidelog_broker.core.owner_watch import FIRST_EPOCH_FACTOR, OwnerWatch
 from tidelog_broker.core.ports import PartitionKey, Plan, Timing
 from tidelog_broker.core.replica import Replica
@@ -55,6 +56,22 @@ def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
     assert successor is not owner
     assert successor.active.epoch == epoch + 1
     assert stage.publish("two") == 2
+
+
+def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_more() -> None:
+    """Nothing is done at that time, so it would be due again at once, for ever."""
+    stage = Stage()
+    owner = stage.owner()
+    owner.owner, owner.ownership.opening = None, True
+    effect = RebuildProducers(owner.active.epoch - 1, owner.active.start_offset)
+    owner.ownership.rebuilt(effect, None, 0, stage.now_ms)
+    assert owner.ownership._producers_pull is not None
+    owner.halt("the chains fork", for_good=True)
+    now_ms = stage.now_ms + 60_000
+    owner.tick(now_ms)
+    deadline_ms = owner.deadline_ms
+    assert deadline_ms is not None
+    assert deadline_ms > now_ms
 
 
 def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
