@@ -225,12 +225,15 @@ def spare_plan(
 def lacks_copies(
     active: pb.EpochDescriptor, wishes: Wishes, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> bool:
-    """Whether a partition has fewer copies than wanted although there are living nodes for all of them.
+    """Whether a partition has fewer copies than wanted, or than the cluster has nodes, and all of those could get one.
 
-    With too few for all it is left as it is: two copies instead of one would only make writing depend on both.
+    Two copies for want of a third node are none that are missed: they would only make writing depend on both.
     """
-    able = sum(1 for node in nodes if node.node_id in alive and Role.PERSISTENCE in node.roles)
-    return len(active.placement) < wishes.replication_factor <= able
+    storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
+    wanted = min(wishes.replication_factor, len(storing))
+    if wanted == 2 < wishes.replication_factor:
+        return False
+    return len(active.placement) < wanted <= sum(1 for node in storing if node in alive)
 
 
 def first_epoch(

@@ -146,6 +146,15 @@ def test_copies_are_missed_when_there_are_nodes_for_all_of_them() -> None:
     assert not lacks_copies(epoch("a", "b"), THREE, [*NODES[:2], *deaf], alive=ALL)
 
 
+def test_a_cluster_with_fewer_nodes_than_copies_wanted_stores_as_many_as_it_has_but_not_two() -> None:
+    five = Wishes(5, 0, pb.NEVER)
+    for registered, lacks in ((1, False), (2, False), (3, True), (4, True), (5, True)):
+        assert lacks_copies(epoch("a"), five, NODES[:registered], alive=ALL) is lacks
+    assert not lacks_copies(epoch("a", "b", "c"), five, NODES[:3], alive=ALL)
+    assert not lacks_copies(epoch("a"), five, NODES[:4], alive={"a", "b", "c"}), "one of them is away"
+    assert lacks_copies(epoch("a"), Wishes(2, 0, pb.NEVER), NODES[:2], alive=ALL), "two were asked for"
+
+
 def test_the_first_replica_in_the_order_is_a_partitions_home() -> None:
     first, second, third, *_ = ORDER
     away = epoch(first, second, third, owner=third)
