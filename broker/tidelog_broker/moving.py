@@ -13,8 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -41,6 +40,9 @@ class Adviser(Protocol):
 
     def taken(self, key: PartitionKey) -> None:
         """The plan for a partition is being carried out."""
+
+
+_Move = tuple[Owned, Plan, Adviser | None]
 
 
 class Mover:
@@ -72,7 +74,8 @@ class Mover:
         self._advisers = advisers
         self._now_ms = now_ms
         self._rebalancing = False
-        self._tries: Counter[tuple[PartitionKey, int]] = Counter()
+        self._tries: dict[PartitionKey, tuple[int, int]] = {}
+        """The newest epoch that was to be ended, and how often that was tried."""
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
@@ -129,27 +132,44 @@ class Mover:
             await asyncio.sleep(PERIOD_S)
 
     def _step(self) -> int:
-        moved = 0
+        """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
+
+        Both may concern the same partition, which moves once.
+        """
+        asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
+        moved: set[PartitionKey] = set()
+        for owned, plan, adviser in _by_turns(self._advised(), asked):
+            if owned.key not in moved and self._move(owned, plan):
+                moved.add(owned.key)
+                if adviser is not None:
+                    adviser.taken(owned.key)
+            if len(moved) == AT_ONCE:
+                break
+        return len(moved)
+
+    def _advised(self) -> Iterator[_Move]:
         for owned, adviser in itertools.product(self._owned(), self._advisers):
-            plan = adviser.plan(owned) if moved < AT_ONCE else None
-            if plan is not None and self._move(owned, plan):
-                adviser.taken(owned.key)
-                moved += 1
-        for owned, plan in self.wanted(everything=self._rebalancing):
-            if moved < AT_ONCE and self._move(owned, plan):
-                moved += 1
-        return moved
+            plan = adviser.plan(owned)
+            if plan is not None:
+                yield owned, plan, adviser
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
         """Move a partition, unless that was tried often enough."""
-        attempt = (owned.key, owned.active.epoch)
-        if self._tries[attempt] >= TRIES:
+        epoch, tries = self._tries.get(owned.key, (-1, 0))
+        if epoch != owned.active.epoch:
+            tries = 0
+        elif tries >= TRIES:
             return False
-        self._tries[attempt] += 1
+        self._tries[owned.key] = owned.active.epoch, tries + 1
         where = f"{plan.owner} with {', '.join(node for node in plan.placement if node != plan.owner) or 'no other'}"
         log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
         self._roll_over(owned.key, plan)
         return True
+
+
+def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]:
+    for pair in itertools.zip_longest(some, others):
+        yield from (move for move in pair if move is not None)
 
 
 def _moves_copies(active: pb.EpochDescriptor, plan: Plan) -> bool:

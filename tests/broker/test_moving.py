@@ -122,6 +122,43 @@ async def test_few_move_at_a_time() -> None:
     assert len(world.moved) == AT_ONCE
 
 
+async def test_what_is_asked_for_is_not_kept_waiting_by_what_is_advised() -> None:
+    """With hundreds of partitions behind one slow node a drain would have to wait for all of them."""
+    world = World(names="abcd", works=False)
+    for active in list(world.active.values())[:8]:
+        active.ack_quorum = 1
+    for active in list(world.active.values())[8:]:
+        active.placement[:] = ["a", "d"]
+    world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
+    world.drain("d")
+    assert world.mover._step() == AT_ONCE
+    assert world.moved == [(TOPIC, 0), (TOPIC, 8), (TOPIC, 1), (TOPIC, 9)]
+
+
+async def test_what_is_advised_and_asked_for_moves_once() -> None:
+    world = World(names="abcd", works=False)
+    world.active = {key: active for key, active in world.active.items() if key[1] < 2}
+    for active in world.active.values():
+        active.ack_quorum = 1
+    world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
+    world.drain("b")
+    assert world.mover._step() == 2
+    assert sorted(world.moved) == sorted(world.active)
+
+
+async def test_tries_are_counted_for_one_epoch_of_a_partition_at_a_time() -> None:
+    world = World(works=False)
+    world.drain("b")
+    for epoch in range(3):
+        for active in world.active.values():
+            active.epoch = epoch
+        world.moved.clear()
+        for _ in range(10 * TRIES):
+            world.mover._step()
+        assert len(world.moved) == TRIES * PARTITIONS, "another epoch, another chance"
+        assert len(world.mover._tries) == PARTITIONS
+
+
 async def test_a_move_that_does_not_come_about_is_given_up() -> None:
     world = World(works=False)
     world.drain("b")
