@@ -2,19 +2,21 @@
 
 Where a copy is not the only one, each step first writes down where the log will begin (`storage.log_start`): a copy
 that begins late would look like one that lacks something. That note needs hardly any space, but a full disk is when
-deleting matters most, so the file is there from the second segment on (`PartitionLog.reserve`), and is written over in
-its place where there is no space for another. A disk that refuses even that is full, not broken: it is said once, and
-tried again with the next look.
+deleting matters most, so the file is made with the second segment (`PartitionLog.reserve`), or with the next look where
+the second one came with another epoch or a copy, and is written over in its place where there is no space for another.
+A disk that refuses even that is full, not broken: it is said once, and tried again with the next look. Rejected: making
+it whenever an epoch begins, which a takeover would wait for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
 from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.storage.errors import DiskFullError
-from tidelog_broker.storage.log_start import save_log_start
+from tidelog_broker.storage.log_start import keep_space, save_log_start
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ class Retention:
         self._failed = failed
         self._io, self._io_key = partition.node.io, partition.io_key
         self._told_of_full_disk = False
+        self._has_space = False
+        """Whether there is surely a file for the note."""
 
     async def delete_before(self, offset: int) -> None:
         """Delete whole segments below `offset`.
@@ -46,7 +50,7 @@ class Retention:
             self._raise_log_start()
 
     async def look(self) -> None:
-        """Delete what is to go, now.
+        """Delete what is to go, now, and see that there is a file for the note.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -68,6 +72,10 @@ class Retention:
             self._no_space(error)
         else:
             self._told_of_full_disk = False
+        if self._lacks_space:
+            with contextlib.suppress(DiskFullError):  # the next look tries again
+                await self._io.call(self._io_key, keep_space, partition.node.disk.fs, partition.log.directory)
+                self._has_space = True
 
     def look_soon(self) -> None:
         """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
@@ -93,6 +101,15 @@ class Retention:
         partition = self._partition
         bytes_max = partition.topic.config.retention_bytes
         return bool(bytes_max) and partition.log.size_bytes > bytes_max and not partition.replica.history.incomplete
+
+    @property
+    def _lacks_space(self) -> bool:
+        """Whether there may be no file for the note, and something to delete; not when the topic was deleted."""
+        partition = self._partition
+        if self._has_space or partition.refusal is not None or partition.is_alone:
+            return False
+        epochs = partition.log.epochs
+        return len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
 
     def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
         """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.

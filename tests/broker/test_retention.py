@@ -42,6 +42,20 @@ async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: Clust
     assert cluster.nodes[owner].health.state == "running"
 
 
+async def test_the_file_for_the_note_is_made_where_the_second_segment_comes_with_an_epoch(
+    cluster: ClusterStand,
+) -> None:
+    first = await cluster.owner()
+    await publish(cluster, first, 0)
+    await cluster.stop(first)
+    second = await cluster.owner()
+    await publish(cluster, second, 1)
+    log = cluster.partition(second).log
+    assert [one.segment_count for one in log.epochs] == [1, 1]
+    await settled(log.directory.joinpath(NAME).exists, "there is nothing to write over on a full disk")
+    assert load_log_start(cluster.disks[second], log.directory) == 0
+
+
 async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     cluster: ClusterStand, caplog: pytest.LogCaptureFixture
 ) -> None:
