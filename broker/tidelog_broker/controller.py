@@ -190,6 +190,10 @@ class Controller:
         record = self._nodes.get(node_id)
         return record is not None and record.removed
 
+    def _is_there(self, node_id: str) -> bool:
+        """Whether a node can be counted on: a removed one may live on for a moment, until it is told."""
+        return self._cluster.alive(node_id) and not self.is_removed(node_id)
+
     def refuse_while_it_stores(self, node_id: str) -> None:
         """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
 
@@ -212,7 +216,7 @@ class Controller:
                         pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
-                left = sum(1 for node in route.placement if node != node_id and self._cluster.alive(node))
+                left = sum(1 for node in route.placement if node != node_id and self._is_there(node))
                 if left < needed:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,

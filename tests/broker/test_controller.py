@@ -3,10 +3,14 @@ from __future__ import annotations
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer
+from tests.broker.test_moving import TOPIC, World
 
 from tidelog_broker.broker import internal_config
+from tidelog_broker.controller import Controller
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.node import Node
+from tidelog_broker.routes import Route, Routes
+from tidelog_broker.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -78,3 +82,44 @@ async def test_a_removal_may_be_asked_for_again_and_never_leaves_less_than_a_quo
     )
     refused = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
     assert "only 1 of 2 replicas" in refused.message
+
+
+class Written(MetaLog):
+    """Applies what is written at once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def ready(self, *, confirmed: bool = False) -> None:
+        """Nothing is on its way."""
+
+    async def write_node(self, record: pb.NodeRecord) -> None:
+        """Take a node as it is now."""
+        self._world.nodes.apply(record)
+
+
+def controller(world: World, *, owner: str, placement: str) -> Controller:
+    """Return that of a cluster whose only partition is stored by all of `placement`, and wanted there."""
+    topics, route = world.cluster._topics, Route(0, owner, tuple(placement))
+    config = pb.TopicConfig(replication_factor=len(placement), partitions=1)
+    topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    return Controller(
+        Written(world),
+        topics=topics,
+        nodes=world.nodes,
+        cluster=world.cluster,
+        routes=Routes(topics, lambda _: route),
+        copies_default=3,
+    )
+
+
+async def test_who_was_removed_and_still_lives_is_not_counted_on() -> None:
+    world = World(names="abcde")
+    change = controller(world, owner="a", placement="abcde").change_node
+    for node in "cde":
+        world.drain(node)
+    await change(pb.ClusterChange(remove="c"))
+    await change(pb.ClusterChange(remove="d"))
+    assert world.cluster.alive("c"), "it has not been told yet"
+    with pytest.raises(ProtocolError, match="only 2 of 5 replicas"):
+        await change(pb.ClusterChange(remove="e"))
