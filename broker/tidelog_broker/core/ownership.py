@@ -38,6 +38,8 @@ class Ownership:
         self._resigned = resigned
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
+        self._gone_on: set[str] = set()
+        """Who has told this node, which gives up, how its epoch ended."""
         self._pushes: Pushes | None = None
         self._producers_pull: Pull | None = None
         self._confirmations = 0
@@ -53,7 +55,7 @@ class Ownership:
         """When `tick` has something to do."""
         state = self._state
         if self._gives_up:
-            return self._resign_ms
+            return self._resign_ms if self._to_tell() else None
         deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
@@ -100,10 +102,19 @@ class Ownership:
             return
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
-        for node in state.active.placement:
-            if node != state.node_id:
-                gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
-                state.send(node, state.about(gone, state.active.epoch))
+        for node in self._to_tell():
+            gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
+            state.send(node, state.about(gone, state.active.epoch))
+
+    def _to_tell(self) -> list[str]:
+        state = self._state
+        return [node for node in state.active.placement if node != state.node_id and node not in self._gone_on]
+
+    def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
+        """A node sends decisions. One that halted for good takes none, and need not tell those who have gone on."""
+        epoch = self._state.active.epoch
+        if self._gives_up and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
+            self._gone_on.update({sender}.intersection(self._state.active.placement))
 
     # --- beginning -------------------------------------------------------------------------------------
 
@@ -112,6 +123,7 @@ class Ownership:
         self._state.owner = self._pushes = self._producers_pull = None
         self._confirming.clear()
         self.opening = False
+        self._gone_on.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 

@@ -99,7 +99,7 @@ class Replica(ReplicaState):
             pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
             pb.OpenEpoch: self._acceptor.on_open,
             pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
-            pb.MetadataUpdate: self._learning.on_update,
+            pb.MetadataUpdate: self._on_update,
             pb.EpochStatus: self._learning.on_status,
             pb.Backfill: self._on_backfill,
         }
@@ -268,6 +268,10 @@ class Replica(ReplicaState):
         """The owner has said that it takes no further part."""
         self._watch.resigned()
         self.candidate.consider(now_ms)
+
+    def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
+        self.ownership.note_end(sender, update)
+        self._learning.on_update(sender, update, now_ms)
 
     def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
         if not ask.probe and ask.epoch == self.active.epoch:

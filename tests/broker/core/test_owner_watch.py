@@ -74,6 +74,24 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
     assert deadline_ms > now_ms
 
 
+def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None:
+    """It takes no decision any more, so it would be answered with the same ones for ever."""
+    stage = Stage()
+    stage.later(TIMING.settled_ms)
+    owner = stage.owner()
+    epoch, away = owner.active.epoch, next(node for node in NODES if node != stage.owner().node_id)
+    stage.down = {away}
+    owner.halt("the chains fork", for_good=True)
+    stage.later(1000)
+    stage.down = set()
+    resigns_ms = owner.deadline_ms
+    assert resigns_ms is not None, "one has not heard it, or has not said so"
+    stage.later(TIMING.back_off_ms_max + 1000)
+    assert stage.owner().active.epoch > epoch
+    assert owner.active.epoch == epoch
+    assert owner.deadline_ms is None
+
+
 def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
