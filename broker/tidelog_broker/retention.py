@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 
 from tidelog_broker.partition_reads import PartitionReads
-from tidelog_broker.storage.errors import DiskFullError
-from tidelog_broker.storage.log_start import keep_space, save_log_start
+from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.log_start import keep_space, load_log_start, save_log_start
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,8 @@ class Retention:
         """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
         partition = self._partition
         start_offset = partition.replica.log_start
-        if start_offset > 0 and partition.log.epochs and not partition.is_alone:
+        is_served = partition.refusal is None  # the directory of a deleted topic may be gone
+        if start_offset > 0 and is_served and partition.log.epochs and not partition.is_alone:
             self._io.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
     # ------------------------------------------------------------------------------------------------- inside
@@ -129,10 +130,14 @@ class Retention:
             store.delete_before(end_offset)
 
     def _keep(self, offset: int) -> None:
-        save_log_start(self._partition.node.disk.fs, self._partition.log.directory, offset)
+        """Write down at least `offset`: what was asked for earlier may come after a deletion went further."""
+        fs, directory = self._partition.node.disk.fs, self._partition.log.directory
+        save_log_start(fs, directory, max(offset, load_log_start(fs, directory)))
 
     def _kept(self, error: BaseException | None) -> None:
-        if error is not None:
+        if isinstance(error, StorageFailedError):
+            self._failed(error)
+        elif error is not None:
             # Until it is, a start takes for missing what retention has deleted, and asks the owner.
             log.warning("%s: where the log begins was not written down: %s", self._partition.name, error)
 

@@ -9,7 +9,8 @@ from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, standing
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.storage.log_start import NAME, load_log_start
+from tidelog_broker.partition import Partition
+from tidelog_broker.storage.log_start import NAME, load_log_start, save_log_start
 from tidelog_proto.limits import KIB
 
 
@@ -71,6 +72,36 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
     assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+
+
+async def begun_late(stand: ClusterStand) -> Partition:
+    """The owner's partition when retention has deleted something."""
+    owner = await stand.owner()
+    for sequence in range(20):
+        await publish(stand, owner, sequence)
+    partition = stand.partition(owner)
+    await settled(lambda: partition.replica.log_start > 0, "nothing was deleted")
+    return partition
+
+
+async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
+    partition = await begun_late(cluster)
+    fs, directory = partition.node.disk.fs, partition.log.directory
+    further = partition.log.end_offset
+    await partition.node.io.call(partition.io_key, save_log_start, fs, directory, further)
+    partition.retention.note_log_start()
+    await partition.node.io.call(partition.io_key, lambda: None)
+    assert load_log_start(fs, directory) == further
+
+
+async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node(cluster: ClusterStand) -> None:
+    partition = await begun_late(cluster)
+    owner = await cluster.owner()
+    broken = OSError(errno.EIO, "broken")
+    cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
+    partition.retention.note_log_start()
+    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    assert cluster.nodes[owner].exit_code == 74
 
 
 async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
