@@ -98,7 +98,7 @@ class EpochFill:
         return self.position == self.target.end
 
     def append(self, batches: Sequence[Buffer]) -> LogPosition:
-        """Check batches against the copy and append them; return the new position. Syncs only where segments end.
+        """Check batches against the copy and append them; return the new position. It is durable with `seal`.
 
         Raises:
             ProtocolError: CORRUPT_BATCH and others: what came is refused and nothing has changed.
