@@ -52,12 +52,18 @@ class History:
         acknowledge: Callable[[int], None],
         reopen: Callable[[Opening, int], None],
         resume: Callable[[str, int, int], bool],
+        whole: Callable[[], None],
     ) -> None:
-        """Callbacks: fetched batches are durable; an OPEN_EPOCH has its log; push to a node again from an offset."""
+        """Take the callbacks.
+
+        Fetched batches are durable; an OPEN_EPOCH has its log; push to a node again from an offset; nothing is missing
+        any more.
+        """
         self._state = state
         self._acknowledge = acknowledge
         self._reopen = reopen
         self._resume = resume
+        self._whole = whole
         self._tail_pull: Pull | None = None
         self._opening: Opening | None = None
         self._fill_pull: Pull | None = None
@@ -235,11 +241,14 @@ class History:
         if offset <= state.log_start:
             return
         state.log_start = offset
+        lacked = bool(self.incomplete)
         self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
         pull = self._fill_pull
         if pull is not None and (pull.epoch not in self.incomplete or self._fill_at.offset < offset):
             self._fill_pull = None
             self.fill(now_ms)
+        if lacked and not self.incomplete:
+            self._whole()
 
     def _take_fill(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
@@ -293,6 +302,8 @@ class History:
             self._fill_pull = None
             self.incomplete.discard(pull.epoch)
             self.fill(now_ms)
+            if not self._wanted():
+                self._whole()
 
         if self._fill_at == pull.end:
             state.write(FinishFill(pull.epoch), finished)

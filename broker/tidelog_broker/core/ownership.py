@@ -2,7 +2,8 @@
 
 A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
 epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells;
-otherwise another replica is asked. From then on `owner` gives out offsets and `Pushes` keeps the replicas up.
+otherwise another replica is asked, and this log again once it is whole. From then on `owner` gives out offsets and
+`Pushes` keeps the replicas up.
 """
 
 from __future__ import annotations
@@ -130,6 +131,14 @@ class Ownership:
     def begin(self) -> None:
         """A decision names this incarnation: become exact about the end of the epoch before."""
         self.opening = True
+        self._rebuild()
+
+    def became_whole(self) -> None:
+        """The log here has no hole any more: it may tell by now what it could not, and what nobody else may know."""
+        if self.opening and self._state.halted is None:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
         active = self._state.active
         self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
 
@@ -155,6 +164,8 @@ class Ownership:
             if table is not None:
                 self._open(table, last_append_timestamp_us, now_ms)
                 return
+            if self._producers_pull is not None:
+                return  # the others are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
                 self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)

@@ -82,7 +82,13 @@ class Replica(ReplicaState):
         )
         self.candidate = Candidate(self, surroundings, self.timing)
         self.ownership = Ownership(self, contested=self._contested, resigned=self._resigned)
-        self.history = History(self, acknowledge=self._acknowledge, reopen=self._reopen, resume=self.ownership.resume)
+        self.history = History(
+            self,
+            acknowledge=self._acknowledge,
+            reopen=self._reopen,
+            resume=self.ownership.resume,
+            whole=self.ownership.became_whole,
+        )
         self._acceptor = Acceptor(
             self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )

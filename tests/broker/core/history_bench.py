@@ -29,13 +29,18 @@ class HistoryBench(Bench):
         self.reopened: list[Opening] = []
         self.pushes_from: int | None = None
         self.resumed: list[tuple[str, int]] = []
+        self.times_whole = 0
         self.history = History(
             self,
             acknowledge=lambda _now_ms: self.acknowledged.append(self.tail.durable.offset),
             reopen=lambda opening, _now_ms: self.reopened.append(opening),
             resume=self.resumes,
+            whole=self.became_whole,
         )
         self.history.incomplete = set(incomplete)
+
+    def became_whole(self) -> None:
+        self.times_whole += 1
 
     def resumes(self, node: str, offset: int, now_ms: int) -> bool:
         self.resumed.append((node, offset))

@@ -28,8 +28,10 @@ def test_sealed_epochs_are_filled_newest_first_and_one_at_a_time() -> None:
         trial.wrote()
         assert [type(effect) for effect in trial.peek()] == [FinishFill]
         assert epoch in trial.history.incomplete, "a copy counts only once it is part of the log"
+        assert trial.times_whole == 0
         trial.wrote()
         assert epoch not in trial.history.incomplete
+    assert trial.times_whole == 1, "whoever waits for the log to be whole is told once it is"
     assert trial.peek() == []
     assert trial.history.deadline_ms is None
 
@@ -172,8 +174,10 @@ def test_what_retention_has_deleted_need_not_be_held() -> None:
     trial.history.raise_log_start(4, 0)
     assert trial.log_start == 8, "it never goes back"
     assert trial.peek() == [], "the one that is being filled goes on"
+    assert trial.times_whole == 0
     trial.history.raise_log_start(12, 0)
     assert trial.history.incomplete == set()
+    assert trial.times_whole == 1, "nothing is missing any more, although nothing came"
     assert trial.history.deadline_ms is None
 
 

@@ -151,6 +151,25 @@ def test_nobody_to_ask_is_a_reason_to_stop() -> None:
     trial.chain = chain
     trial.ownership.rebuilt(trial.begin(), None, 0, 0)
     assert trial.halted is not None
+    trial.take()
+    trial.ownership.became_whole()
+    assert trial.peek() == [], "and it is final for this epoch"
+
+
+def test_a_log_that_has_become_whole_is_asked_again_while_the_others_cannot_tell() -> None:
+    trial = Trial()
+    first = trial.begin()
+    trial.ownership.rebuilt(first, None, 0, 0)
+    assert [to for to, _ in trial.sent(pb.Backfill)] == ["a"]
+    trial.ownership.became_whole()
+    assert trial.take(RebuildProducers) == [first]
+    trial.ownership.rebuilt(first, None, 0, 10)
+    assert trial.sent(pb.Backfill) == [], "the others are asked in turn as before"
+    trial.ownership.rebuilt(first, ProducerTable(), 0, 20)
+    assert trial.owner is not None
+    trial.take()
+    trial.ownership.became_whole()
+    assert trial.peek() == [], "an owner knows"
 
 
 def test_another_nodes_question_is_answered_and_opens_nothing_here() -> None:

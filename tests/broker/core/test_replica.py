@@ -402,3 +402,39 @@ def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None
     assert all(replica.deadline_ms is not None for replica in stage.replicas.values())
     stage.later(2000)
     assert {replica.active.owner for replica in stage.replicas.values()} <= {"b", "c"}
+
+
+class HeldBack(Stage):
+    """A stage on which some nodes do not get any old batch."""
+
+    held_back: frozenset[str] = frozenset()
+
+    def deliver(self) -> None:
+        _, send = self.messages[0]
+        if send.to in self.held_back and isinstance(send.message, pb.BackfillReply) and send.batches:
+            self.messages.popleft()
+        else:
+            super().deliver()
+
+
+def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_can_tell() -> None:
+    """The owner that history was moved to has died, and of the two that are left the other still has nothing."""
+    stage = HeldBack(tuple("abcdef"))
+    stage.owner().roll_over(Plan("a", ("a", "b", "c"), 2), stage.now_ms)
+    stage.later(500)
+    stage.publish("one", "two")
+    stage.later(200)
+    stage.held_back = frozenset("def")
+    stage.owner().roll_over(Plan("d", ("d", "e", "f"), 2), stage.now_ms)
+    stage.later(500)
+    stage.publish("three")
+    stage.down = {"d"}
+    stage.later(20_000)
+    active = stage.replicas["e"].active
+    [other] = {"e", "f"} - {active.owner}
+    assert stage.replicas[active.owner].role == "opening"
+    stage.held_back = frozenset({other})
+    stage.later(20_000)
+    assert stage.replicas[other].history.incomplete
+    assert stage.owner().node_id == active.owner
+    assert stage.publish("four") == stage.owner().high_watermark == 4
