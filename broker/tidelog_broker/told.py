@@ -43,8 +43,9 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
     """Return why removing a node now could lose records, for an operator; empty when it cannot.
 
     History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have
-    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. Of a replica that
-    does not answer nothing is known: it neither counts nor holds the removal up.
+    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. Where it has to
+    leave one of the open epoch's copies behind, those that count have all that is committed, as the owner knows. Of a
+    replica that does not answer nothing is known: it neither counts nor holds the removal up.
 
     Args:
         node_id: the node that is to be removed.
@@ -63,6 +64,11 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
                         f"{node!r} still fetches {info.missing_records:,} older records of {name}, and {node_id!r} may "
                         "be the only one to have them; wait until `tidelog cluster status --internal` shows none"
                     )
+            if not others:
+                return f"{node_id!r} has the only copy of {name}; let another node have one first"
+            held = {replica.node_id: replica.held_offset for replica in best.replicas}
+            if node_id in best.placement:  # it may have acknowledged what another of them lacks of the open epoch
+                known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
             whole = sum(info.state not in _NOT_WHOLE for info in known.values())
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 silent = ", ".join(repr(node) for node in others if node not in known)

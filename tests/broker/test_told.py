@@ -71,3 +71,22 @@ def test_copies_of_which_nothing_is_known_do_not_count() -> None:
 def test_a_copy_that_has_nowhere_to_go_leaves_with_its_node() -> None:
     assert fault(told("b", placement="ab"), told("a", placement="ab")) == ""
     assert "only 0 of 1" in fault(told("a", placement="ab"))
+
+
+def test_what_only_the_node_and_the_owner_have_holds_it_up_where_its_copy_goes_nowhere() -> None:
+    owner = told("b", placement="abc", hw=5)
+    replicas = owner.topics[0].partitions[0].replicas
+    held = {"a": 5, "b": 5, "c": 4}
+    for replica in replicas:
+        replica.held_offset = held[replica.node_id]
+    others = told("a", placement="abc"), told("c", placement="abc")
+    message = fault(owner, *others)
+    assert "only 1 of 2" in message
+    assert "'c'" in message
+    replicas[2].held_offset = 5
+    assert fault(owner, *others) == ""
+    assert "only 0 of 2" in fault(*others), "the owner has not told"
+
+
+def test_the_only_copy_does_not_go() -> None:
+    assert "only copy of t/0" in fault(told("b", placement="a"), told("a", placement="a"))
