@@ -179,7 +179,7 @@ class Controller:
                 case "remove" if self.is_removed(change.remove):
                     return  # asked again because the answer got lost: perhaps with the very node
                 case "remove":
-                    self.refuse_while_it_stores(change.remove)
+                    self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
                     record = self._nodes.removed(change.remove)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
@@ -194,12 +194,15 @@ class Controller:
         """Whether a node can be counted on: a removed one may live on for a moment, until it is told."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
-    def refuse_while_it_stores(self, node_id: str) -> None:
+    def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
         """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
+
+        With `accept_data_loss` a drained node that is gone may take with it what it alone stored.
 
         Raises:
             ProtocolError: INVALID_REQUEST.
         """
+        is_gone = self._cluster.membership(node_id) not in {"alive", "suspect"}
         others = sum(
             1
             for record in self._nodes.live()
@@ -211,6 +214,8 @@ class Controller:
                 if route is None or node_id not in route.placement:
                     continue
                 draining = (standing := self._nodes.get(node_id)) is not None and standing.draining
+                if accept_data_loss and draining and is_gone and route.placement == (node_id,):
+                    continue  # nobody can move it: with its node it is lost, and the operator says so
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"

@@ -123,3 +123,29 @@ async def test_who_was_removed_and_still_lives_is_not_counted_on() -> None:
     assert world.cluster.alive("c"), "it has not been told yet"
     with pytest.raises(ProtocolError, match="only 2 of 5 replicas"):
         await change(pb.ClusterChange(remove="e"))
+
+
+async def test_a_node_that_is_gone_takes_with_it_what_it_alone_stored_if_the_operator_says_so() -> None:
+    world = World()
+    change = controller(world, owner="c", placement="c").change_node
+    given_up = pb.ClusterChange(remove="c", accept_data_loss=True)
+    world.drain("c")
+    with pytest.raises(ProtocolError, match="still stores"):
+        await change(given_up)
+    world.die("c")
+    with pytest.raises(ProtocolError, match="still stores"):
+        await change(pb.ClusterChange(remove="c"))
+    await change(given_up)
+    record = world.nodes.get("c")
+    assert record is not None
+    assert record.removed
+
+
+async def test_a_lost_quorum_is_not_what_is_accepted_with_lost_data() -> None:
+    world = World()
+    change = controller(world, owner="a", placement="abc").change_node
+    for node in "bc":
+        world.drain(node)
+        world.die(node)
+    with pytest.raises(ProtocolError, match="only 1 of 3 replicas"):
+        await change(pb.ClusterChange(remove="c", accept_data_loss=True))
