@@ -43,7 +43,10 @@ class Founded:
         await asyncio.gather(*map(self.start, names or self._founders))
 
     async def start(self, name: str, *, data: str = "", replaces: bool = False) -> Node:
-        return await self._start(name, data or name, {"bootstrap": self.path / "cluster.json"}, replaces=replaces)
+        told: dict[str, object] = {"bootstrap": self.path / "cluster.json"}
+        if replaces:  # its id is not in the file, which would tell its port
+            told["port"] = free_ports(1)[0]
+        return await self._start(name, data or name, told, replaces=replaces)
 
     async def join(self, name: str = "d", *seeds: str) -> Node:
         """Start a node that knows nothing but seeds."""
