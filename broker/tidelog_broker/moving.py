@@ -29,6 +29,8 @@ AT_ONCE: Final = 4
 PERIOD_S: Final = 0.5
 AGAIN_S: Final = 2.0
 TRIES: Final = 3
+REBALANCE_MS: Final = 10_000
+"""A rebalancing looks around for so long at least: who was just started can own only once it has answered."""
 
 
 class Adviser(Protocol):
@@ -74,6 +76,7 @@ class Mover:
         self._advisers = advisers
         self._now_ms = now_ms
         self._rebalancing = False
+        self._rebalance_until_ms = 0
         self._tries: dict[PartitionKey, tuple[int, int]] = {}
         """The newest epoch that was to be ended, and how often that was tried."""
         self._woken = asyncio.Event()
@@ -81,7 +84,8 @@ class Mover:
     def rebalance(self) -> int:
         """Begin to move everything that this node owns to where placement wants it; return how much that is."""
         moves = len(self.wanted(everything=True))
-        self._rebalancing = moves > 0
+        self._rebalancing = True
+        self._rebalance_until_ms = self._now_ms() + REBALANCE_MS
         self._tries.clear()
         self._woken.set()
         return moves
@@ -123,7 +127,8 @@ class Mover:
         """Move what is to be moved, for as long as the node runs."""
         while True:
             moved = self._step()
-            if not moved:
+            is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
+            if not moved and not is_waiting:
                 self._rebalancing = False
                 self._woken.clear()
                 with contextlib.suppress(TimeoutError):  # what this node has come to own meanwhile may have to go, too

@@ -46,6 +46,7 @@ class World:
         }
         self.moved: list[PartitionKey] = []
         self.slow = Follower("b", 0, answered=True)
+        self.now_ms = 0
         advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
             owned=self.owned,
@@ -53,7 +54,7 @@ class World:
             cluster=self.cluster,
             nodes=nodes,
             advisers=advisers,
-            now_ms=lambda: 0,
+            now_ms=lambda: self.now_ms,
         )
 
     def owned(self) -> list[Owned]:
@@ -174,9 +175,22 @@ async def test_rebalancing_goes_on_until_all_is_in_its_place_and_then_ends() -> 
     assert 0 < moves < PARTITIONS, "some lie where they should"
     await run(world, 20)
     assert len(world.moved) == moves
+    world.now_ms = moving.REBALANCE_MS
+    await run(world, 5)
     world.active |= before
     await run(world, 5)
     assert len(world.moved) == moves
+
+
+async def test_a_rebalancing_waits_a_while_for_what_is_not_ready_yet() -> None:
+    world = World()
+    before = dict(world.active)
+    world.mover.rebalance()
+    await run(world, 20)
+    world.active |= before  # as if only now anything could move
+    done = len(world.moved)
+    await run(world, 20)
+    assert len(world.moved) == 2 * done > 0
 
 
 async def test_a_rebalancing_names_no_owner_that_does_not_keep_up() -> None:

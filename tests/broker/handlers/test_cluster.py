@@ -109,8 +109,9 @@ async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
     await founded.until(lambda: all(founded.owner(key, "a") != "b" for key in keys), "b still owns something")
     await founded.start("b")
     await founded.settled()
-    moves = (await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))).envelope.cluster_change_reply.moves
-    assert moves >= before.count("b") > 0
+    assert before.count("b") > 0
+    # Once is enough, though not all of it may be ready yet to own again.
+    assert not (await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))).envelope.HasField("error")
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
 
 
