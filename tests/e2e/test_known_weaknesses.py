@@ -207,7 +207,7 @@ async def test_everything_of_a_record_comes_back_from_every_node(three: Founded)
     assert result.base_offset == 1
     for name in "abc":
         copy = three.nodes[name].partitions.get(topic.topic_id, 0)
-        await three.until(lambda copy=copy: copy.high_watermark == 3, "a copy lacks something")  # type: ignore[misc]
+        await three.until(lambda copy=copy: copy.readable_end == 3, "a copy lacks something")  # type: ignore[misc]
         (found,) = await (await three.peer(name)).fetch(topic.topic_id, 1)
         assert (found.values(), found.keys(), found.tags()) == ([b"value", None], [b"key", None], ["tag", None])
         assert found.headers() == [(("h", b"1"),), ()]

@@ -40,7 +40,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     await founded.publish(peer, topic.topic_id, b"one", b"two")
     left = founded.nodes["a"]
     partition = left.partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: partition.high_watermark == 2, "what is committed is not heard of")
+    await founded.until(lambda: partition.readable_end == 2, "what is committed is not heard of")
     await founded.stop("b")
 
     def level(key: tuple[bytes, int]) -> bool:
@@ -121,7 +121,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     assert (told.unsafe, told.end_offset) == (False, 1)
     await founded.publish(peer, topic.topic_id, b"two")
     copy = founded.nodes["b"].partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: copy.high_watermark == 2, "the watermark is not told")
+    await founded.until(lambda: copy.readable_end == 2, "the watermark is not told")
     assert await peer.read_all(topic.topic_id) == [b"one", b"two"]
 
 
