@@ -39,6 +39,7 @@ from tidelog_broker.core.effects import (
     RebuildProducers,
     Send,
     SetAside,
+    SyncLog,
     Truncate,
     Write,
     WriteChain,
@@ -412,7 +413,7 @@ class ReplicaDriver:
             self._listener.appended(group, seconds=time.perf_counter() - started)
         self._carry_on(soon=not ok)
 
-    def _perform(self, effect: Truncate | AppendFill | FinishFill | SetAside) -> None:
+    def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
             if error is not None:
                 self._fail(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tidelog_broker.core.effects import Append, AppendFill, FinishFill, SetAside, Truncate
+from tidelog_broker.core.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
 from tidelog_broker.log_view import LogView
 from tidelog_broker.storage.errors import DiskFullError, DivergedError, NotHeldError, StorageError
 from tidelog_broker.storage.segment import padded
@@ -18,7 +18,7 @@ from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 
-LogWrite = Append | Truncate | AppendFill | FinishFill | SetAside
+LogWrite = Append | Truncate | SyncLog | AppendFill | FinishFill | SetAside
 
 
 def has_room(view: LogView, first: Append, size_bytes: int) -> bool:
@@ -81,7 +81,7 @@ def append_in_place(view: LogView, group: Sequence[Append]) -> None:
     view.store.append(group[0].batches if len(group) == 1 else [batch for one in group for batch in one.batches])
 
 
-def perform(view: LogView, effect: Truncate | AppendFill | FinishFill | SetAside) -> bool:
+def perform(view: LogView, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> bool:
     """Do what is no append.
 
     Raises:
@@ -91,6 +91,9 @@ def perform(view: LogView, effect: Truncate | AppendFill | FinishFill | SetAside
     match effect:
         case Truncate():
             store.truncate_epoch(effect.epoch, effect.end_offset)
+        case SyncLog():
+            if store.active is not None and store.active.epoch == effect.epoch:
+                store.active.sync()
         case AppendFill():
             return _fill(view, effect)
         case FinishFill():

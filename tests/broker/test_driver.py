@@ -216,6 +216,43 @@ async def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(stand: Clu
     assert await stand.read(owner) == [b"a", b"b", b"c"]
 
 
+async def test_an_end_is_decided_only_when_a_quorum_has_synced_the_log_through_it(stand: ClusterStand) -> None:
+    await stand.start(flush=pb.NEVER)
+    owner = await stand.owner()
+    await stand.publish(b"a", b"b")
+    await stand.agree(b"a", b"b")
+    slow = [owner, others(owner)[0]]
+    epoch = stand.partition(owner).driver.replica.active.epoch
+    for name in slow:
+        stand.disks[name].hold("sync")
+    stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
+    for name in slow:
+        await stand.disks[name].held_up()
+    assert {stand.partition(name).driver.replica.active.epoch for name in NODES} == {epoch}
+    for name in slow:
+        stand.disks[name].heal()
+    await settled(lambda: stand.partition(owner).driver.replica.active.epoch > epoch, "the epoch does not end")
+    await stand.publish(b"c")
+    await stand.agree(b"a", b"b", b"c")
+
+
+async def test_a_node_that_cannot_sync_its_log_at_the_end_of_an_epoch_stops_and_the_others_go_on(
+    stand: ClusterStand,
+) -> None:
+    await stand.start(flush=pb.NEVER)
+    owner = await stand.owner()
+    broken = others(owner)[0]
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    stand.disks[broken].break_at("sync")
+    stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
+    await settled(lambda: stand.nodes[broken].health.state == "failed", "the node goes on with a broken disk")
+    stand.disks[broken].heal()
+    await stand.stop(broken)
+    await stand.publish(b"b")
+    assert await stand.read(owner) == [b"a", b"b"]
+
+
 async def test_all_nodes_restarted_have_everything_and_go_on(stand: ClusterStand) -> None:
     await stand.start()
     values = [b"%d" % number for number in range(10)]

@@ -3,13 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_epoch
 from tests.broker.storage.build import read_all
 
 from tidelog_broker import log_writes
-from tidelog_broker.core.effects import Append, AppendFill, FinishFill, SetAside, Truncate
+from tidelog_broker.core.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
 from tidelog_broker.log_view import LogView
+from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_proto.header import unpack_header
 
 
@@ -87,6 +89,35 @@ def test_a_tail_is_cut(tmp_path: Path) -> None:
     write_epoch(view.store, 0, b"a", b"b", b"c")
     assert log_writes.perform(view, Truncate(0, 1))
     assert view.store.end_offset == 1
+
+
+def test_what_was_appended_without_a_sync_is_synced_when_the_epoch_is_to_end(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    assert log_writes.perform(view, SyncLog(0)), "an epoch without records has no log"
+    assert log_writes.append(view, [group(0, 0, b"a", b"b")], synced=False)
+    disk.log.clear()
+    assert log_writes.perform(view, SyncLog(0))
+    assert syncs(disk) == 1
+    assert view.store.synced_offset == 2
+    assert log_writes.perform(view, SyncLog(0))
+    assert syncs(disk) == 1, "once is enough"
+
+
+def test_the_rolled_segments_that_nobody_has_synced_are_synced_with_the_end(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    for offset in range(3):
+        assert log_writes.append(view, [group(offset, view.store.end_digest, b"x" * 40_000)], synced=False)
+    disk.log.clear()
+    assert log_writes.perform(view, SyncLog(0))
+    assert [operation for operation, _ in disk.log] == ["sync"] * 3
+
+
+def test_a_log_that_cannot_be_synced_is_a_failure(tmp_path: Path) -> None:
+    disk, view = fresh(tmp_path)
+    assert log_writes.append(view, [group(0, 0, b"a")], synced=False)
+    disk.break_at("sync")
+    with pytest.raises(StorageFailedError):
+        log_writes.perform(view, SyncLog(0))
 
 
 def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Path) -> None:

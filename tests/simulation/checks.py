@@ -63,6 +63,8 @@ class Checks:
         self._found(driver)
         if not self._bad(node) and driver.replica.halted is None:
             truth.remembers(node, epoch, fence.promised if fence is not None else None)
+        if not (self._bad(node) or self._world.faults.lied or self._world.scenario.retention_bytes):
+            truth.keeps_what_it_accepted(node, driver.store.fill_position)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and driver.store.limbo() is None:
             end = driver.store.epoch_end(epoch)

@@ -75,6 +75,7 @@ FURTHER = [
     Mutant("quorum clamped to the living", vote.quorum_of_the_living),
     Mutant("membership as authority", vote.membership_decides),
     Mutant("acknowledged before synced", driver.tells_before_sync),
+    Mutant("accepted before the log is synced", driver.accepts_unsynced, mixture="lights out"),
     Mutant("accept answered before persisted", vote.accept_answered_early),
     Mutant("promise answered before persisted", vote.promise_answered_early),
     Mutant("an accepted value taken for decided", vote.accepted_is_decided),

@@ -12,6 +12,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.process import Process
 from tests.simulation.store import Store
 
+from tidelog_broker.core.effects import SyncLog, Write
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.log_view import LogView
 from tidelog_broker.storage.fences import FenceJournal
@@ -120,6 +121,16 @@ def tells_before_sync() -> Replacements:
         return False
 
     return [(LogView, "synced", synced), *reboot_forgotten()]
+
+
+def accepts_unsynced() -> Replacements:
+    """An end is accepted while the log in front of it is in the page cache."""
+    perform = Store.perform
+
+    def skip(self: Store, group: Sequence[Write]) -> list[bool]:
+        return [True] if isinstance(group[0], SyncLog) else perform(self, group)
+
+    return [(Store, "perform", skip)]
 
 
 def limbo_not_heeded() -> Replacements:

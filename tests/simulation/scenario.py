@@ -24,9 +24,13 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Kinds of faults that bring out something together."""
 
+LIGHTS_OUT: Final = "lights out"
+"""The one script that cuts the power of all machines at once under a flush other than ALWAYS, see `scripts`: with one
+partition, so that no other one loses what it may lose then, and no machine lost for good, since all must answer."""
+
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
-    *("wiped holder", "rotten holder", "rebooted holder"),
+    *("wiped holder", "rotten holder", "rebooted holder", LIGHTS_OUT),
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
 
@@ -83,6 +87,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     if mixture is None:
         mixture = random.choice([*[""] * 7, *MIXTURES, *SCRIPTS])
     scripted = mixture in SCRIPTS
+    dark = mixture == LIGHTS_OUT
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 3 if scripted else 2, min(4, machines), machines])
     majority = factor // 2 + 1
@@ -92,10 +97,12 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice([1, 1, 1, 1, 1, 2, 3]),
+        partitions=random.choice([1, 1, 1, 1, 1, 2, 3]) if not dark else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=pb.NEVER if random.random() < 0.25 or mixture in {"reboots", "rebooted holder"} else pb.ALWAYS,
+        flush=pb.NEVER
+        if random.random() < 0.25 or mixture in {"reboots", "rebooted holder", LIGHTS_OUT}
+        else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
@@ -107,7 +114,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         write_ms=random.choice([0.2, 2.0, 10.0]),
         fault_ms=random.choice([1000, 1500, 3000]) if not scripted else 3000,
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
-        bad_machines=min(ack_quorum - 1, factor - ack_quorum) if mixture != RETENTION else 0,
+        bad_machines=min(ack_quorum - 1, factor - ack_quorum) if mixture not in {RETENTION, LIGHTS_OUT} else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,
     )

@@ -15,6 +15,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
     rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
+    lights out       all machines lose power as soon as an epoch's end is decided, under a flush other than ALWAYS
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.machine import Machine
 from tests.simulation.rot import rot
+from tests.simulation.scenario import LIGHTS_OUT
 
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.replica import Replica
@@ -81,6 +83,7 @@ class Scripts:
             "wiped holder": partial(self._lost_holder, self._wipe),
             "rotten holder": partial(self._lost_holder, self._rot),
             "rebooted holder": partial(self._lost_holder, self._reboot),
+            LIGHTS_OUT: self._lights_out,
         }
         return {name: (partial(self._begin, name, script), WEIGHT) for name, script in scripts.items()}
 
@@ -136,9 +139,13 @@ class Scripts:
                     found.append(Cast(driver.key, active.epoch, active.ack_quorum, machine, others))
         return found
 
-    def _replica(self, machine: Machine, cast: Cast) -> Replica | None:
+    def _driver(self, machine: Machine, cast: Cast) -> PartitionDriver | None:
         process = machine.process
-        return process.partitions[cast.key].replica if process is not None else None
+        return process.partitions[cast.key] if process is not None else None
+
+    def _replica(self, machine: Machine, cast: Cast) -> Replica | None:
+        driver = self._driver(machine, cast)
+        return driver.replica if driver is not None else None
 
     def _is_promised(self, machine: Machine, cast: Cast, *, but: pb.Ballot | None = None) -> bool:
         """Whether a machine has promised the end of the epoch, to another ballot than `but`, or knows it."""
@@ -357,6 +364,37 @@ class Scripts:
         for machine in (cast.owner, victim):
             machine.start()
             yield 50
+
+    # ------------------------------------------------------------------------------------------ no power
+
+    def _lights_out(self) -> Script:
+        """The end of an epoch is decided, and the power goes everywhere before anything is committed behind it.
+
+        What was decided must be there when the power is back: what is committed in an open epoch need not.
+        """
+        world, scenario = self._world, self._world.scenario
+        cast = yield from self._cast()
+        if cast is None or (scenario.flush != pb.ALWAYS and scenario.mixture != LIGHTS_OUT):
+            return
+        truth, driver = world.checks.truths[cast.key], self._driver(cast.owner, cast)
+        for one, other in product(world.machines, world.machines):
+            world.network.hold(one.node_id, other.node_id, pb.MetadataUpdate)  # else the next epoch begins
+        if driver is not None and self._random.random() < 0.5:
+            driver.roll_over(driver.process.neighbours.plan(cast.key, driver.replica.active))
+        else:
+            cast.owner.stop("killed before the power goes")
+        yield from self._until(lambda: cast.epoch in truth.chosen)
+        yield self._random.uniform(0, 20)
+        end = truth.chosen.get(cast.epoch)
+        if end is None or truth.committed.get(cast.epoch + 1, 0) > end.value.end_offset:
+            return
+        for machine in world.machines:
+            machine.power_off("all power off at the end of an epoch")
+        yield 10
+        world.network.let_go()
+        for machine in world.machines:
+            machine.start()
+        yield self._random.uniform(300, 800)
 
     # ------------------------------------------------------------------------------------------ lost copies
 

@@ -50,6 +50,8 @@ class Truth:
         self._persisted: dict[tuple[str, int], BallotKey] = {}
         self._accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
         self._acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
+        self._deciders: dict[int, set[str]] = {}
+        """Epoch -> who had accepted its end, with the log through it, when that made it the decision."""
         self._proposals: dict[tuple[int, BallotKey], bytes] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.committed: dict[int, int] = {}
@@ -196,6 +198,7 @@ class Truth:
             acceptors.add(node)
         if len(acceptors) >= descriptor.ack_quorum:
             self._decide(entry.accepted_value)
+            self._deciders.setdefault(entry.epoch, set(acceptors))
 
     def _propose(self, epoch: int, ballot: BallotKey, raw: bytes) -> None:
         known = self._proposals.setdefault((epoch, ballot), raw)
@@ -273,6 +276,20 @@ class Truth:
         value = pb.EpochDecision.FromString(self._proposals[reply.epoch, ballot])
         held = self._ever.get(where, self.start_of(reply.epoch))
         self.require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
+
+    def keeps_what_it_accepted(self, node: str, copy: Callable[[int], tuple[int, int] | None]) -> None:
+        """A node has started again: where its accept decided an end, it has the epoch through that (I7)."""
+        for epoch, chosen in self.chosen.items():
+            end_offset = chosen.value.end_offset
+            if end_offset == self.start_of(epoch) or node not in self._deciders[epoch]:
+                continue
+            end = copy(epoch)
+            held = end[0] if end is not None else None
+            self.require(
+                held is not None and held >= end_offset,
+                "I7",
+                f"{node} accepted the end of epoch {epoch} at {end_offset}, it holds {held}",
+            )
 
     def _not_lower(self, where: tuple[str, int], ballot: BallotKey) -> None:
         before = self.promised.get(where)

@@ -3,6 +3,9 @@
 Everything that is promised or accepted is on disk before it is answered. The promise and the report of the log's
 end are one durable step: the journal entry is queued behind all appends that were accepted before it, and once the
 promise is made in memory none is accepted after it, so the end that is reported is the end for good.
+
+An accept says that this copy is durable through the end. Where appends are not synced, the log is synced first: a
+decision must not outlive what it decides about. That may take seconds, so the candidate is told to wait.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidelog_broker.core.effects import WriteFences
+from tidelog_broker.core.effects import SyncLog, WriteFences
 from tidelog_broker.core.fence import RESERVED_ROUND
 from tidelog_broker.core.ports import Position
 from tidelog_broker.core.replica_state import ReplicaState
@@ -120,6 +123,10 @@ class Acceptor:
         assert fence is not None
         self._on_promise(now_ms)
         tail = state.tail
+        if not state.syncs_appends and tail.queued.offset > tail.start_offset:
+            state.write(SyncLog(ask.epoch))
+            wait = pb.OpenEpochReply(ballot=ask.ballot, status=pb.FETCHING)
+            state.send(sender, state.about(wait, ask.epoch))
 
         def accepted(_ok: bool, _now_ms: int) -> None:
             if state.tail is not tail:

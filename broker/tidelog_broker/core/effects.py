@@ -71,6 +71,13 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncLog:
+    """Make durable what the newest epoch's log holds, where its appends are not; nothing to do where it never began."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class WriteFences:
     """Append entries to the fence journal, synced."""
 
@@ -117,7 +124,7 @@ class SetAside:
     reason: str
 
 
-Write = Append | Truncate | WriteFences | WriteChain | AppendFill | FinishFill | SetAside
+Write = Append | Truncate | SyncLog | WriteFences | WriteChain | AppendFill | FinishFill | SetAside
 
 
 # -------------------------------------------------------------------------------------------------- reads

@@ -89,6 +89,11 @@ class ReplicaState:
         return self._is_member
 
     @property
+    def syncs_appends(self) -> bool:
+        """Whether an append to the active epoch is done only once it is synced."""
+        return self.chain.active.flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+
+    @property
     def promised(self) -> bool:
         """Whether a ballot is promised for the active epoch: then nothing is appended or acknowledged."""
         fence = self.fence

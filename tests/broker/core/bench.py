@@ -42,6 +42,7 @@ def descriptor(
     start: int = 0,
     placement: Sequence[str] = NODES,
     quorum: int = 2,
+    flush: pb.Flush = pb.ALWAYS,
 ) -> pb.EpochDescriptor:
     return pb.EpochDescriptor(
         epoch=epoch,
@@ -50,6 +51,7 @@ def descriptor(
         placement=placement,
         ack_quorum=quorum,
         start_offset=start,
+        flush=flush,
     )
 
 

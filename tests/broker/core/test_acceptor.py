@@ -7,7 +7,7 @@ from tests.broker.core.bench import INCARNATION, Bench, ballot, decision, descri
 
 from tidelog_broker.core.acceptor import Acceptor, Opening
 from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import Effect, Send, WriteFences
+from tidelog_broker.core.effects import Effect, Send, SyncLog, Write, WriteFences
 from tidelog_broker.core.ports import Batch, Position
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.core.tail import Tail
@@ -245,6 +245,28 @@ def test_an_accept_is_durable_before_it_is_answered() -> None:
     trial.wrote()
     [(to, reply)] = trial.sent(pb.OpenEpochReply)
     assert (to, reply.ballot, reply.status) == ("c", ballot(1), pb.HELD)
+
+
+@pytest.mark.parametrize("flush", [pb.INTERVAL, pb.NEVER])
+def test_where_appends_are_not_synced_the_log_is_before_an_end_is_accepted(flush: pb.Flush) -> None:
+    trial = Trial([], chain=EpochChain(descriptor(flush=flush)))
+    trial.queue(HELD)
+    trial.take()
+    trial.open(ballot(1), trial.value())
+    assert [type(effect) for effect in trial.peek()] == [SyncLog, Send, WriteFences]
+    assert trial.answer(pb.OpenEpochReply).status == pb.FETCHING, "syncing may take long: the candidate is to wait"
+    for _ in range(2):
+        trial.wrote()
+        assert trial.sent(pb.OpenEpochReply) == [], "the append, the sync and the fence are durable before the answer"
+    trial.wrote()
+    assert trial.answer(pb.OpenEpochReply).status == pb.HELD
+
+
+def test_nothing_is_synced_where_appends_are_or_where_there_are_none() -> None:
+    for flush, held in ((pb.ALWAYS, HELD), (pb.NEVER, [])):
+        trial = Trial(held, chain=EpochChain(descriptor(flush=flush)))
+        trial.open(ballot(1), trial.value(end_of(held) if held else Position(0, 0)))
+        assert [type(effect) for effect in trial.peek() if isinstance(effect, Write)] == [WriteFences]
 
 
 def test_an_open_below_the_promise_is_refused_and_nothing_of_it_stays() -> None:

@@ -20,6 +20,7 @@ from tidelog_broker.core.effects import (
     RebuildProducers,
     Send,
     SetAside,
+    SyncLog,
     Truncate,
     WriteChain,
     WriteFences,
@@ -224,7 +225,14 @@ class Stage:
                         whole = not replica.history.incomplete
                         replica.producers_rebuilt(effect, table if whole else None, 0, self.now_ms)
                     case (
-                        Append() | Truncate() | AppendFill() | FinishFill() | SetAside() | WriteChain() | WriteFences()
+                        Append()
+                        | Truncate()
+                        | SyncLog()
+                        | AppendFill()
+                        | FinishFill()
+                        | SetAside()
+                        | WriteChain()
+                        | WriteFences()
                     ):
                         log.do(effect)
                         replica.wrote(self.now_ms)
