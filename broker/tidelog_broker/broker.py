@@ -54,7 +54,14 @@ class Broker(Services):
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
         self.groups = GroupOffsets()
-        self.cluster = Cluster(self.node_id, self.incarnation, topics=self.topics, nodes=self.nodes, info=self.info)
+        self.cluster = Cluster(
+            self.node_id,
+            self.incarnation,
+            topics=self.topics,
+            nodes=self.nodes,
+            info=self.info,
+            fill_bytes_per_s=settings.fill_bytes_per_s,
+        )
         self.partitions = Partitions(self, self.topics, self.groups)
         self.routes = Routes(self.topics, self._local_route)
         self.meta_log = MetaLog(

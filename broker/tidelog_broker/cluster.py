@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -34,6 +35,7 @@ from tidelog_broker.core.planning import (
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.fill_pace import FillPace
 from tidelog_broker.link import unreachable
 from tidelog_broker.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
@@ -56,6 +58,7 @@ class Cluster:
         topics: what is wanted of each topic.
         nodes: the registered nodes; empty for a node that stands alone.
         info: how clients reach this node.
+        fill_bytes_per_s: how fast it fetches sealed epochs; 0: as fast as it goes.
     """
 
     def __init__(
@@ -66,12 +69,14 @@ class Cluster:
         topics: TopicRegistry,
         nodes: NodeRegistry,
         info: Callable[[], pb.NodeInfo],
+        fill_bytes_per_s: int = 0,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
         self._topics = topics
         self._registry = nodes
         self._info = info
+        self._fill_pace = FillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
         self._members = Members(1)
@@ -124,6 +129,10 @@ class Cluster:
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         """Return how many living candidates stand before this node."""
         return rank_of(self._node_id, key, active, self._entries(), alive=self._available())
+
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        """Return how long to wait before so much of a sealed epoch is asked for."""
+        return self._fill_pace.wait_ms(size_bytes)
 
     def random_ms(self, below_ms: int) -> int:
         """Return a random number, 0 <= n < below_ms."""

@@ -110,6 +110,12 @@ class NodeSettings(BaseModel):
         description="After so long without a change in the cluster, ownership goes back to the replicas that placement "
         "prefers; 0 leaves that to `tidelog cluster rebalance`.",
     )
+    fill_bytes_per_s: int = Field(
+        64 * MIB,
+        ge=0,
+        description="How fast a node fetches the history that its copies lack, all partitions together; 0: as fast as "
+        "it goes. What is being written is never held back.",
+    )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
 
     @field_validator("advertise_host")

@@ -21,6 +21,12 @@ async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: No
     assert [one.node_id for one in cluster.nodes()] == [node.node_id]
 
 
+async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand) -> None:
+    node = await stand.start(fill_bytes_per_s=1000)
+    assert node.cluster.fill_wait_ms(5000) == 0, "a second's worth is free, and its last range may be a large one"
+    assert 3000 < node.cluster.fill_wait_ms(1) <= 4000
+
+
 async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
     """Its link is closed already and still counts as connected: the others are asked nevertheless."""
     await founded.found()

@@ -107,6 +107,9 @@ class Hints:
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         return 0
 
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        return 0
+
     def random_ms(self, below_ms: int) -> int:
         return 0
 

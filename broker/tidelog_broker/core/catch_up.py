@@ -25,12 +25,15 @@ class Pull:
         *,
         end: Position | None = None,
         producers: bool = False,
+        first_bytes: int | None = None,
     ) -> None:
         assert sources
         self.epoch = epoch
         self.end = end
         self.digest_unknown = False
         """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
+        self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
+        """How much is asked for next."""
         self._key = key
         self._sources = tuple(sources)
         self._timing = timing
@@ -67,7 +70,7 @@ class Pull:
             from_offset=position.offset,
             from_digest=position.digest,
             end_offset=self.end.offset if self.end is not None else 0,
-            max_bytes=self._timing.pull_bytes,
+            max_bytes=self.range_bytes,
             producers=self._producers,
             digest_unknown=self.digest_unknown,
         )
@@ -87,9 +90,15 @@ class Pull:
             and (reply.status != pb.HELD or reply.base_offset == position.offset)
         )
 
+    def pause(self, until_ms: int) -> None:
+        """Ask no sooner than this."""
+        self._outstanding = False
+        self._retry_ms = until_ms
+
     def answered(self) -> None:
         """What was asked for is here and being written."""
         self._outstanding = False
+        self.range_bytes = min(2 * self.range_bytes, self._timing.pull_bytes)
         self._in_vain = 0
         self._retry_ms = None
 

@@ -215,7 +215,12 @@ class History:
         start_offset = state.start_of(epoch)
         have = Position(*(state.log.fill_position(epoch) or (start_offset, 0)))
         self._fill_pull = Pull(
-            state.key, epoch, sources, state.timing, end=Position(decision.end_offset, decision.end_digest)
+            state.key,
+            epoch,
+            sources,
+            state.timing,
+            end=Position(decision.end_offset, decision.end_digest),
+            first_bytes=state.timing.fill_bytes,
         )
         self._fill_pull.digest_unknown = have.offset < state.log_start
         self._fill_at = Position(state.log_start, 0) if self._fill_pull.digest_unknown else have
@@ -223,7 +228,7 @@ class History:
         if self._fill_at.offset >= decision.end_offset:
             self._filled(self._fill_pull)
         else:
-            self._ask(self._fill_pull, now_ms)
+            self._ask_in_turn(self._fill_pull, now_ms)
 
     def _is_whole(self, epoch: int) -> bool:
         """Whether the log has an epoch to its end: a copy that waited for one between comes in with that one."""
@@ -275,7 +280,7 @@ class History:
             self._fill_at = at
             pull.digest_unknown = False
             if at.offset < end.offset:
-                self._ask(pull, now_ms)
+                self._ask_in_turn(pull, now_ms)
             else:
                 self._filled(pull)
 
@@ -292,6 +297,14 @@ class History:
             ),
             written,
         )
+
+    def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
+        """Ask for the next range of a sealed epoch when this node has room for it beside its other work."""
+        wait_ms = self._state.surroundings.fill_wait_ms(pull.range_bytes)
+        if wait_ms:
+            pull.pause(now_ms + wait_ms)
+        else:
+            self._ask(pull, now_ms)
 
     def _filled(self, pull: Pull) -> None:
         """The copy is as long as decided: it counts if it is also the same."""

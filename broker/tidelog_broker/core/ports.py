@@ -78,6 +78,8 @@ class Timing:
     ask_ms: int = 50
     """A peer is asked for the same chain at most this often."""
     pull_bytes: int = 1024 * 1024
+    fill_bytes: int = 64 * 1024
+    """The first range of a sealed epoch that is asked for; each one behind it is twice as large, up to `pull_bytes`."""
     window_bytes: int = 8 * 1024 * 1024
     """What the owner keeps in memory for replicas that have not acknowledged it; who falls behind pulls."""
 
@@ -127,6 +129,13 @@ class Surroundings(Protocol):
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         """How many living candidates stand before this node."""
+        ...
+
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        """How long to wait before so much of a sealed epoch is asked for, so that publishing does not suffer.
+
+        All that is asked for here is counted, and comes with a time of its own: whoever is told one keeps to it.
+        """
         ...
 
     def random_ms(self, below_ms: int) -> int:

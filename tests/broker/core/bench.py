@@ -98,6 +98,8 @@ class Hints:
         self.next = Plan("b", NODES, 2)
         self.turn = 0
         self.asked_below_ms: list[int] = []
+        self.fill_waits_ms: list[int] = []
+        self.fills_bytes: list[int] = []
 
     def alive(self, node_id: str) -> bool:
         return node_id not in self.dead
@@ -110,6 +112,10 @@ class Hints:
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         return self.turn
+
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        self.fills_bytes.append(size_bytes)
+        return self.fill_waits_ms.pop(0) if self.fill_waits_ms else 0
 
     def random_ms(self, below_ms: int) -> int:
         self.asked_below_ms.append(below_ms)

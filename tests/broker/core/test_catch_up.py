@@ -34,6 +34,24 @@ def test_what_is_asked_for_is_what_follows_the_position() -> None:
     assert pull(producers=True).ask(AT, 0).producers
 
 
+def test_ranges_grow_from_the_first_one_to_the_usual_size() -> None:
+    subject = Pull(KEY, 4, ["a"], TIMING, first_bytes=1500)
+    asked: list[int] = []
+    for _ in range(4):
+        asked.append(subject.ask(AT, 0).max_bytes)
+        subject.answered()
+    assert asked == [1500, 3000, 4096, 4096]
+    assert Pull(KEY, 4, ["a"], TIMING, first_bytes=9999).ask(AT, 0).max_bytes == 4096
+
+
+def test_who_pauses_asks_then_and_blames_nobody() -> None:
+    subject = pull()
+    subject.pause(500)
+    assert not subject.overdue(499)
+    assert subject.overdue(500)
+    assert (subject.source, subject.in_vain) == ("a", False)
+
+
 def test_the_answer_that_was_asked_for_is_expected() -> None:
     subject = pull()
     assert not subject.expects("a", reply(), AT), "nothing was asked yet"

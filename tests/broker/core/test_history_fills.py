@@ -50,6 +50,37 @@ def test_a_partial_copy_goes_on_where_it_is() -> None:
     assert again.asked()[1].from_offset == 9, "and so it does after a restart"
 
 
+def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [30, 0, 50]
+    trial.history.fill(100)
+    assert trial.peek() == []
+    assert trial.history.deadline_ms == 130
+    trial.history.tick(129)
+    assert trial.peek() == []
+    trial.history.tick(130)
+    assert trial.asked()[1].from_offset == 8
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "whoever waited is not counted again"
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 9, "nothing to wait for"
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes, 2 * trial.timing.fill_bytes]
+    assert trial.history.missing() is not None
+
+
+def test_nobody_is_blamed_for_a_range_that_waits() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [5000]
+    trial.history.fill(0)
+    trial.history.tick(5000)
+    assert trial.asked()[0] == "a", "the first source, and not the next one"
+    missing = trial.history.missing()
+    assert missing is not None
+    assert not missing.nowhere
+
+
 def test_a_copy_that_is_not_where_it_was_is_asked_for_from_where_it_is() -> None:
     past = Past()
     trial = past.lacking(2)

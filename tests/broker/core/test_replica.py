@@ -166,6 +166,10 @@ class Stage:
         del key
         return sum(1 for node in active.placement if self.alive(node)) and 0
 
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        del size_bytes
+        return 0
+
     def random_ms(self, below_ms: int) -> int:
         return below_ms // 2
 
