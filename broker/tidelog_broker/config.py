@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidelog_broker.core.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.registry import NODE_ID_CHARS_MAX
+from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB
 
 REPLICATION_FACTOR_MAX: Final = 9
@@ -115,6 +116,13 @@ class NodeSettings(BaseModel):
         ge=0,
         description="How fast a node fetches the history that its copies lack, all partitions together; 0: as fast as "
         "it goes. What is being written is never held back.",
+    )
+    idle_poll_us: int = Field(
+        POLL_US_DEFAULT,
+        ge=0,
+        le=POLL_US_MAX,
+        description="While small messages come in quick succession, how long the node looks for the next one before it "
+        "sleeps; 0: it sleeps at once.",
     )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
 

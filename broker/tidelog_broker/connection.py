@@ -31,6 +31,7 @@ from tidelog_broker.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.receiver import FrameReceiver
 
@@ -80,6 +81,11 @@ class Host(Protocol):
     metrics: NodeMetrics
     budget: Budget
 
+    @property
+    def idle_poll(self) -> IdlePoll:
+        """Told of what comes, on all connections together."""
+        ...
+
     def opened(self, connection: Connection) -> None:
         """A connection was accepted."""
 
@@ -121,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         """Held by the one fetch of this connection that reads."""
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
+        self._idle_poll = server.idle_poll
         self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self._requests = 0
@@ -171,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes and dispatch the requests that are whole."""
+        self._idle_poll.came()
         try:
             for frame in self._receiver.received(nbytes):
                 if self.inbox is not None and frame.envelope.correlation_id == 0:
@@ -184,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.abort(error)
             return
+        self._idle_poll.waits(nbytes)
         if self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
 

@@ -21,6 +21,7 @@ from tidelog_broker.core.outbox import ONE_WAY_KINDS
 from tidelog_broker.handlers import cluster, commit, fetch, peers, publish, subscribe, topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,11 @@ class Server:
             lambda: Connection(self), self.settings.host, self.settings.port, backlog=512
         )
         return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def idle_poll(self) -> IdlePoll:
+        """Who looks for the next message; there once the node's services are open."""
+        return self.node.idle_poll
 
     def stop_listening(self) -> None:
         """Take no new connections."""

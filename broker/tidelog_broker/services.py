@@ -35,6 +35,7 @@ from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_broker.taken_over import TakenOver
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.idle_poll import IdlePoll
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,8 @@ class Services:
         self.io = Offload(io_workers, self.loop)
         self.readers = Offload(read_workers, self.loop)
         self.verifiers = Offload(verify_workers, self.loop)
+        # What a worker is at is waited for asleep: it needs the interpreter itself.
+        self.idle_poll = IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: self.io.idle)
         self.disk = Disk(
             fs=self._fs,
             preallocator=self._own(Background("preallocate")),

@@ -24,6 +24,7 @@ from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
 
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
@@ -47,6 +48,8 @@ class Client:
             first that answers.
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
+        idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
+            many µs at most; 0: asleep.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -58,12 +61,15 @@ class Client:
         *,
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+        idle_poll_us: int = POLL_US_DEFAULT,
     ) -> None:
         if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
             raise InvalidRequestError(
                 f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
             )
-        identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX))
+        if not 0 <= idle_poll_us <= POLL_US_MAX:
+            raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
+        identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us)
         self._router = Router(parse_addresses(bootstrap), ConnectionPool(identity), request_timeout_s=request_timeout_s)
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -31,6 +31,7 @@ from tidelog.errors import (
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
 from tidelog_proto.receiver import FrameReceiver
 
@@ -83,11 +84,12 @@ class Subscriber(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """A greeted connection. Made by `connect`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address, *, idle_poll_us: int = 0) -> None:
         self.address = address
         self.greeting = pb.HelloReply()
         self.lost = loop.create_future()
         self._loop = loop
+        self._idle_poll = IdlePoll(loop, idle_poll_us)
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
@@ -184,6 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         now = self._loop.time()
         expires_at = now + timeout_s
         self._pending[correlation_id] = Pending(answered, timeout_s, expires_at, now + wait_s)
+        self._idle_poll.waits(attachment_bytes)
         if self._timer is None or expires_at < self._timer_at:
             self._arm(expires_at)
 
@@ -260,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
+        self._idle_poll.came()
         try:
             for frame in self._receiver.received(nbytes):
                 self._handle(frame)
@@ -367,15 +371,17 @@ class Connection(asyncio.BufferedProtocol):
             self.lost.set_result(error)
 
 
-async def connect(address: Address, *, client_id: str, software: str, timeout_s: float) -> Connection:
-    """Connect to a node and exchange greetings.
+async def connect(
+    address: Address, *, client_id: str, software: str, timeout_s: float, idle_poll_us: int = 0
+) -> Connection:
+    """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
 
     Raises:
         NodeUnreachableError: refused, unresolvable, or nothing that greets back in time.
         InvalidRequestError, AccessError: the node does not want this client.
     """
     loop = asyncio.get_running_loop()
-    connection = Connection(loop, address)
+    connection = Connection(loop, address, idle_poll_us=idle_poll_us)
     try:
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: connection, *address)

@@ -26,11 +26,12 @@ _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a client introduces itself, and how long it waits for an answer to that."""
+    """How a client introduces itself, how long it waits for an answer to that, and how it waits for answers."""
 
     client_id: str
     software: str
     connect_timeout_s: float
+    idle_poll_us: int = 0
 
 
 class ConnectionPool:
@@ -100,6 +101,7 @@ class ConnectionPool:
                 client_id=identity.client_id,
                 software=identity.software,
                 timeout_s=identity.connect_timeout_s,
+                idle_poll_us=identity.idle_poll_us,
             )
         except TidelogError:
             self._doubtful.add(address)

@@ -49,6 +49,7 @@ from tidelog.model import (
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import Receipts
 from tidelog_proto.columns import Headers
+from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 __all__ = ["Client", "Consumer", "PendingReceipt", "Producer"]
 
@@ -67,8 +68,11 @@ class Client:
         *,
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+        idle_poll_us: int = POLL_US_DEFAULT,
     ) -> None:
-        self._client = asynchronous.Client(bootstrap, client_id=client_id, request_timeout_s=request_timeout_s)
+        self._client = asynchronous.Client(
+            bootstrap, client_id=client_id, request_timeout_s=request_timeout_s, idle_poll_us=idle_poll_us
+        )
         self._thread = LoopThread(f"tidelog {client_id}")
         # Closes what nobody closed, at the end of the program or of this object.
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)

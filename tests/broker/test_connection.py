@@ -12,6 +12,7 @@ from tidelog_broker import connection as connection_module
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
+from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PROTOCOL_VERSION
 
 BIG = b"x" * MIB
@@ -215,3 +216,17 @@ async def test_a_client_that_leaves_ends_its_long_polls(stand: Stand, node: Node
     await settled(lambda: len(partition.listeners) == 5, "the fetches do not wait")
     await other.close()
     await settled(lambda: not partition.listeners, "fetches wait for a client that is gone")
+
+
+async def test_what_comes_soon_is_waited_for_awake(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(IdlePoll, "_look", lambda _: looks.append(1))
+    for idle_poll_us in (0, 10_000):
+        await stand.start(idle_poll_us=idle_poll_us)
+        peer = await stand.peer()
+        for _ in range(1000):
+            await peer.ask(cluster_status=pb.ClusterStatus())
+            if looks:
+                break
+        assert bool(looks) == bool(idle_poll_us)
+        await stand.stop()

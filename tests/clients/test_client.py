@@ -127,6 +127,12 @@ def test_what_is_no_address_is_refused(bootstrap: str) -> None:
         Client(bootstrap)
 
 
+@pytest.mark.parametrize("idle_poll_us", [-1, 10_001])
+def test_looking_for_longer_than_is_sensible_is_refused(idle_poll_us: int) -> None:
+    with pytest.raises(InvalidRequestError, match="idle_poll_us"):
+        Client("host", idle_poll_us=idle_poll_us)
+
+
 async def test_a_closed_client_says_so(client: Client) -> None:
     await client.topics()
     await client.close()

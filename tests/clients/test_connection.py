@@ -21,6 +21,7 @@ from tidelog.errors import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.idle_poll import IdlePoll
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
@@ -286,3 +287,19 @@ async def test_a_greeting_of_another_kind(node: FakeNode, monkeypatch: pytest.Mo
     monkeypatch.setattr(FakeConnection, "on_hello", lambda peer, frame: peer.reply(frame, reply))
     with pytest.raises(BadReplyError):
         await connect(("127.0.0.1", node.port), client_id="t", software="t", timeout_s=5.0)
+
+
+async def test_answers_that_come_soon_are_waited_for_awake(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(IdlePoll, "_look", lambda _: looks.append(1))
+    for idle_poll_us in (0, 10_000):
+        connection = await connect(
+            ("127.0.0.1", node.port), client_id="test", software="test", timeout_s=5.0, idle_poll_us=idle_poll_us
+        )
+        for _ in range(1000):
+            await connection.call(STATUS, timeout_s=5.0)
+            if looks:
+                break
+        assert bool(looks) == bool(idle_poll_us)
+        connection.close()
+        await connection.lost
