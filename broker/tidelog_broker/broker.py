@@ -293,10 +293,23 @@ class Broker(Services):
 def _described(partition: Partition) -> pb.PartitionInfo:
     """Return what this node tells of a partition that it stores, and of its own copy of it."""
     info, missing = partition.info(), partition.replica.history.missing()
+    info.copy_fault = _copy_fault(partition)
     info.replicas.extend(_replicas(partition))
     if missing is not None:
         info.missing_epochs, info.missing_records = missing.epochs, missing.records
     return info
+
+
+def _copy_fault(partition: Partition) -> str:
+    """Return why this node's copy cannot be counted on; empty when it can.
+
+    A lone copy that may be short is all there is: nobody has what it may lack.
+    """
+    if partition.refusal is not None:
+        return "failed"
+    if partition.replica.halted is not None:
+        return "limbo"
+    return "" if partition.is_alone else partition.replica.doubt
 
 
 def _replicas(partition: Partition) -> list[pb.ReplicaInfo]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from tidelog_broker.cluster import Cluster
+from tidelog_broker.core.planning import can_live
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.remedies import Owned
@@ -159,7 +160,9 @@ class Mover:
                 yield owned, plan, adviser
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
-        """Move a partition, unless that was tried often enough."""
+        """Move a partition, unless that was tried often enough or its writers would have to wait."""
+        if not self._is_able(owned, plan):
+            return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))
         if epoch != owned.active.epoch:
             tries = 0
@@ -170,6 +173,17 @@ class Mover:
         log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
         self._roll_over(owned.key, plan)
         return True
+
+    def _is_able(self, owned: Owned, plan: Plan) -> bool:
+        """Whether replicas that keep up are enough to end the epoch, and enough that live to write to the next.
+
+        A damaged copy has no vote, and one that is in doubt must first have what it lacks.
+        """
+        now_ms = self._now_ms()
+        behind = owned.behind(now_ms)
+        return owned.can_end(now_ms) and can_live(
+            plan, alive=lambda node: node not in behind and self._cluster.alive(node)
+        )
 
 
 def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]:

@@ -15,7 +15,7 @@ is nobody's spare for a while.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -50,8 +50,16 @@ class Owned(NamedTuple):
     full_since_s: float | None = None
 
     def behind(self, now_ms: int) -> set[str]:
-        """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`."""
+        """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.
+
+        A copy that is in doubt or damaged is among them: it acknowledges nothing.
+        """
         return {follower.node_id for follower in self.followers if not follower.keeps_up(now_ms)}
+
+    def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
+        """Whether replicas that keep up, `without` some, are enough to decide the epoch's end: writers wait for it."""
+        unable = self.behind(now_ms).union(without)
+        return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
 
 @dataclass(slots=True)
@@ -130,7 +138,7 @@ class Remedies:
             for follower in owned.followers
             if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
         ]
-        if not laggards or len(owned.active.placement) - len(laggards) < owned.active.ack_quorum:
+        if not laggards or not owned.can_end(now_ms, without=laggards):
             return None  # with a quorum of laggards nothing could be decided: the load is too much, or the owner slow
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)

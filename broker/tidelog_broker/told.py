@@ -1,19 +1,32 @@
 """What several nodes tell of the same partitions, put together.
 
 Each node knows its own copies. Of a partition the newest epoch counts, and in it the owner's word; whether a copy has
-all of the history only its own node can say. Rejected: that replicas tell their owner how much they lack. It would be
-one more thing to keep right between nodes, for a question that an operator asks now and then.
+all of the history, or is in doubt or damaged, only its own node can say: an owner sees that it does not answer, not
+why. Rejected: that replicas tell their owner how much they lack. It would be one more thing to keep right between
+nodes, for a question that an operator asks now and then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 
 _NOT_WHOLE: Final = frozenset({"limbo", "failed", "away", "no owner"})
 """States of a copy that is damaged, or not there."""
+
+
+class _Lacks(NamedTuple):
+    """What a node says that its copy lacks of sealed epochs, and what is wrong with it beside that."""
+
+    epochs: int
+    records: int
+    fault: str
+
+    @classmethod
+    def of(cls, info: pb.PartitionInfo) -> _Lacks:
+        return cls(info.missing_epochs, info.missing_records, info.copy_fault)
 
 
 def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
@@ -29,23 +42,25 @@ def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo
     """Make of what `node_id` tells of a topic's partitions what is best known of them."""
     for partition in own.partitions:
         infos = _about(partition.partition, told)
-        lacks = {teller: (info.missing_epochs, info.missing_records) for teller, info in infos.items()}
-        lacks[node_id] = partition.missing_epochs, partition.missing_records
+        lacks = {teller: _Lacks.of(info) for teller, info in infos.items()} | {node_id: _Lacks.of(partition)}
         infos[node_id] = partition
         best = infos[_best(infos)]
         if best is not partition:
             partition.CopyFrom(best)
         for replica in partition.replicas:
-            replica.missing_epochs, replica.missing_records = lacks.get(replica.node_id, (0, 0))
+            epochs, records, fault = lacks.get(replica.node_id, _Lacks(0, 0, ""))
+            replica.missing_epochs, replica.missing_records = epochs + bool(fault), records
+            replica.copy_fault = fault
 
 
 def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> str:
     """Return why removing a node now could lose records, for an operator; empty when it cannot.
 
     History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have
-    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. Where it has to
-    leave one of the open epoch's copies behind, those that count have all that is committed, as the owner knows. Of a
-    replica that does not answer nothing is known: it neither counts nor holds the removal up.
+    all of it, and nobody who answers is still fetching, the node may hold the only copy of something. A copy that is in
+    doubt or damaged does not count. Where the node has to leave one of the open epoch's copies behind, those that count
+    have all that is committed, as the owner knows. Of a replica that does not answer nothing is known: it does not
+    count, and does not hold the removal up.
 
     Args:
         node_id: the node that is to be removed.
@@ -69,14 +84,22 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
             held = {replica.node_id: replica.held_offset for replica in best.replicas}
             if node_id in best.placement:  # it may have acknowledged what another of them lacks of the open epoch
                 known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
-            whole = sum(info.state not in _NOT_WHOLE for info in known.values())
+            awaited = [_awaited(node, known.get(node)) for node in others]
+            whole = awaited.count("")
             if whole < min(len(others), len(best.placement) // 2 + 1):
-                silent = ", ".join(repr(node) for node in others if node not in known)
                 return (
                     f"{name}: only {whole} of {len(others)} other copies are known to be whole, and {node_id!r} may "
-                    f"have what they lack; wait for {silent or 'their repair'}"
+                    f"have what they lack; wait for {', '.join(filter(None, awaited))}"
                 )
     return ""
+
+
+def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
+    """Return a node whose copy cannot be counted on, and why if it says so; empty for one whose copy is whole."""
+    if info is None:
+        return repr(node_id)
+    fault = info.copy_fault or (info.state if info.state in _NOT_WHOLE else "")
+    return f"{node_id!r} ({fault})" if fault else ""
 
 
 def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:

@@ -180,8 +180,9 @@ def copies_text(partition: Partition) -> str:
             texts.append(node_id)
         else:
             catching_up = "" if replica.streaming else ", catching up"
-            filling = f", {replica.missing_records:,} older to fetch" if replica.missing_epochs else ""
-            texts.append(f"{node_id} ({replica.lag:,}{catching_up}{filling})")
+            filling = f", {replica.missing_records:,} older to fetch" if replica.missing_records else ""
+            at_fault = ", not whole" if replica.missing_epochs and not replica.missing_records else ""
+            texts.append(f"{node_id} ({replica.lag:,}{catching_up}{filling}{at_fault})")
     return " ".join(texts)
 
 

@@ -50,18 +50,22 @@ def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
 
 
 def tell_fetching(cluster: ClusterStatus) -> Told:
-    """Say how much history is on its way to new copies."""
+    """Say how much history is on its way to new copies, and how many copies are in doubt or damaged."""
     missing = [
-        replica
+        replica.missing_records
         for topic in cluster.topics
         for partition in topic.partitions
         for replica in partition.replicas
         if replica.missing_epochs
     ]
-    if not missing:
-        return Told("every copy has all of its history", done=True)
-    records = sum(replica.missing_records for replica in missing)
-    return Told(f"{counted(len(missing), 'copy', 'copies')} still to fetch {records:,} older records", done=False)
+    fetching = sum(records > 0 for records in missing)
+    at_fault = len(missing) - fetching  # how much these lack cannot be told
+    texts = []
+    if fetching:
+        texts.append(f"{counted(fetching, 'copy', 'copies')} still to fetch {sum(missing):,} older records")
+    if at_fault:
+        texts.append(f"{counted(at_fault, 'copy', 'copies')} not known to be whole")
+    return Told(", ".join(texts) or "every copy has all of its history", done=not missing)
 
 
 async def watch(client: Client, tell: Callable[[ClusterStatus], Told], *, last: str = "") -> None:

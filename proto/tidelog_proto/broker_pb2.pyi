@@ -335,7 +335,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +347,7 @@ class PartitionInfo(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MISSING_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COPY_FAULT_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -358,10 +359,11 @@ class PartitionInfo(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaInfo]
     missing_epochs: int
     missing_records: int
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ...) -> None: ...
+    copy_fault: str
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us", "missing_epochs", "missing_records")
+    __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us", "missing_epochs", "missing_records", "copy_fault")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HELD_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +371,7 @@ class ReplicaInfo(_message.Message):
     LATENCY_US_FIELD_NUMBER: _ClassVar[int]
     MISSING_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COPY_FAULT_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     held_offset: int
     lag: int
@@ -376,7 +379,8 @@ class ReplicaInfo(_message.Message):
     latency_us: int
     missing_epochs: int
     missing_records: int
-    def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ...) -> None: ...
+    copy_fault: str
+    def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
     __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine")

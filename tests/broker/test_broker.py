@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 
+from tests.broker.cluster_stand import ClusterStand, standing
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import Stand
+from tests.broker.stand import Stand, settled
 
 from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
@@ -42,3 +44,43 @@ async def test_topics_are_recovered_with_their_partitions(stand: Stand) -> None:
     await stand.stop()
     node = await stand.start()
     assert [partition.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+
+
+def copy_fault(stand: ClusterStand, name: str) -> str:
+    (told,) = stand.nodes[name].describe(stand.record).partitions
+    return told.copy_fault
+
+
+async def test_a_copy_that_was_cut_in_front_of_damage_is_told_of_until_the_owners_log_is_here(tmp_path: Path) -> None:
+    values = [bytes([number]) * 1000 for number in range(20)]
+    async with standing(tmp_path) as stand:
+        await stand.start()
+        await stand.publish(*values)
+        await stand.agree(*values)
+        owner = await stand.owner()
+        rotten = next(name for name in stand.nodes if name != owner)
+        await stand.stop(rotten)
+        segment = next(path for path in (tmp_path / rotten).rglob("*.seg") if values[3] in path.read_bytes())
+        data = bytearray(segment.read_bytes())
+        data[data.index(values[3]) + 500] ^= 1
+        segment.write_bytes(data)
+        stand.cut = {rotten}
+        await stand.start(rotten)
+        assert [copy_fault(stand, name) for name in (rotten, owner)] == ["damaged", ""]
+        follower = next(one for one in stand.partition(owner).replica.followers if one.node_id == rotten)
+        assert not follower.keeps_up(stand.nodes[owner]._now_ms()), "and its owner does not count on it"
+        stand.isolate()
+        await settled(lambda: copy_fault(stand, rotten) == "", "the copy is not repaired")
+        await stand.agree(*values)
+
+
+async def test_a_lone_damaged_copy_is_told_of(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create("t")
+    partition = stand.node.partitions.get(topic.topic_id, 0)
+    record = stand.node.topics.with_id(topic.topic_id)
+    partition.replica.doubt = "short"
+    assert stand.node.describe(record).partitions[0].copy_fault == "", "nobody has what it may lack"
+    partition.replica.halt("damaged for a test")
+    assert stand.node.describe(record).partitions[0].copy_fault == "limbo"

@@ -46,6 +46,7 @@ class World:
         }
         self.moved: list[PartitionKey] = []
         self.slow = Follower("b", 0, answered=True)
+        self.others: list[Follower] = []
         self.now_ms = 0
         advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
@@ -59,7 +60,7 @@ class World:
 
     def owned(self) -> list[Owned]:
         return [
-            Owned(key, active, followers=[self.slow] if self.slow.node_id in active.placement else [])
+            Owned(key, active, followers=[one for one in (self.slow, *self.others) if one.node_id in active.placement])
             for key, active in self.active.items()
             if active.owner == "a"
         ]
@@ -203,6 +204,29 @@ async def test_a_rebalancing_names_no_owner_that_does_not_keep_up() -> None:
     for key in homes.keys() - found.keys():
         assert homes[key] == "b", "what else is out of place moves as ever"
     assert all(set(plan.placement) != {"a", "b"} for plan in found.values()), "nothing else changes there"
+
+
+async def test_nothing_moves_where_its_writers_would_wait_for_a_copy_that_is_not_whole() -> None:
+    """A copy in doubt or damaged acknowledges nothing, and its node lives."""
+    world = World(names="abcd")
+    for active in world.active.values():
+        active.placement[:] = ["a", "b", "c"]
+    world.slow.answered = False
+    other = Follower("c", 0, answered=True)
+    world.others.append(other)
+    world.drain("c")
+    assert world.mover._step() == AT_ONCE, "two of three are enough"
+    other.answered = False
+    assert world.mover._step() == 0
+    assert not world.mover._tries.keys() - set(world.moved), "and that was no try"
+    other.answered = True
+    owned = next(one for one in world.owned() if "c" in one.active.placement)
+    plan = Plan("a", ("a", "b", "d"), 2)
+    assert world.mover._is_able(owned, plan)
+    world.die("d")
+    assert not world.mover._is_able(owned, plan), "the next epoch would depend on the copy"
+    world.slow.answered = True
+    assert world.mover._is_able(owned, plan)
 
 
 async def test_what_a_drained_node_cannot_give_away_is_left_as_it_is() -> None:

@@ -69,6 +69,16 @@ def test_where_too_few_keep_up_nothing_could_be_decided() -> None:
     assert trial.plan() is None
 
 
+def test_nor_where_the_others_are_in_doubt() -> None:
+    trial = Trial()
+    trial.lag("b")
+    trial.now_s += 100
+    trial.followers["c"].answered = False
+    assert trial.plan() is None, "without b and c there is no quorum to decide that b goes"
+    trial.followers["c"].answered = True
+    assert trial.replaced() == {"b"}
+
+
 def test_a_replica_that_is_away_is_replaced_at_once_where_a_publish_waits_for_all() -> None:
     trial = Trial()
     trial.world.die("c")

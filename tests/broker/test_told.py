@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import pytest
+
 from tidelog_broker.told import merge_topic, removal_fault, told_topics
 from tidelog_proto import broker_pb2 as pb
 
 
 def told(
-    node: str, *, epoch: int = 3, placement: str = "bcd", hw: int = 0, missing: int = 0, state: str = "active"
+    node: str,
+    *,
+    epoch: int = 3,
+    placement: str = "bcd",
+    hw: int = 0,
+    missing: int = 0,
+    state: str = "active",
+    copy: str = "",
 ) -> pb.ClusterStatusReply:
     """Return what a node tells of `t/0`, which `b` owns."""
     info = pb.PartitionInfo(
@@ -16,6 +25,7 @@ def told(
         state=state,
         missing_epochs=int(missing > 0),
         missing_records=missing,
+        copy_fault=copy,
     )
     if node == "b":
         info.replicas.extend(pb.ReplicaInfo(node_id=one, streaming=True) for one in placement)
@@ -38,6 +48,18 @@ def test_the_owners_word_counts_and_each_copys_own_about_what_it_lacks() -> None
         "c": (1, 7),
         "d": (1, 2),
     }
+
+
+def test_a_copy_that_is_in_doubt_says_so_itself_and_not_its_owner() -> None:
+    own = told("a").topics[0]
+    merge_topic(
+        "a", own, told_topics([told("b"), told("c", missing=7, copy="damaged"), told("d", copy="short")])[b"t" * 16]
+    )
+    assert [(one.missing_epochs, one.missing_records, one.copy_fault) for one in own.partitions[0].replicas] == [
+        (0, 0, ""),
+        (2, 7, "damaged"),
+        (1, 0, "short"),
+    ]
 
 
 def test_without_the_owner_whoever_stores_it_is_believed_before_who_does_not() -> None:
@@ -66,6 +88,16 @@ def test_one_that_does_not_answer_holds_nobody_up_and_too_few_that_do_hold_all_u
 def test_copies_of_which_nothing_is_known_do_not_count() -> None:
     for unknown in (told("c", epoch=2), told("c", state="away"), told("c", state="limbo")):
         assert "only 1 of 3" in fault(told("b"), unknown)
+
+
+@pytest.mark.parametrize("copy", ["short", "damaged", "limbo", "failed"])
+def test_copies_in_doubt_do_not_count(copy: str) -> None:
+    """Seen from the owner all is well, and yet the node may be the last to have everything."""
+    message = fault(told("b"), told("c", copy=copy), told("d", copy=copy))
+    assert "only 1 of 3" in message
+    assert f"wait for 'c' ({copy}), 'd' ({copy})" in message
+    assert fault(told("b"), told("c"), told("d", copy=copy)) == "", "most are whole"
+    assert "only 0 of 1" in fault(told("b", placement="ab", copy=copy), told("a", placement="ab"))
 
 
 def test_a_copy_that_has_nowhere_to_go_leaves_with_its_node() -> None:

@@ -39,6 +39,8 @@ def test_copies_are_shown_with_what_they_lack() -> None:
     assert copies_text(Partition(0, "a", 3, ("a", "b"))) == "a b"
     filling = Partition(0, "a", 3, ("a",), replicas=(Replica("a", 9, 0, missing_epochs=2, missing_records=1000),))
     assert copies_text(filling) == "a (0, 1,000 older to fetch)"
+    in_doubt = Partition(0, "a", 3, ("a", "b"), replicas=(Replica("a", 9, 0), Replica("b", 9, 0, missing_epochs=1)))
+    assert copies_text(in_doubt) == "a (0) b (0, not whole)"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -57,6 +58,16 @@ def test_what_can_go_nowhere_is_said_and_not_waited_for() -> None:
 def test_history_on_its_way_is_counted() -> None:
     assert tell_fetching(cluster("bcd")).done
     assert tell_fetching(cluster("bcd", missing=1)) == ("1 copy still to fetch 1 older records", False)
+
+
+def test_a_copy_in_doubt_is_waited_for() -> None:
+    status = cluster("bcd", "cdb", missing=2)
+    (topic,) = status.topics
+    in_doubt = Partition(2, "d", 1, ("d", "b"), replicas=(Replica("d", 0, 0), Replica("b", 0, 0, missing_epochs=1)))
+    both = replace(status, topics=(replace(topic, partitions=(*topic.partitions, in_doubt)),))
+    assert tell_fetching(both) == ("2 copies still to fetch 4 older records, 1 copy not known to be whole", False)
+    only = replace(status, topics=(replace(topic, partitions=(in_doubt,)),))
+    assert tell_drain("a", only) == ("a stores nothing any more; 1 copy not known to be whole", False)
 
 
 async def test_the_end_is_waited_for_and_each_change_told_once(
