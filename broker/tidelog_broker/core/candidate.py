@@ -134,6 +134,9 @@ class Candidate:
 
         Who has been agreed to already and only gives a silent owner its time to answer refuses, too. Both of two that
         made way then would begin again and again, and the silent owner would stay for ever.
+
+        Two that ask each other at the same moment, none of them for the first time, both make way. For how long is left
+        to chance, or they would meet again and again.
         """
         if sender == self._host.node_id or self.phase == "idle" or self._host.retiring:
             return True
@@ -144,7 +147,8 @@ class Candidate:
             return False
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
             self.phase = "waiting"
-            self._wake_ms = max(self._wake_ms or 0, now_ms + self._timing.make_way_ms)
+            wait_ms = self._timing.make_way_ms
+            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._surroundings.random_ms(wait_ms))
         return True
 
     def reset(self) -> None:

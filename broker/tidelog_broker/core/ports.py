@@ -64,7 +64,8 @@ class Timing:
     """A candidate lets each candidate before it go first for this time: enough for the pre-votes of a node that takes
     over many partitions to be here before this node asks the same."""
     make_way_ms: int = 300
-    """A candidate that has let another one go first tries again after this time without a sign of it."""
+    """A candidate that has let another one go first tries again without a sign of it after this time, or up to twice
+    as long."""
     heard_ms: int = 120
     """Who has heard the owner within this time does not miss it, whatever gossip says."""
     silent_ms: int = 3000

@@ -98,6 +98,7 @@ class Hints:
         self.next = Plan("b", NODES, 2)
         self.turn = 0
         self.asked_below_ms: list[int] = []
+        self.randoms_ms: list[int] = []
         self.fill_waits_ms: list[int] = []
         self.fills_bytes: list[int] = []
 
@@ -119,7 +120,7 @@ class Hints:
 
     def random_ms(self, below_ms: int) -> int:
         self.asked_below_ms.append(below_ms)
-        return 0
+        return self.randoms_ms.pop(0) if self.randoms_ms else 0
 
 
 class Bench(ReplicaState):

@@ -1,8 +1,12 @@
-"""A recovery without a quorum, on an operator's word; each step of a takeover is in test_candidate_phases."""
+"""A recovery without a quorum, on an operator's word, and two candidates at once.
+
+Each step of a takeover is in test_candidate_phases.
+"""
 
 from __future__ import annotations
 
 import pytest
+from tests.broker.core.candidate_bench import TIMING, CandidateBench
 from tests.broker.core.test_replica import NODES, Stage
 
 from tidelog_broker.core.effects import EpochDecided
@@ -201,3 +205,33 @@ def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
     stage.later(1000)
     assert stage.owner().high_watermark == end
     assert len(stage.sealing) == 1
+
+
+def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
+    """They ask each other at the same moment, after both had their first attempt; what they send takes 2 ms."""
+    trials = {"b": CandidateBench(), "c": CandidateBench()}
+    trials["c"].node_id = "c"
+    trials["c"].hints.randoms_ms = [0, 40]
+    for trial in trials.values():
+        trial.candidate.consider(0)
+        trial.out.clear()
+        trial.candidate.tick(TIMING.pre_vote_ms)
+        assert trial.phase == "waiting"
+    on_its_way: list[tuple[int, str, str, pb.PreVote | pb.PreVoteReply]] = []
+    for now_ms in range(TIMING.pre_vote_ms, TIMING.pre_vote_ms + 2000):
+        arriving = [one for one in on_its_way if one[0] == now_ms]
+        for _, sender, to, message in arriving:
+            if isinstance(message, pb.PreVoteReply):
+                trials[to].candidate.on_pre_vote_reply(sender, message, now_ms)
+            else:
+                agrees = trials[to].candidate.agrees(sender, now_ms)
+                trials[to].out.append((sender, pb.PreVoteReply(attempt=message.attempt, agrees=agrees)))
+        for sender, trial in trials.items():
+            trial.candidate.tick(now_ms)
+            for to, sent in trial.out:
+                if to in trials and isinstance(sent, pb.PreVote | pb.PreVoteReply):
+                    on_its_way.append((now_ms + (1 if to == sender else 2), sender, to, sent))
+            trial.out.clear()
+        if "sealing" in {trial.phase for trial in trials.values()}:
+            break
+    assert {node: trial.phase for node, trial in trials.items()} == {"b": "sealing", "c": "waiting"}
