@@ -5,11 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tidelog_demo import demo, source
+from tidelog_demo.source import CarrierStats
 from tidelog_demo.stack import own_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.machine]
@@ -60,3 +65,48 @@ def test_a_directory_in_use_is_said_in_a_line(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "another demonstration" in ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """All that the demonstration's last lines want to know of a stack."""
+
+    bootstrap: str = "127.0.0.1:1"
+    http_url: str = "http://127.0.0.1:2"
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, directory: Path, stored: list[str], found: Sequence[CarrierStats]) -> int:
+    """Run it without nodes and Spark: `stored` is what is wrong with the copies, `found` is what Spark says."""
+
+    @asynccontextmanager
+    async def stack(*_: object, **__: object) -> AsyncIterator[Addresses]:
+        yield Addresses()
+
+    async def published(*_: object) -> list[str]:
+        return stored
+
+    async def analysed(*_: object) -> list[CarrierStats]:
+        return list(found)
+
+    monkeypatch.setattr(demo, "running_stack", stack)
+    monkeypatch.setattr(demo, "_publish_and_subscribe", published)
+    monkeypatch.setattr(demo, "_analyse", analysed)
+    monkeypatch.setattr(sys, "argv", ["tidelog_demo", "--data", str(directory)])
+    return demo.main()
+
+
+def test_one_count_that_is_off_ends_it_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = source.by_carrier(source.load_flights())
+    assert run_with(monkeypatch, tmp_path, [], right) == 0
+    assert "All counts are right" in capsys.readouterr().out
+    off = [replace(line, flights=line.flights - (line.carrier == "OO")) for line in right]
+    for stored, found, complaint in (
+        ([], off, "OO has 31 flights"),
+        (["partition 0 lacks 1 records on node3"], right, "partition 0 lacks 1"),
+    ):
+        assert run_with(monkeypatch, tmp_path, stored, found) == 1
+        shown = capsys.readouterr().out
+        assert complaint in shown
+        assert "All counts are right" not in shown
