@@ -75,5 +75,5 @@ loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run
 
 clean: ## remove what the other targets made, .venv included
-	rm -rf $(VENV) .demo .up build dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .demo .up tidelog-data build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tidelog_cli import up
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {"help", "demo", "up", "test", "check", "faults", "bench", "loadtest", "clean", "simulate", "mutants"}
@@ -106,6 +109,13 @@ def test_a_failed_installation_is_shown_and_tried_again(project: Path) -> None:
         assert "no such release" in ended.stderr
         assert "Ready" not in ended.stdout
     assert calls(log, "pip install") == 2
+
+
+def test_what_a_cluster_on_trial_leaves_is_never_committed_and_cleaned_up() -> None:
+    """It holds the cluster's secret."""
+    data = inspect.signature(up.up).parameters["data"].default
+    assert f"/{data}/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert str(data) in make(ROOT, "-n", "clean").stdout.split()
 
 
 def test_continuous_integration_runs_the_tests() -> None:
