@@ -28,7 +28,9 @@ WORKDIR /var/lib/tidelog
 VOLUME /data
 EXPOSE 7400 7400/udp 7401 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()"]
+# A node answers at its management port. A gateway has none: nothing listens there, and it is asked at its HTTP port.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD \
+    python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()" \
+ || python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/livez', timeout=2).close()"
 ENTRYPOINT ["tidelog"]
 CMD ["node", "--data", "/data", "--host", "0.0.0.0", "--port", "7400", "--management-port", "7401"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,6 +21,7 @@ import pytest
 import typer
 
 from tidelog_cli.main import build_app
+from tidelog_gateway.settings import GatewaySettings
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -80,13 +84,13 @@ def test_the_default_command_is_a_valid_one() -> None:
     assert {option for option in options if option.startswith("--")} <= known
 
 
-@pytest.fixture
-def health(request: pytest.FixtureRequest) -> Iterator[int]:
+@contextmanager
+def answering(status: int) -> Iterator[int]:
     """Answer every request with the given status; the value is the port."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(request.param if self.path == "/livez" else 404)
+            self.send_response(status if self.path == "/livez" else 404)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -100,15 +104,42 @@ def health(request: pytest.FixtureRequest) -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.parametrize(("health", "healthy"), [(200, True), (503, False)], indirect=["health"])
-def test_the_health_check_tells_well_from_ill(health: int, healthy: bool) -> None:
+NODE_PORT, GATEWAY_PORT = 7401, 8080
+"""Where health is asked: what a node and a gateway have unless they are told otherwise."""
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "healthy"),
+    [
+        (NODE_PORT, 200, True),
+        (NODE_PORT, 503, False),
+        (GATEWAY_PORT, 200, True),
+        (GATEWAY_PORT, 503, False),
+        (None, 200, False),
+    ],
+)
+def test_the_health_check_tells_well_from_ill(role: int | None, status: int, healthy: bool) -> None:
     (check,) = arguments_of("HEALTHCHECK")
-    interpreter, flag, code = json.loads(check.partition("CMD ")[2])
-    assert (interpreter, flag) == ("python", "-c")
-    code = code.replace(":7401/", f":{health}/")
-    assert str(health) in code
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert (ended.returncode == 0) is healthy
+    code = check.partition("CMD ")[2]
+    # A port that is bound and does not listen refuses, and nobody else gets it meanwhile.
+    with answering(status) as answers, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        for port in (NODE_PORT, GATEWAY_PORT):
+            asked = answers if port == role else silent.getsockname()[1]
+            assert f":{port}/" in code
+            code = code.replace(f":{port}/", f":{asked}/")
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        ended = subprocess.run(
+            ["/bin/sh", "-c", code], env={**os.environ, "PATH": path}, capture_output=True, check=False
+        )
+    assert (ended.returncode == 0) is healthy, ended.stderr
+
+
+def test_health_is_asked_at_the_ports_that_a_node_and_a_gateway_have() -> None:
+    (command,) = arguments_of("CMD")
+    words = json.loads(command)
+    assert words[words.index("--management-port") + 1] == str(NODE_PORT)
+    assert GatewaySettings.model_fields["http_port"].default == GATEWAY_PORT
 
 
 def test_the_ports_are_the_documented_ones() -> None:
