@@ -3,14 +3,22 @@
 One range is fetched at a time and one read of it is outstanding: the asker sets the pace, so neither side queues.
 A source that does not answer, or does not have it, is left for the next one. Whatever comes is held against the
 digests of this node's log (`tail.check_run`) and, for a sealed epoch, against the decision about its end.
+
+Who does not answer in time may be busy with what was asked for before. So of a sealed epoch less is asked for then, and
+after a round in which nobody answered, the next one has twice the time. Asking for the same again at the same pace
+would bring nothing but answers that come too late, for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tidelog_broker.core.ports import PartitionKey, Position, Timing
 from tidelog_proto import broker_pb2 as pb
+
+DOUBLINGS_MAX: Final = 3
+"""How often the time for an answer about a sealed epoch is doubled, which nobody waits for."""
 
 
 class Pull:
@@ -34,6 +42,10 @@ class Pull:
         """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
         self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
         """How much is asked for next."""
+        self._least_bytes = self.range_bytes
+        self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
+        self._was_too_much = False
+        """Whether a range did not come in time: from then on they grow by little."""
         self._key = key
         self._sources = tuple(sources)
         self._timing = timing
@@ -41,6 +53,8 @@ class Pull:
         self._turn = 0
         self._in_vain = 0
         """How many were asked one after the other and had nothing."""
+        self._silences = 0
+        """How many were asked since something last came, and did not answer in time."""
         self._retry_ms: int | None = None
         self._outstanding = False
 
@@ -62,7 +76,8 @@ class Pull:
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
         """Return the request for what follows `position`, to be sent to `source`."""
         self._outstanding = True
-        self._retry_ms = now_ms + self._timing.pull_ms
+        silent_rounds = self._silences // len(self._sources)
+        self._retry_ms = now_ms + (self._timing.pull_ms << min(silent_rounds, self._doublings_max))
         return pb.Backfill(
             topic_id=self._key[0],
             partition=self._key[1],
@@ -98,8 +113,9 @@ class Pull:
     def answered(self) -> None:
         """What was asked for is here and being written."""
         self._outstanding = False
-        self.range_bytes = min(2 * self.range_bytes, self._timing.pull_bytes)
-        self._in_vain = 0
+        more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
+        self.range_bytes = min(self.range_bytes + more_bytes, self._timing.pull_bytes)
+        self._in_vain = self._silences = 0
         self._retry_ms = None
 
     def turned_down(self, now_ms: int, *, had_it: bool = False) -> None:
@@ -117,5 +133,8 @@ class Pull:
         if self._outstanding:
             self._turn += 1
             self._in_vain += 1
+            self._silences += 1
             self._outstanding = False
+            self._was_too_much = True
+            self.range_bytes = max(self.range_bytes // 2, self._least_bytes)
         return True

@@ -133,6 +133,56 @@ def test_a_late_refusal_after_it_was_turned_down_does_not_count_again() -> None:
     assert not subject.expects("b", reply(status=pb.NOT_HELD), AT)
 
 
+def test_less_is_asked_for_and_more_time_given_where_nobody_answers() -> None:
+    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject.answered()
+    subject.answered()
+    asked: list[tuple[int, int]] = []
+    now_ms = 0
+    for _ in range(10):
+        range_bytes = subject.ask(AT, now_ms).max_bytes
+        assert subject.deadline_ms is not None
+        asked.append((range_bytes, subject.deadline_ms - now_ms))
+        now_ms = subject.deadline_ms
+        assert subject.overdue(now_ms)
+    assert [size for size, _ in asked[:4]] == [4096, 2048, 1024, 1024]
+    assert [ms for _, ms in asked] == [1000, 1000, 2000, 2000, 4000, 4000, 8000, 8000, 8000, 8000]
+    subject.answered()
+    assert (subject.ask(AT, now_ms).max_bytes, subject.deadline_ms) == (2048, now_ms + 1000)
+    subject.answered()
+    assert subject.ask(AT, now_ms).max_bytes == 3072, "it grows by little from then on"
+
+
+def test_what_others_wait_for_is_asked_for_again_at_once_and_as_a_whole() -> None:
+    subject = pull("a")
+    for at_ms in (0, 1000, 2000, 3000):
+        assert subject.ask(AT, at_ms).max_bytes == 4096
+        assert subject.overdue(at_ms + 1000)
+
+
+@pytest.mark.parametrize("bytes_per_ms", [2, 20])
+def test_links_that_are_slower_than_the_time_for_an_answer_get_there(bytes_per_ms: int) -> None:
+    """Two sources send in order whatever they were asked for; what comes of one that was given up is not taken."""
+    timing = Timing(pull_bytes=65_536)
+    subject = Pull(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
+    sent_at_ms = {"a": 0, "b": 0}
+    answers: list[tuple[int, str, int, int]] = []
+    at, asks = 0, True
+    for now_ms in range(600_000):
+        if subject.overdue(now_ms) or asks:
+            asks, size = False, subject.ask(Position(at, 0), now_ms).max_bytes
+            done_ms = max(now_ms, sent_at_ms[subject.source]) + size // bytes_per_ms
+            sent_at_ms[subject.source] = done_ms
+            answers.append((done_ms, subject.source, at, size))
+        for _, sender, base, size in [one for one in answers if one[0] == now_ms]:
+            if subject.expects(sender, reply(base=base), Position(at, 0)):
+                at, asks = at + size, True
+                subject.answered()
+        if at >= 300_000:
+            return
+    raise AssertionError(f"only {at} bytes came")
+
+
 def test_the_only_source_is_asked_again() -> None:
     subject = pull("a")
     subject.ask(AT, 0)
