@@ -2,6 +2,7 @@
 
 Which faults come, in which order, how long they last and whom they hit as far as numbers can say is a function of the
 seed; who owns a partition at that moment, and what the machine makes of it, is not. So a seed repeats a run's plan.
+A run can also be given its faults in a row; then the seed decides how long they last and whom they hit.
 """
 
 from __future__ import annotations
@@ -342,6 +343,11 @@ CLUSTER_ONLY: Final = frozenset(
 )
 
 
+FAULTS: Final[Mapping[str, Fault]] = {
+    fault.__name__: fault for fault in (*PROCESS_FAULTS, *NETWORK_FAULTS, *DISK_FAULTS, *OPERATIONS)
+}
+
+
 def menu(stage: Stage) -> list[Fault]:
     """Return the faults that can be done here and are wanted, each once."""
     possible = [*PROCESS_FAULTS, *OPERATIONS]
@@ -367,6 +373,22 @@ async def torment(stage: Stage, until: float) -> None:
             if time.monotonic() >= until:
                 return
             await _inflict(stage, fault)
+
+
+async def follow(stage: Stage, row: Sequence[str]) -> None:
+    """Do the faults of a row, in its order; those that cannot be done here are left out.
+
+    Args:
+        stage: what they act on.
+        row: names in `FAULTS`.
+
+    Raises:
+        RuntimeError: a node did not start.
+    """
+    possible = menu(stage)
+    for name in row:
+        if FAULTS[name] in possible:
+            await _inflict(stage, FAULTS[name])
 
 
 async def _inflict(stage: Stage, fault: Fault) -> None:

@@ -27,7 +27,7 @@ from tests.faults.copies import NOTHING, drain, stored_spans
 from tests.faults.history import History, Key
 from tests.faults.load import SUBSCRIBER, Load
 from tests.faults.namespaces import INSIDE, run_inside, way_in
-from tests.faults.nemesis import Stage, heal, torment
+from tests.faults.nemesis import FAULTS, Stage, follow, heal, torment
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
 from tests.faults.table import Summary, table
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """What a run is asked to do."""
+    """What a run is asked to do: what its `row` names, or where that is empty whatever comes in `seconds`."""
 
     seed: int
     seconds: float
@@ -59,6 +59,7 @@ class Plan(NamedTuple):
     topics: int
     rate: float
     only: frozenset[str]
+    row: tuple[str, ...]
 
 
 class Run:
@@ -101,7 +102,10 @@ class Run:
             await self._create_topics()
             await self._insist(CREATE_S, self.load.start)
             self.tell(f"{len(self.nodes)} nodes are up, {len(self.keys)} partitions; clients are running")
-            await torment(self.stage, time.monotonic() + self.plan.seconds)
+            if self.plan.row:
+                await follow(self.stage, self.plan.row)
+            else:
+                await torment(self.stage, time.monotonic() + self.plan.seconds)
             self.tell("no more faults; everything is healed and brought to its end")
             await heal(self.stage)
             await self.load.quiet()
@@ -252,12 +256,15 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=3, help=f"of {PARTITIONS} partitions each")
     parser.add_argument("--rate", type=float, default=1200, help="records a second, all producers together")
     parser.add_argument("--only", default="", help="faults by name (functions of nemesis.py), with commas; else all")
+    parser.add_argument("--row", default="", help="do these, in this order, and no others, however long that takes")
     parser.add_argument("--data", type=Path, help="where the nodes' files go; a temporary directory unless given")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    only = frozenset(name for name in given.only.split(",") if name)
-    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate, only)
+    only, row = (tuple(name for name in names.split(",") if name) for names in (given.only, given.row))
+    if unknown := {*only, *row} - FAULTS.keys():
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate, frozenset(only), row)
     if given.inside_namespaces:
         return _run(plan, given.data, "")
     base = given.data or Path(tempfile.mkdtemp(prefix="tidelog-faults-"))

@@ -58,6 +58,20 @@ async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_a
     assert len(set(first[:half])) == len(set(first[half:])) == half
 
 
+async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    async def inflict(_: Stage, fault: nemesis.Fault) -> None:
+        done.append(fault.__name__)
+
+    monkeypatch.setattr(nemesis, "_inflict", inflict)
+    row = ["mute", "fill_disk", "kill_owner", "drain", "mute"]
+    await nemesis.follow(stage(tmp_path, 3, network=Network(3)), row)
+    assert done == ["mute", "kill_owner", "drain", "mute"], "there is no small disk"
+
+
 async def test_a_partition_that_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nemesis, "RECOVERY_S", 0.2)
     made = stage(tmp_path, 3)
