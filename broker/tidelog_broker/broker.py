@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final
 
+from tidelog_broker import new_copies
 from tidelog_broker.bootstrap import roles_named
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
@@ -26,6 +28,7 @@ from tidelog_broker.core.topics import (
 )
 from tidelog_broker.homing import Homing
 from tidelog_broker.moving import Mover
+from tidelog_broker.new_copies import NewCopies
 from tidelog_broker.partition import Partition
 from tidelog_broker.partitions import Partitions
 from tidelog_broker.remedies import Owned, Remedies
@@ -90,6 +93,11 @@ class Broker(Services):
                 Remedies(self.cluster, lag_ms=settings.replica_lag_ms, now_ms=self._now_ms),
                 Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
             ],
+            copies=NewCopies(
+                ask=partial(new_copies.ask, self.cluster),
+                alive=self.cluster.alive,
+                now_ms=self._now_ms,
+            ),
             now_ms=self._now_ms,
         )
         self._started_s = time.monotonic()
@@ -244,11 +252,13 @@ class Broker(Services):
         keys = [(record.topic_id, index) for record in self.topics.live() for index in range(record.config.partitions)]
         return [key for key in keys if (route := self.routes.get(key)) is not None and node_id in route.placement]
 
-    def describe(self, record: pb.TopicRecord) -> pb.TopicInfo:
-        """Return all that this node knows of a topic; offsets and sizes only of what it stores."""
+    def describe(self, record: pb.TopicRecord, only: Collection[int] | None = None) -> pb.TopicInfo:
+        """Return all that this node knows of a topic, or of some partitions; offsets and sizes of what it stores."""
         here = {partition.index: partition for partition in self.partitions.of_topic(record.topic_id)}
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
         for index in range(record.config.partitions):
+            if only is not None and index not in only:
+                continue
             if index in here:
                 info.partitions.append(_described(here[index]))
                 continue

@@ -3,8 +3,8 @@
 A partition that lacks copies gets them as soon as there are nodes for all; `remedies` and `homing` know what else
 should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
 round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
-and each is tried a few times only: a move that does not come about (a node that does not answer) must not fence
-the same epoch for ever.
+and no more than a few ahead of the history (see `new_copies`). Each is tried a few times only: a move that does not
+come about (a node that does not answer) must not fence the same epoch for ever.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.planning import can_live
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry
+from tidelog_broker.new_copies import NewCopies
 from tidelog_broker.remedies import Owned
 from tidelog_proto import broker_pb2 as pb
 
@@ -57,6 +58,7 @@ class Mover:
         cluster: for where placement wants a partition.
         nodes: for who is draining.
         advisers: know what is to move although nobody has asked for it, the most urgent first.
+        copies: keeps count of those that moves have asked for and that are not whole.
         now_ms: the clock by which replicas were heard.
     """
 
@@ -68,6 +70,7 @@ class Mover:
         cluster: Cluster,
         nodes: NodeRegistry,
         advisers: Sequence[Adviser],
+        copies: NewCopies,
         now_ms: Callable[[], int],
     ) -> None:
         self._owned = owned
@@ -75,11 +78,14 @@ class Mover:
         self._cluster = cluster
         self._nodes = nodes
         self._advisers = advisers
+        self._copies = copies
         self._now_ms = now_ms
         self._rebalancing = False
         self._rebalance_until_ms = 0
         self._tries: dict[PartitionKey, tuple[int, int]] = {}
         """The newest epoch that was to be ended, and how often that was tried."""
+        self._holds_back = False
+        """Whether more would move if the copies of earlier moves were whole."""
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
@@ -127,10 +133,11 @@ class Mover:
     async def run(self) -> None:
         """Move what is to be moved, for as long as the node runs."""
         while True:
+            await self._copies.look()
             moved = self._step()
             is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
             if not moved and not is_waiting:
-                self._rebalancing = False
+                self._rebalancing = self._rebalancing and self._holds_back
                 self._woken.clear()
                 with contextlib.suppress(TimeoutError):  # what this node has come to own meanwhile may have to go, too
                     async with asyncio.timeout(AGAIN_S):
@@ -144,9 +151,17 @@ class Mover:
         """
         asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
         moved: set[PartitionKey] = set()
+        self._holds_back = False
         for owned, plan, adviser in _by_turns(self._advised(), asked):
-            if owned.key not in moved and self._move(owned, plan):
+            if owned.key in moved:
+                continue
+            new, advised = set(plan.placement).difference(owned.active.placement), adviser is not None
+            if new and not self._copies.has_room(owned.key, advised=advised):
+                self._holds_back = True
+            elif self._move(owned, plan):
                 moved.add(owned.key)
+                if new:
+                    self._copies.begun(owned.key, owned.active.epoch + 1, new, advised=advised)
                 if adviser is not None:
                     adviser.taken(owned.key)
             if len(moved) == AT_ONCE:

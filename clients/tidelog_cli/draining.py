@@ -44,7 +44,7 @@ def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
     stuck = stored - moving
     if stuck:
         text += f", {stuck:,} of which can go nowhere before another node joins: there are too few for all copies"
-    if not moving and not fetching.done:
+    if not fetching.done:
         text += f"; {fetching.text}"
     return Told(text, done=not moving and fetching.done)
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 from tests.broker.linked import identity, make_links
 
-from tidelog_broker import moving
+from tidelog_broker import moving, new_copies
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.members import Address, Member, Members, MemberState
 from tidelog_broker.core.ports import PartitionKey, Plan
@@ -15,6 +16,7 @@ from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.links import Links
 from tidelog_broker.moving import AT_ONCE, TRIES, Mover
+from tidelog_broker.new_copies import STALLED_MS, NewCopies, Told
 from tidelog_broker.remedies import Owned, Remedies
 from tidelog_proto import broker_pb2 as pb
 
@@ -48,6 +50,8 @@ class World:
         self.slow = Follower("b", 0, answered=True)
         self.others: list[Follower] = []
         self.now_ms = 0
+        self.lacks: dict[PartitionKey, int] = {}
+        """Records that new copies of a partition lack."""
         advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
             owned=self.owned,
@@ -55,6 +59,7 @@ class World:
             cluster=self.cluster,
             nodes=nodes,
             advisers=advisers,
+            copies=NewCopies(ask=self.ask, alive=self.cluster.alive, now_ms=lambda: self.now_ms),
             now_ms=lambda: self.now_ms,
         )
 
@@ -77,6 +82,16 @@ class World:
                 flush=plan.flush,
             )
 
+    async def ask(self, node_id: str, keys: Collection[PartitionKey]) -> Told:
+        told: dict[PartitionKey, pb.PartitionInfo] = {}
+        for key in keys:
+            active, lacks = self.active[key], self.lacks.get(key, 0)
+            assert not self.works or node_id in active.placement
+            told[key] = pb.PartitionInfo(
+                epoch=active.epoch, placement=active.placement, missing_epochs=int(lacks > 0), missing_records=lacks
+            )
+        return told
+
     def die(self, node_id: str) -> None:
         self.members.merge(replace(self.members[node_id], state=MemberState.DEAD))
 
@@ -91,6 +106,7 @@ def links() -> Links:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_copies, "MOVES_MAX", PARTITIONS)
     monkeypatch.setattr(moving, "PERIOD_S", 0)
     monkeypatch.setattr(moving, "AGAIN_S", 0)
 
@@ -122,6 +138,68 @@ async def test_few_move_at_a_time() -> None:
     world.drain("b")
     assert world.mover._step() == AT_ONCE
     assert len(world.moved) == AT_ONCE
+
+
+async def test_no_more_move_than_a_few_ahead_of_their_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_copies, "MOVES_MAX", 3)
+    world = World()
+    world.lacks = dict.fromkeys(world.active, 1000)
+    world.drain("b")
+    await run(world, 20)
+    assert len(world.moved) == 3
+    world.lacks[world.moved[1]] = 0
+    await run(world, 20)
+    assert len(world.moved) == 4, "one is whole, one more may follow"
+    world.now_ms = STALLED_MS
+    await run(world, 20)
+    assert len(world.moved) == 7, "what does not get on is not waited for"
+    world.lacks.clear()
+    await run(world, 20)
+    assert sorted(world.moved) == sorted(world.active)
+
+
+async def test_what_is_advised_does_not_wait_for_the_history_of_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(new_copies, "MOVES_MAX", 2)
+    world = World(names="abcd")
+    world.lacks = dict.fromkeys(world.active, 1000)
+    world.drain("b")
+    await run(world, 20)
+    assert len(world.moved) == 2
+    for key in [key for key in world.active if key not in world.moved][:4]:
+        world.active[key].ack_quorum = 1
+    world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
+    await run(world, 20)
+    assert len(world.moved) == 4, "and for no more than as many of its own"
+
+
+async def test_ownership_does_not_wait_for_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_copies, "MOVES_MAX", 1)
+    world = World()
+    world.lacks = dict.fromkeys(world.active, 1000)
+    where = {owned.key: plan for owned, plan in world.mover.wanted(everything=True)}
+    news = {key for key, plan in where.items() if "c" in plan.placement}
+    assert 1 < len(news) < len(where)
+    world.mover.rebalance()
+    await run(world, 20)
+    assert len(set(world.moved) & news) == 1
+    assert set(world.moved) >= where.keys() - news
+
+
+async def test_a_rebalancing_that_waits_for_history_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_copies, "MOVES_MAX", 1)
+    world = World(names="abcd")
+    world.lacks = dict.fromkeys(world.active, 1000)
+    moves = world.mover.rebalance()
+    assert moves > 2
+    await run(world, 20)
+    world.now_ms = moving.REBALANCE_MS
+    await run(world, 20)
+    assert len(world.moved) < moves
+    world.lacks.clear()
+    await run(world, 40)
+    assert len(world.moved) == moves
 
 
 async def test_what_is_asked_for_is_not_kept_waiting_by_what_is_advised() -> None:

@@ -7,6 +7,7 @@ that does not answer stands in it by what gossip and the registry say. About a p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from tidelog_broker.broker import Broker
@@ -23,7 +24,11 @@ STATUS_TIMEOUT_S: Final = 1.5
 
 
 async def cluster_status(node: Broker, request: Request) -> None:
-    """Handle CLUSTER_STATUS; another node is told of this one alone."""
+    """Handle CLUSTER_STATUS; another node is told of this one alone, or only of the partitions that it names."""
+    asked = request.envelope.cluster_status.partitions
+    if request.connection.peer_id is not None and asked:
+        request.reply(pb.Envelope(cluster_status_reply=_told_of(node, asked)))
+        return
     own = own_status(node)
     if request.connection.peer_id is None and not node.cluster.is_alone:
         merge(node, own, await others_status(node))
@@ -37,6 +42,15 @@ def own_status(node: Broker) -> pb.ClusterStatusReply:
         nodes=[node.status()],
         topics=[node.describe(record) for record in node.topics.live()],
     )
+
+
+def _told_of(node: Broker, asked: Iterable[pb.PartitionName]) -> pb.ClusterStatusReply:
+    """Return what a node tells of some partitions."""
+    indices: dict[bytes, set[int]] = {}
+    for name in asked:
+        indices.setdefault(name.topic_id, set()).add(name.partition)
+    records = [record for record in node.topics.live() if record.topic_id in indices]
+    return pb.ClusterStatusReply(topics=[node.describe(record, indices[record.topic_id]) for record in records])
 
 
 async def others_status(node: Broker) -> list[pb.ClusterStatusReply]:
