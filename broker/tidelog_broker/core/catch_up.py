@@ -45,7 +45,7 @@ class Pull:
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
         self._was_too_much = False
-        """Whether a range did not come in time: from then on they grow by little."""
+        """Whether a range did not come in time, or could not be kept: from then on they grow by little."""
         self._key = key
         self._sources = tuple(sources)
         self._timing = timing
@@ -108,7 +108,7 @@ class Pull:
     def pause(self, until_ms: int) -> None:
         """Ask no sooner than this."""
         self._outstanding = False
-        self._retry_ms = until_ms
+        self._retry_ms = max(until_ms, self._retry_ms or until_ms)
 
     def answered(self) -> None:
         """What was asked for is here and being written."""
@@ -118,13 +118,21 @@ class Pull:
         self._in_vain = self._silences = 0
         self._retry_ms = None
 
-    def turned_down(self, now_ms: int, *, had_it: bool = False) -> None:
-        """The source cannot help now, or what it gave cannot be kept: ask the next one, soon."""
+    def turned_down(self, now_ms: int) -> None:
+        """The source cannot help now: ask the next one, soon."""
+        self._in_vain += 1
+        self._next(now_ms, round_ms=self._timing.resend_ms)
+
+    def not_kept(self, now_ms: int) -> None:
+        """What a source gave cannot be kept, perhaps for want of space: ask the next one for little, in a while."""
+        self.range_bytes, self._was_too_much = self._least_bytes, True
+        self._next(now_ms, round_ms=self._timing.pull_ms)
+
+    def _next(self, now_ms: int, *, round_ms: int) -> None:
         self._outstanding = False
         self._turn += 1
-        self._in_vain += not had_it
         round_done = self._turn % len(self._sources) == 0
-        self._retry_ms = now_ms + (self._timing.resend_ms if round_done else 0)
+        self._retry_ms = now_ms + (round_ms if round_done else 0)
 
     def overdue(self, now_ms: int) -> bool:
         """Whether it is time to ask; a source that did not answer is given up for the next one."""

@@ -275,7 +275,8 @@ class History:
             if self._fill_pull is not pull:
                 return
             if not ok:
-                pull.turned_down(now_ms, had_it=True)
+                pull.not_kept(now_ms)
+                self._ask_in_turn(pull, now_ms)  # links and the source's disk had to do with it all the same
                 return
             self._fill_at = at
             pull.digest_unknown = False
@@ -301,7 +302,7 @@ class History:
     def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
         """Ask for the next range of a sealed epoch when this node has room for it beside its other work."""
         wait_ms = self._state.surroundings.fill_wait_ms(pull.range_bytes)
-        if wait_ms:
+        if wait_ms or pull.deadline_ms is not None:
             pull.pause(now_ms + wait_ms)
         else:
             self._ask(pull, now_ms)

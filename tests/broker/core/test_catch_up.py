@@ -125,6 +125,22 @@ def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() ->
     assert subject.overdue(120)
 
 
+def test_what_cannot_be_kept_is_asked_for_again_in_small_and_not_all_the_time() -> None:
+    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject.answered()
+    subject.answered()
+    assert subject.ask(AT, 0).max_bytes == 4096
+    subject.answered()
+    subject.not_kept(10)
+    assert (subject.source, subject.deadline_ms) == ("b", 10), "another one may have it otherwise"
+    assert subject.ask(AT, 10).max_bytes == 1024
+    subject.answered()
+    subject.not_kept(20)
+    assert (subject.source, subject.deadline_ms, subject.in_vain) == ("a", 20 + TIMING.pull_ms, False)
+    subject.pause(500)
+    assert subject.deadline_ms == 20 + TIMING.pull_ms, "its turn comes earlier, and is none the less too early"
+
+
 def test_a_late_refusal_after_it_was_turned_down_does_not_count_again() -> None:
     subject = pull("a", "b")
     subject.ask(AT, 0)

@@ -103,6 +103,21 @@ def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
     assert trial.asked()[1].from_offset == 8
 
 
+def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
+    """A full disk fetches the same again and again: that is held back like anything else."""
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.hints.fill_waits_ms = [700]
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(5, ok=False)
+    assert trial.peek() == []
+    assert trial.history.deadline_ms == 705
+    trial.history.tick(705)
+    assert trial.asked()[1].max_bytes == trial.timing.fill_bytes
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes] * 2
+
+
 def test_only_the_decided_stretch_is_filled() -> None:
     """A source may not have cut its tail yet."""
     past = Past()
