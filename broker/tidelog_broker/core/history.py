@@ -70,6 +70,8 @@ class History:
         self._fill_at = Position(0, 0)
         self._fill_start: tuple[int, int | None] = (0, 0)
         """Where the copy begins, and the digest there; None where a copy is there already that must have it."""
+        self._fill_has_front = False
+        """Whether a part of it was here already when it was begun."""
         self._refills = 0
         """Copies that turned out wrong: each time another source is asked first, the one before may be the cause."""
         self.incomplete: set[int] = set()
@@ -223,6 +225,7 @@ class History:
             first_bytes=state.timing.fill_bytes,
         )
         self._fill_pull.digest_unknown = have.offset < state.log_start
+        self._fill_has_front = not self._fill_pull.digest_unknown and have.offset > start_offset
         self._fill_at = Position(state.log_start, 0) if self._fill_pull.digest_unknown else have
         self._fill_start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
         if self._fill_at.offset >= decision.end_offset:
@@ -300,12 +303,27 @@ class History:
         )
 
     def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
-        """Ask for the next range of a sealed epoch when this node has room for it beside its other work."""
+        """Ask for the next range of a sealed epoch when this node has room for it beside its other work.
+
+        What the partition waits for is asked for at once, and takes its turn from what nobody waits for.
+        """
         wait_ms = self._state.surroundings.fill_wait_ms(pull.range_bytes)
+        if self._is_waited_for(pull):
+            wait_ms = 0
         if wait_ms or pull.deadline_ms is not None:
             pull.pause(now_ms + wait_ms)
         else:
             self._ask(pull, now_ms)
+
+    def _is_waited_for(self, pull: Pull) -> bool:
+        """Whether this node is to own the partition and cannot yet, or does and lacks the end of the epoch before.
+
+        At that end is whoever follows the partition; an owner that has nothing of that epoch is a new copy like others.
+        """
+        state, active = self._state, self._state.active
+        if (active.owner, active.owner_incarnation) != (state.node_id, state.incarnation):
+            return False
+        return state.owner is None or (pull.epoch == active.epoch - 1 and self._fill_has_front)
 
     def _filled(self, pull: Pull) -> None:
         """The copy is as long as decided: it counts if it is also the same."""

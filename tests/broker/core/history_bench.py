@@ -95,12 +95,12 @@ class HistoryBench(Bench):
 class Past:
     """Three sealed epochs of 4 records each and an open one; their batches as their owners wrote them."""
 
-    def __init__(self, *, placement: tuple[str, ...] = NODES) -> None:
+    def __init__(self, *, placement: tuple[str, ...] = NODES, owner: str = "a") -> None:
         self.chain = EpochChain(descriptor())
         self.batches: list[list[Batch]] = []
         for _ in range(3):
             self.batches.append(run_of(self.chain.active, 1, 1, 2))
-            self.chain.extend(decision(self.chain, end_of(self.batches[-1]), owner="a", placement=placement))
+            self.chain.extend(decision(self.chain, end_of(self.batches[-1]), owner=owner, placement=placement))
 
     def lacking(self, *epochs: int, held: tuple[int, ...] = ()) -> HistoryBench:
         trial = HistoryBench(chain=self.chain, incomplete=epochs)

@@ -9,7 +9,9 @@ from tests.broker.core.history_bench import HistoryBench, Past
 from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.effects import AppendFill, FinishFill, Send, SetAside
 from tidelog_broker.core.history import Missing
+from tidelog_broker.core.owner import Owner
 from tidelog_broker.core.ports import Position
+from tidelog_broker.core.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -67,6 +69,28 @@ def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
     assert trial.asked()[1].from_offset == 9, "nothing to wait for"
     assert trial.hints.fills_bytes == [trial.timing.fill_bytes, 2 * trial.timing.fill_bytes]
     assert trial.history.missing() is not None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "front", "is_open", "waits"),
+    [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
+    ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
+)
+def test_what_the_partition_waits_for_is_not_held_back(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
+    past = Past(owner="b")
+    trial = HistoryBench(chain=past.chain, incomplete=(epoch,))
+    trial.store(past.batches[epoch][:front])
+    trial.owner = Owner(trial.active, producers=ProducerTable()) if is_open else None
+    trial.hints.fill_waits_ms = [30, 40]
+    trial.history.fill(100)
+    assert (trial.history.deadline_ms == 130) == waits
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "it is counted"
+    trial.history.tick(130)
+    [ask] = [message for _, message in trial.sent(pb.Backfill)]
+    base = Position(ask.from_offset, ask.from_digest)
+    trial.reply(past.batches[epoch][front : front + 1], epoch=epoch, base=base, sender="a")
+    trial.wrote(140)
+    assert bool(trial.sent(pb.Backfill)) != waits, "nor is what follows; a copy that was begun here is no other"
 
 
 def test_nobody_is_blamed_for_a_range_that_waits() -> None:
