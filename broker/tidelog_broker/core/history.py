@@ -123,11 +123,12 @@ class History:
         if tail_pull is not None and tail_pull.overdue(now_ms):
             self._ask(tail_pull, now_ms)
         if fill_pull is not None and fill_pull.overdue(now_ms):
-            if self._filled_to(fill_pull.epoch) != self._fill_at.offset and not fill_pull.digest_unknown:
-                self._fill_pull = None  # it is not where it was: what was there could not be gone on with
-                self.fill(now_ms)
-            else:
+            is_where_it_was = fill_pull.digest_unknown or self._filled_to(fill_pull.epoch) == self._fill_at.offset
+            if is_where_it_was and self._state.is_member:
                 self._ask(fill_pull, now_ms)
+            else:
+                self._fill_pull = None  # what was there could not be gone on with, or need not: the partition has moved
+                self.fill(now_ms)
 
     # --- the open epoch --------------------------------------------------------------------------------
 
@@ -305,8 +306,12 @@ class History:
     def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
         """Ask for the next range of a sealed epoch when this node has room for it beside its other work.
 
-        What the partition waits for is asked for at once, and takes its turn from what nobody waits for.
+        What the partition waits for is asked for at once, and takes its turn from what nobody waits for. A copy that
+        this node is not to have any more takes none.
         """
+        if not self._state.is_member:
+            self._fill_pull = None
+            return
         wait_ms = self._state.surroundings.fill_wait_ms(pull.range_bytes)
         if self._is_waited_for(pull):
             wait_ms = 0

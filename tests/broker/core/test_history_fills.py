@@ -127,6 +127,26 @@ def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
     assert trial.asked()[1].from_offset == 8
 
 
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_later(*, comes: bool) -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    end = trial.active.start_offset
+    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a", placement=("a", "c")))
+    trial.fence = None
+    if comes:
+        trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+        trial.wrote()
+    else:
+        trial.history.tick(trial.timing.pull_ms)
+    assert (trial.peek(), trial.history.deadline_ms) == ([], None)
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "it takes no turn from what is still to come"
+    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a"))
+    trial.history.fill(5000)
+    assert trial.asked()[1].from_offset == (9 if comes else 8)
+
+
 def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
     """A full disk fetches the same again and again: that is held back like anything else."""
     past = Past()
