@@ -34,6 +34,7 @@ from tidelog_broker.partitions import Partitions
 from tidelog_broker.remedies import Owned, Remedies
 from tidelog_broker.routes import Route, Routes
 from tidelog_broker.services import Services
+from tidelog_broker.standing_in import StandingIn
 from tidelog_broker.state_log import MetaLog, OffsetsLog
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.meta_snapshot import load_meta_snapshot
@@ -91,6 +92,7 @@ class Broker(Services):
             nodes=self.nodes,
             advisers=[
                 Remedies(self.cluster, lag_ms=settings.replica_lag_ms, now_ms=self._now_ms),
+                StandingIn(self.cluster, now_ms=self._now_ms),
                 Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
             ],
             copies=NewCopies(

@@ -25,8 +25,10 @@ from tidelog_broker.core.planning import (
     hand_over_plan,
     home_plan,
     lacks_copies,
+    lacks_owner,
     move_plan,
     rank_of,
+    relief_plan,
     spare_plan,
     takeover_plan,
     wishes_as_they_are,
@@ -158,6 +160,10 @@ class Cluster:
         """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
         return home_plan(key, active, self._entries(), alive=self._available())
 
+    def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
+        """Return the epoch by which an owner that should only store copies gives a partition up; see `relief_plan`."""
+        return relief_plan(key, active, self._entries(), alive=self._available(), behind=behind)
+
     @property
     def version(self) -> tuple[int, int, int]:
         """What changes whenever a node is heard to come, to go, to leave, to be suspected, cut off or registered."""
@@ -173,6 +179,10 @@ class Cluster:
     def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
         """Whether a partition has fewer copies than its topic asks for, and there are nodes for all of them."""
         return lacks_copies(active, self._wishes(key, active), self._entries(), alive=self._available())
+
+    def lacks_owner(self, active: pb.EpochDescriptor) -> bool:
+        """Whether none of a partition's replicas may own it by its role, and there is a node that may."""
+        return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int = 0) -> list[pb.EpochDescriptor]:
         """Return epoch 0 of the partitions of a new topic, from partition `first` on."""

@@ -63,7 +63,8 @@ class Controller:
             ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, or what stopped the write.
         """
         check_topic_name(asked.name)
-        copies_default = min(self._copies_default, max(len(self._nodes.live()), 1))
+        storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
+        copies_default = min(self._copies_default, max(storing, 1))
         config = complete_config(asked.config, copies_default=copies_default, copies_max=self._copies_max)
         async with self._changing:
             await self._meta_log.ready()

@@ -1,7 +1,8 @@
 """Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
 
-A partition that lacks copies gets them as soon as there are nodes for all; `remedies` and `homing` know what else
-should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
+A partition that lacks copies gets them as soon as there are nodes for all, and one that only nodes hold that merely
+store copies gets one where it may be owned. `remedies`, `standing_in` and `homing` know what else should not stay as it
+is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
 round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
 and no more than a few ahead of the history (see `new_copies`). Each is tried a few times only: a move that does not
 come about (a node that does not answer) must not fence the same epoch for ever.
@@ -103,12 +104,20 @@ class Mover:
         self._woken.set()
 
     def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
-        """Return what should move, and where to: off leaving nodes, for missing copies; or all that is out of place."""
-        leaving = {record.node_id for record in self._nodes.records() if record.draining or record.removed}
+        """Return what should move, and where to: off leaving nodes, for missing copies; or all that is out of place.
+
+        A node that stores nothing by its role leaves what it stored when it had another one.
+        """
+        leaving = {
+            record.node_id
+            for record in self._nodes.records()
+            if record.draining or record.removed or pb.PERSISTENCE not in record.roles
+        }
         found: list[tuple[Owned, Plan]] = []
         for owned in self._owned():
             key, active = owned.key, owned.active
-            if everything or leaving.intersection(active.placement) or self._cluster.lacks_copies(key, active):
+            is_lacking = self._cluster.lacks_copies(key, active) or self._cluster.lacks_owner(active)
+            if everything or is_lacking or leaving.intersection(active.placement):
                 plan = self._cluster.wanted(key, active)
                 plan = self._with_able_owner(owned, plan) if plan is not None else None
                 if plan is not None and (everything or active.owner in leaving or _moves_copies(active, plan)):

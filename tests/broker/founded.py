@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.broker.peer import Peer, batch
@@ -23,9 +23,14 @@ WAIT_S = 30
 
 
 class Founded:
-    """Nodes by id; founders are started with the bootstrap file, joiners with seeds."""
+    """Nodes by id; founders are started with the bootstrap file, joiners with seeds.
 
-    def __init__(self, path: Path, names: tuple[str, ...] = ("a", "b", "c")) -> None:
+    `roles` are those of founders that do not have both.
+    """
+
+    def __init__(
+        self, path: Path, names: tuple[str, ...] = ("a", "b", "c"), roles: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self.path = path
         self.nodes: dict[str, Node] = {}
         self._dirs: dict[str, NodeDir] = {}
@@ -33,7 +38,11 @@ class Founded:
         self._founders = names
         self._ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
-            Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": self._ports[name]}) for name in names
+            Founder.model_validate(
+                {"node_id": name, "host": "127.0.0.1", "port": self._ports[name]}
+                | ({"roles": roles[name]} if roles is not None and name in roles else {})
+            )
+            for name in names
         ]
         make_bootstrap("test", founders).save(path / "cluster.json")
         (path / "secret").write_text("a secret for tests")

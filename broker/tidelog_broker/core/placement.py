@@ -17,6 +17,11 @@ fewest, there to the highest score. Nodes that are alive go before all that are 
 to fill up, because the number of copies follows the registered nodes and never the number alive; a quorum that
 shrank with every failure would promise nothing.
 
+At least one copy goes to a node that may also own the partition, where one is alive: an epoch that only storing nodes
+hold would have nobody to own it but one of them (see `candidates`). Where the greedy choice has no such node, it is
+made again and begins with the first of them. So where roles and zones cross, a node that comes or goes may move a
+second copy.
+
 Rejected: a consistent-hash ring (uneven without many virtual nodes, and zones do not fit in), round-robin over sorted
 nodes (one node more moves nearly everything), and an assignment that is kept and balanced by a leader (more state).
 """
@@ -42,7 +47,7 @@ class Role(Flag):
     """What a node does."""
 
     INGESTION = 1
-    """May own partitions and serve publishers."""
+    """Takes clients' records: owns partitions of those that it stores. Without PERSISTENCE it hands everything on."""
     PERSISTENCE = 2
     """Stores copies and counts towards ack quorums."""
 
@@ -118,7 +123,8 @@ def place(
 
     Args:
         key: from `partition_key`.
-        nodes: every registered node; those without the role PERSISTENCE get no copies.
+        nodes: every registered node; those without the role PERSISTENCE get no copies, and a living one that has
+            INGESTION, too, gets one if there is any.
         replication_factor: copies asked for, 1 or more; there are as many as registered nodes allow.
         alive: nodes that can take part now (leave out those that are draining); the others only fill up.
         ack_quorum: the topic's; 0, or one that the number of copies does not allow, gives a majority.
@@ -131,21 +137,37 @@ def place(
     if not waiting:
         raise NoPersistenceError("no registered node has the role persistence: there is nowhere to store a copy")
     copies = min(replication_factor, len(waiting))
+    chosen = _spread(waiting, copies, alive)
+    able = [node for node in waiting if node.node_id in alive and Role.INGESTION in node.roles]
+    if able and not any(node in chosen for node in able):
+        chosen = _spread(waiting, copies, alive, first=able[0])
+    assert len(set(chosen)) == copies
+    return Placement(
+        tuple(node.node_id for node in chosen), ack_quorum if 1 <= ack_quorum <= copies else majority(copies)
+    )
+
+
+def _spread(
+    ranked: Sequence[NodeEntry], copies: int, alive: Collection[str], *, first: NodeEntry | None = None
+) -> list[NodeEntry]:
+    """Return so many of the nodes, which stand by score, spread over zones and machines, beginning with `first`."""
+    waiting = list(ranked)
     in_zone: Counter[str] = Counter()
     on_machine: Counter[tuple[str, str, str]] = Counter()
-    chosen: list[str] = []
+    chosen: list[NodeEntry] = []
     while len(chosen) < copies:
-        # min() takes the first of equals, and they stand by score.
+        # min() takes the first of equals.
         best = min(
             waiting,
             key=lambda node: (node.node_id not in alive, in_zone[node.zone], on_machine[_machine(node)]),
         )
+        if first is not None and not chosen:
+            best = first
         waiting.remove(best)
-        chosen.append(best.node_id)
+        chosen.append(best)
         in_zone[best.zone] += 1
         on_machine[_machine(best)] += 1
-    assert len(set(chosen)) == copies
-    return Placement(tuple(chosen), ack_quorum if 1 <= ack_quorum <= copies else majority(copies))
+    return chosen
 
 
 def candidates(
@@ -193,7 +215,7 @@ def rebalance_plan(
     A partition is in the plan when its nodes (in whatever order), its quorum or its owner differ. Partitions that get
     no new copies come first, because they move at once; then by topic and number. One with no living node in its
     wanted placement is left as it is. The plan is a wish: whoever carries it out moves a few partitions at a time. How
-    fast their history follows is up to the new copies, of which each fetches one read after the other.
+    fast their history follows is up to the nodes that fetch it.
 
     Raises:
         NoPersistenceError: as `place`.

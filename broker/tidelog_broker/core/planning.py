@@ -3,7 +3,8 @@
 Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. A *takeover*
 asks where an epoch should live if this node opens it: then this node owns it wherever it may, because another owner
 would first have to hear of it. A *planned* move (draining, rebalancing) asks where placement wants it, whoever asks. A
-node that *stops* asks who of the other replicas should own it, and an owner whose replica *lags* for a spare node.
+node that *stops* asks who of the other replicas should own it, an owner whose replica *lags* for a spare node, and an
+owner that only *stands in*, because it merely stores copies, for a replica that may own.
 
 There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
 shrank with each failure would promise nothing.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from tidelog_broker.core.placement import (
+    BOTH_ROLES,
     NodeEntry,
     NoPersistenceError,
     PartitionState,
@@ -184,6 +186,36 @@ def home_plan(
     return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
 
 
+def relief_plan(
+    key: PartitionKey,
+    active: pb.EpochDescriptor,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+    behind: Collection[str] = (),
+) -> Plan | None:
+    """Return the epoch by which an owner that merely stores copies gives a partition to a replica that may own.
+
+    None when the owner may own by its role, or no such replica can take over at once. No copy moves.
+
+    Args:
+        key: the partition.
+        active: its newest epoch.
+        nodes: all registered ones.
+        alive: nodes that may own something now.
+        behind: replicas that lack some of the log.
+    """
+    able = _able(nodes)
+    if active.owner in able:
+        return None
+    heir = successor(
+        partition_key(*key), nodes, alive=able.intersection(alive).difference(behind), placement=active.placement
+    )
+    if heir is None:
+        return None
+    return Plan(heir, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+
+
 def spare_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
@@ -236,6 +268,12 @@ def lacks_copies(
     return len(active.placement) < wanted <= sum(1 for node in storing if node in alive)
 
 
+def lacks_owner(active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]) -> bool:
+    """Whether no replica of a partition may own it by its role, dead or alive, and a node that may could get a copy."""
+    able = _able(nodes)
+    return able.isdisjoint(active.placement) and not able.isdisjoint(alive)
+
+
 def first_epoch(
     key: PartitionKey,
     wishes: Wishes,
@@ -263,3 +301,8 @@ def first_epoch(
         start_offset=0,
         flush=wishes.flush,
     )
+
+
+def _able(nodes: Sequence[NodeEntry]) -> frozenset[str]:
+    """Return the nodes that may own partitions by their roles."""
+    return frozenset(node.node_id for node in nodes if node.roles == BOTH_ROLES)

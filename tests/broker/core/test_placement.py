@@ -130,6 +130,11 @@ def test_no_zone_and_no_machine_is_doubled_while_there_is_a_choice(
             assert all(count == 1 for count in named.values()), (node, placed)
 
 
+def are_alike(nodes: Sequence[NodeEntry]) -> bool:
+    """Whether all nodes that store copies may own, or none: then the rule for owners never takes effect."""
+    return len({Role.INGESTION in node.roles for node in nodes if Role.PERSISTENCE in node.roles}) <= 1
+
+
 @given(keys, clusters, node_entries, st.integers(1, 6))
 def test_a_node_that_joins_takes_at_most_one_copy_and_moves_no_other(
     key: bytes, nodes: list[NodeEntry], joining: NodeEntry, copies: int
@@ -140,8 +145,12 @@ def test_a_node_that_joins_takes_at_most_one_copy_and_moves_no_other(
     grown = [*others, joining]
     before = set(place(key, others, replication_factor=copies, alive=ids(others)).nodes)
     after = set(place(key, grown, replication_factor=copies, alive=ids(grown)).nodes)
-    assert after - before <= {joining.node_id}
-    assert len(before - after) <= 1
+    one_zone = len({(node.zone, node.machine) for node in grown}) == 1
+    if one_zone or are_alike(grown):
+        assert after - before <= {joining.node_id}
+        assert len(before - after) <= 1
+    assert len(after - before) <= 2
+    assert len(before - after) <= 2
 
 
 @given(keys, clusters, st.integers(1, 6), st.data())
@@ -155,7 +164,37 @@ def test_a_node_that_leaves_moves_only_what_it_held(
     before = place(key, nodes, replication_factor=copies, alive=ids(nodes))
     after = place(key, rest, replication_factor=copies, alive=ids(rest))
     if leaving.node_id not in before.nodes:
-        assert after == before
+        assert len(set(after.nodes) - set(before.nodes)) <= 1
+        if are_alike(nodes):
+            assert after == before
+
+
+@given(keys, clusters, st.integers(1, 6), st.data())
+def test_every_placement_has_a_node_that_may_own_where_one_lives(
+    key: bytes, nodes: list[NodeEntry], copies: int, data: st.DataObject
+) -> None:
+    alive = data.draw(st.sets(st.sampled_from(sorted(ids(nodes)))))
+    placed = place(key, nodes, replication_factor=copies, alive=alive).nodes
+    able = {node.node_id for node in nodes if node.roles == BOTH_ROLES and node.node_id in alive}
+    assert bool(able.intersection(placed)) == bool(able)
+    owner = successor(key, nodes, alive=alive, placement=placed)
+    assert owner in able or not able
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_what_only_stores_owns_nothing_beside_nodes_that_may(copies: int) -> None:
+    nodes = [
+        NodeEntry("a", roles=Role.PERSISTENCE),
+        NodeEntry("b"),
+        NodeEntry("c"),
+        NodeEntry("d", roles=Role.INGESTION),
+    ]
+    owned: Counter[str | None] = Counter()
+    for number in range(300):
+        placed = copies_of(nodes, copies, partition=number)
+        owned[successor(partition_key(TOPIC, number), nodes, alive=set("abcd"), placement=placed)] += 1
+    assert set(owned) == {"b", "c"}
+    assert owned["b"] == pytest.approx(150, rel=0.2)
 
 
 @given(keys, clusters, st.data())

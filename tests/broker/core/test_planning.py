@@ -10,8 +10,10 @@ from tidelog_broker.core.planning import (
     hand_over_plan,
     home_plan,
     lacks_copies,
+    lacks_owner,
     move_plan,
     rank_of,
+    relief_plan,
     spare_plan,
     takeover_plan,
     wishes_as_they_are,
@@ -163,6 +165,58 @@ def test_the_first_replica_in_the_order_is_a_partitions_home() -> None:
     assert home_plan(KEY, away, NODES, alive={third}) is None
     assert home_plan(KEY, epoch(first, second), NODES, alive=ALL) is None
     assert home_plan(KEY, away, NODES, alive=frozenset()) is None
+
+
+def stores_only(*names: str) -> list[NodeEntry]:
+    return [node._replace(roles=Role.PERSISTENCE) if node.node_id in names else node for node in NODES]
+
+
+def test_who_stands_in_is_relieved_by_the_first_replica_that_may_own_and_keeps_up() -> None:
+    first, second, third, *_ = ORDER
+    nodes, active = stores_only(first), epoch(*ORDER[:3], owner=first)
+    assert relief_plan(KEY, active, nodes, alive=ALL) == Plan(second, (first, second, third), 2, pb.NEVER)
+    behind = relief_plan(KEY, active, nodes, alive=ALL, behind={second})
+    assert behind is not None
+    assert behind.owner == third
+    assert relief_plan(KEY, active, nodes, alive=ALL, behind={second, third}) is None
+    assert relief_plan(KEY, active, nodes, alive=ALL - {second, third}) is None
+    assert relief_plan(KEY, active, NODES, alive=ALL) is None
+    assert relief_plan(KEY, active, stores_only(first, second, third), alive=ALL) is None
+
+
+def test_a_partition_lacks_an_owner_when_no_replica_may_be_one_and_another_node_may() -> None:
+    first, second, third, *others = ORDER
+    active = epoch(first, second, third)
+    assert lacks_owner(active, stores_only(first, second, third), alive=ALL)
+    assert not lacks_owner(active, stores_only(first, second), alive=ALL)
+    assert not lacks_owner(active, stores_only(first, second), alive=ALL - {third}), "it may come back"
+    assert not lacks_owner(active, stores_only(first, second, third), alive=ALL.difference(others))
+    assert not lacks_owner(active, stores_only(*ORDER), alive=ALL)
+    routing = [node._replace(roles=Role.INGESTION) for node in NODES if node.node_id in others]
+    storing = [node for node in stores_only(first, second, third) if node.node_id not in others]
+    assert not lacks_owner(active, [*storing, *routing], alive=ALL), "who stores nothing cannot own"
+
+
+def test_who_only_stores_copies_takes_over_where_nobody_else_can_and_last_of_all() -> None:
+    first, second, third, *_ = ORDER
+    nodes, active = stores_only(first, second), epoch(first, second, third, owner=third)
+    assert [rank_of(name, KEY, active, nodes, alive=ALL) for name in (third, first, second)] == [0, 1, 2]
+    storing = [node for node in nodes if node.node_id in active.placement]
+    plan = takeover_plan(first, KEY, active, THREE, storing, alive={first, second})
+    assert plan == Plan(first, (first, second, third), 2, pb.NEVER)
+
+
+def test_a_first_epoch_is_owned_by_who_only_stores_copies_where_nobody_else_lives() -> None:
+    def made(alive: frozenset[str], copies: int) -> list[pb.EpochDescriptor]:
+        nodes = stores_only("a", "b", "c", "d")
+        keys = [(KEY[0], index) for index in range(40)]
+        return [
+            first_epoch(key, Wishes(copies, 0, pb.NEVER), nodes, alive=alive, incarnation=lambda _: 7) for key in keys
+        ]
+
+    for copies in (1, 2, 3):
+        assert {one.owner for one in made(ALL, copies)} == {"e"}
+        assert {one.owner for one in made(ALL - {"e"}, copies)} == {"a", "b", "c", "d"}
 
 
 def test_a_planned_epoch_must_be_able_to_write_and_to_end() -> None:
