@@ -205,7 +205,10 @@ class History:
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
         wanted = self._wanted()
-        if self._fill_pull is not None or not wanted or not state.is_member or state.halted is not None:
+        pull = self._fill_pull
+        if pull is not None and pull.deadline_ms is not None and self._is_overtaken(pull):
+            pull = self._fill_pull = None  # nothing of it is being written
+        if pull is not None or not wanted or not state.is_member or state.halted is not None:
             return  # where something is damaged, what is to be kept is known once its epoch's end is decided
         epoch = max(wanted)
         decision = state.decision(epoch)
@@ -309,8 +312,9 @@ class History:
         What the partition waits for is asked for at once, and takes its turn from what nobody waits for. A copy that
         this node is not to have any more takes none.
         """
-        if not self._state.is_member:
+        if not self._state.is_member or self._is_overtaken(pull):
             self._fill_pull = None
+            self.fill(now_ms)
             return
         wait_ms = self._state.surroundings.fill_wait_ms(pull.range_bytes)
         if self._is_waited_for(pull):
@@ -319,6 +323,13 @@ class History:
             pull.pause(now_ms + wait_ms)
         else:
             self._ask(pull, now_ms)
+
+    def _is_overtaken(self, pull: Pull) -> bool:
+        """Whether a newer epoch is wanted since it was begun, such as one that ended before its last records were here.
+
+        An old one may take hours. It goes on where it is when the newer one is whole.
+        """
+        return max(self.incomplete, default=pull.epoch) > pull.epoch and max(self._wanted(), default=-1) > pull.epoch
 
     def _is_waited_for(self, pull: Pull) -> bool:
         """Whether this node is to own the partition and cannot yet, or does and lacks the end of the epoch before.

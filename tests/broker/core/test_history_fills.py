@@ -127,6 +127,31 @@ def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
     assert trial.asked()[1].from_offset == 8
 
 
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*, is_writing: bool) -> None:
+    past = Past()
+    trial = past.lacking(0)
+    trial.asked()
+    trial.reply(past.batches[0][:1], epoch=0, base=Position(0, 0))
+    if not is_writing:
+        trial.wrote()
+        assert trial.asked()[1].epoch == 0
+    trial.history.incomplete.add(2)
+    trial.history.fill(50)
+    if is_writing:
+        assert [type(effect) for effect in trial.peek()] == [AppendFill], "what has come is kept"
+        trial.wrote(60)
+    assert trial.asked()[1].epoch == 2
+    trial.reply(past.batches[0][1:2], epoch=0, base=end_of(past.batches[0][:1]))
+    assert trial.peek() == [], "it would be asked for again"
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(70)
+    trial.wrote(80)
+    assert trial.history.incomplete == {0}
+    ask = trial.asked()[1]
+    assert (ask.epoch, ask.from_offset, ask.from_digest) == (0, *end_of(past.batches[0][:1]))
+
+
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_later(*, comes: bool) -> None:
     past = Past()
