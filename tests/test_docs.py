@@ -125,3 +125,12 @@ def test_pictures_are_sound_and_fit_light_and_dark(picture: Path) -> None:
     assert root.tag.endswith("svg")
     assert root.find("{http://www.w3.org/2000/svg}desc") is not None
     assert "prefers-color-scheme: dark" in picture.read_text()
+
+
+def test_every_module_of_the_node_has_a_room() -> None:
+    told = (ROOT / "docs" / "architecture.md").read_text().partition("Inside the node")[2]
+    rooms = re.findall(r"^\| (`[^|]+) \|", told, re.MULTILINE)
+    named = [name.rstrip("/") for room in rooms for name in re.findall(r"`([\w/]+)`", room)]
+    node = ROOT / "broker" / "tidelog_broker"
+    there = {path.stem for path in node.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert sorted(named) == sorted(there - {"__init__"}), "each once"
