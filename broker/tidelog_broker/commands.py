@@ -51,7 +51,10 @@ def node(
     node_id: Annotated[str | None, typer.Option(help="What the node is called, as in the bootstrap file.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
     gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
+    advertise_host: Annotated[str | None, typer.Option(help="The address that others are told to use.")] = None,
     zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,
+    weight: Annotated[int | None, typer.Option(help="Its share of copies beside the others'; 100 is ordinary.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take the place of a node that lost its data.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
@@ -77,7 +80,10 @@ def node(
         "node_id": node_id,
         "secret_file": secret_file,
         "gossip_port": gossip_port,
+        "advertise_host": advertise_host,
         "zone": zone,
+        "roles": role or None,
+        "weight": weight,
     }
     try:
         settings = load_settings(NodeSettings, "node", config, overrides)

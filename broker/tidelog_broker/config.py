@@ -9,7 +9,7 @@ import ipaddress
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from tidelog_broker.core.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.registry import NODE_ID_CHARS_MAX
@@ -60,7 +60,8 @@ class NodeSettings(BaseModel):
         ["ingestion", "persistence"],
         min_length=1,
         max_length=2,
-        description="ingestion: may own partitions and take records. persistence: stores copies.",
+        description="persistence: stores copies. ingestion: owns partitions, of those that it stores; without "
+        "persistence it only hands requests on. A node on its own does both.",
     )
     weight: int = Field(
         WEIGHT_ORDINARY,
@@ -146,9 +147,12 @@ class NodeSettings(BaseModel):
 
     @field_validator("roles")
     @classmethod
-    def _roles_stand_once(cls, value: list[str]) -> list[str]:
+    def _roles_can_be(cls, value: list[str], info: ValidationInfo) -> list[str]:
         if len(set(value)) != len(value):
             raise ValueError("a role stands once")
+        is_alone = info.data.get("bootstrap", ...) is None and info.data.get("seeds", ...) == []
+        if len(value) == 1 and is_alone:
+            raise ValueError(f"a node on its own does not only {value[0]}: name a cluster, by `bootstrap` or `seeds`")
         return sorted(value)
 
     @property

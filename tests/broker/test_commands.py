@@ -41,6 +41,28 @@ def test_a_node_needs_a_directory(app: typer.Typer, monkeypatch: pytest.MonkeyPa
     assert "node.data is needed: give --data, the variable TIDELOG_NODE_DATA, or data in [node]" in result.stderr
 
 
+def test_roles_and_weight_are_options(app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    got: list[NodeSettings] = []
+
+    async def serve(settings: NodeSettings, *, replaces: bool) -> int:
+        assert not replaces
+        got.append(settings)
+        return 0
+
+    monkeypatch.setattr(commands, "_serve", serve)
+    told = ["node", "--data", str(tmp_path), "--seeds", "log1:7400"]
+    for more in (["--role", "ingestion", "--weight", "250", "--advertise-host", "log4.example.org"], []):
+        assert CliRunner().invoke(app, [*told, *more]).exit_code == 0
+    assert [(one.roles, one.weight, one.advertise_host) for one in got] == [
+        (["ingestion"], 250, "log4.example.org"),
+        (["ingestion", "persistence"], 100, None),
+    ]
+    alone = CliRunner().invoke(app, ["node", "--data", str(tmp_path), "--role", "ingestion"])
+    assert alone.exit_code == 2
+    assert "does not only ingestion: name a cluster" in alone.stderr
+    assert len(got) == 2
+
+
 def test_a_directory_that_cannot_be_used_is_one_line(app: typer.Typer, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")

@@ -65,6 +65,7 @@ def test_a_seed_is_an_address(seed: str) -> None:
         ("roles", []),
         ("roles", ["ingestion", "ingestion"]),
         ("roles", ["owner"]),
+        ("roles", ["persistence"]),
         ("weight", 0),
         ("weight", 10_001),
         ("replication_factor_default", 0),
