@@ -121,11 +121,11 @@ class Founded:
         await self.until(agreed, "the nodes never agreed")
         await self.until(lambda: all(one.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets")
 
-    async def spread(self, peer: Peer, partitions: int) -> pb.TopicInfo:
+    async def spread(self, peer: Peer, partitions: int, name: str = "spread") -> pb.TopicInfo:
         """Create a topic of which every node owns something; where a partition goes is a matter of the topic's id."""
         number = 0
         while True:
-            topic = await peer.create(f"spread-{number}", partitions=partitions, replication_factor=3)
+            topic = await peer.create(f"{name}-{number}", partitions=partitions, replication_factor=3)
             if {partition.owner for partition in topic.partitions} == set(self.nodes):
                 return topic
             number += 1

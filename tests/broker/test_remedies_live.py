@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from tests.broker.peer import Peer, batch
 from tidelog_broker import moving, remedies
 from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import PartitionKey, Timing
+from tidelog_broker.moving import Mover
 from tidelog_broker.partition import Partition
 from tidelog_broker.remedies import Remedies
 from tidelog_broker.storage.errors import DiskFullError
@@ -73,10 +75,50 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
 
     def is_whole() -> bool:
         partition = node.partitions.find(key)
-        return partition is not None and partition.log.end_offset == 2 and not partition.replica.history.incomplete
+        return partition is not None and partition.readable_end == 2 and not partition.replica.history.incomplete
 
     await three.until(is_whole, "the copy was not made")
     assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]
+
+
+async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
+    three: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: Counter[Mover] = Counter()
+    step = Mover._step
+
+    def counted(mover: Mover) -> int:
+        looks[mover] += 1
+        return step(mover)
+
+    monkeypatch.setattr(Mover, "_step", counted)
+    peer = await three.peer("a")
+    old = await three.spread(peer, partitions=8)
+    keys = [(old.topic_id, partition.partition) for partition in old.partitions]
+    for _, partition in keys:
+        await three.publish(peer, old.topic_id, b"before", partition=partition)
+    before = [three.nodes["a"].routes.get(key) for key in keys]
+
+    await three.join("d")
+    await three.settled()
+    looks.clear()
+    await three.until(
+        lambda: len(looks) == 4 and min(looks.values()) >= 5, "not every node has looked what should move"
+    )
+    for node in three.nodes.values():
+        assert [node.routes.get(key) for key in keys] == before, f"{node.node_id} has seen something move"
+    assert all(three.nodes["d"].partitions.find(key) is None for key in keys)
+
+    new = await three.spread(peer, partitions=8, name="new")
+    of_the_new_node = next(one for one in new.partitions if one.owner == "d")
+    await three.publish(peer, new.topic_id, b"after", partition=of_the_new_node.partition)
+    written = three.nodes["d"].partitions.find((new.topic_id, of_the_new_node.partition))
+    assert written is not None
+    assert written.log.end_offset == 1
+
+    # It is not that there was no reason: who asks for it gets the old ones moved.
+    await done(peer, pb.ClusterChange(rebalance=True))
+    await three.until(lambda: any("d" in placement(three, key, "a") for key in keys), "nothing was to be moved at all")
 
 
 async def test_a_publish_that_asks_for_all_copies_gets_them_from_a_spare_node(three: Founded) -> None:
