@@ -216,11 +216,12 @@ def test_promises_of_another_ballot_and_of_strangers_do_not_count() -> None:
     assert trial.phase == "sealing"
 
 
-def test_an_accepted_value_is_proposed_again_unchanged_whatever_is_planned() -> None:
+@pytest.mark.parametrize("planned", [Plan("z", ("z",), 1), Plan("b", NODES, 2)], ids=["nobody there", "all there"])
+def test_an_accepted_value_is_proposed_again_unchanged_whatever_is_planned(planned: Plan) -> None:
     """Even if its placement is dead by now: the epoch after it is taken over then."""
     trial = CandidateBench()
     old = pb.EpochDecision(epoch=4, end_offset=12, next=pb.EpochDescriptor(epoch=5, owner="z")).SerializeToString()
-    trial.hints.next = Plan("z", ("z",), 1)
+    trial.hints.next = planned
     trial.sealing()
     trial.promise("b", Position(17, 9))
     trial.promise("c", Position(12, 1), accepted=(ballot(1, "a"), old))
@@ -238,12 +239,13 @@ def test_logs_that_may_be_short_count_only_if_all_have_answered() -> None:
 
 
 def test_short_logs_do_not_hinder_a_quorum_of_whole_ones() -> None:
-    trial = CandidateBench().sealing()
-    trial.agree(*NODES)
+    trial = CandidateBench(FIVE, quorum=3).sealing()
+    trial.agree(*FIVE)
     trial.promise("a", Position(19, 7), short=True)
     trial.promise("b", Position(12, 1))
     trial.promise("c", Position(14, 2))
-    assert trial.value().end_offset == 19
+    trial.promise("d", Position(13, 5))
+    assert trial.value().end_offset == 19, "e is not waited for, and what a still has counts"
 
 
 def test_nothing_is_proposed_before_enough_of_the_successors_nodes_have_answered() -> None:
