@@ -351,15 +351,20 @@ def test_a_commit_is_told_in_time_and_not_to_the_dead() -> None:
     assert (to, beat.commit_offset, beat.length) == ("a", 6, 0)
 
 
-def test_who_comes_back_is_spoken_to_at_once() -> None:
+def idle_owner() -> Trial:
+    """Return an owner of which everybody has heard everything."""
     trial = Trial()
     trial.own()
-    for node in ("a", "c"):
-        trial.ack(Position(5, 0), sender=node)
-    trial.ownership.tick(10_000)
-    for node in ("a", "c"):
-        trial.ack(Position(5, 0), sender=node)
+    for now_ms in (0, 10_000):
+        trial.ownership.tick(now_ms)
+        for node in ("a", "c"):
+            trial.ack(Position(5, 0), sender=node)
     trial.take()
+    return trial
+
+
+def test_who_comes_back_is_spoken_to_at_once() -> None:
+    trial = idle_owner()
     trial.ownership.tick(20_000)
     assert trial.peek() == [], "everybody has everything"
     trial.ownership.neighbours_changed(20_000)
@@ -368,19 +373,13 @@ def test_who_comes_back_is_spoken_to_at_once() -> None:
 
 
 def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
-    trial = Trial()
-    trial.own()
-    for node in ("a", "c"):
-        trial.ack(Position(5, 0), sender=node)
-    trial.ownership.tick(10_000)
-    for node in ("a", "c"):
-        trial.ack(Position(5, 0), sender=node)
-    trial.take()
+    trial = idle_owner()
     trial.ownership.greet("c", 20_000)
-    assert trial.ownership.deadline_ms() == min(20_000, trial.ownership.deadline_ms() or 0)
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"c"}
-    trial.ownership.greet("z", 20_000)
+    trial.ownership.greet("c", 20_001)
+    assert trial.ownership.deadline_ms() == 20_001, "whatever it was told a moment ago"
+    trial.ownership.greet("z", 20_001)
 
 
 def test_who_asks_for_what_retention_has_deleted_is_left_behind() -> None:
