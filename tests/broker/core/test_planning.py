@@ -136,6 +136,8 @@ def test_a_spare_node_takes_the_place_of_one_replica_and_nothing_else_moves() ->
         third, (third, fourth, last), 2, pb.NEVER
     )
     assert spare_plan(KEY, active, THREE, NODES, alive=ALL - {second, fourth}, without=first) is None
+    more_than_wanted = spare_plan(KEY, epoch(*ORDER[:3]), Wishes(2, 0, pb.NEVER), NODES, alive=ALL, without=third)
+    assert more_than_wanted == Plan(first, (first, second, fourth), 2, pb.NEVER)
     deaf = [NodeEntry(node, roles=Role.INGESTION) for node in "abcde"]
     assert spare_plan(KEY, active, THREE, deaf, alive=ALL, without=first) is None
 
