@@ -118,8 +118,14 @@ def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
 
 @pytest.mark.parametrize(
     ("batches", "base"),
-    [(OTHERS[:2], ZERO), (BATCHES[1:], end_of(OTHERS[:1])), ([], Position(2, 99)), (OTHERS[:1], ZERO)],
-    ids=["a repetition", "a continuation", "an empty one", "a part"],
+    [
+        (OTHERS[:2], ZERO),
+        (BATCHES[1:], end_of(OTHERS[:1])),
+        (BATCHES[2:], end_of(OTHERS[:2])),
+        ([], Position(2, 99)),
+        (OTHERS[:1], ZERO),
+    ],
+    ids=["a repetition", "a continuation", "the next one", "an empty one", "a part"],
 )
 def test_an_append_of_another_history_halts_it(batches: list[Batch], base: Position) -> None:
     follower = Follower()
@@ -156,7 +162,10 @@ def test_an_append_that_found_no_space_is_not_acknowledged_and_taken_when_it_com
 
 def test_readers_see_what_is_committed_and_durable_here() -> None:
     follower = Follower()
-    follower.append(BATCHES[:2], ZERO, commit=5)
+    follower.append(BATCHES[:1], ZERO, commit=5)
     assert follower.replica.high_watermark == 0
+    follower.replica.wrote(0)
+    assert follower.replica.high_watermark == 2
+    follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
     follower.replica.wrote(0)
     assert follower.replica.high_watermark == 5
