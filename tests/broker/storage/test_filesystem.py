@@ -58,8 +58,11 @@ def test_a_durable_write_syncs_the_file_where_it_cannot_sync_the_write(
 
 
 def test_a_durable_write_that_fails_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
     def pwritev(fd: int, buffers: list[bytes], at: int, flags: int = 0) -> int:
-        del fd, buffers, at, flags
+        del fd, buffers, at
+        tries.append(flags)
         raise OSError(errno.EIO, "lost")
 
     file = RealFileSystem().open(tmp_path / "file", create=True)
@@ -67,6 +70,7 @@ def test_a_durable_write_that_fails_is_not_tried_again(tmp_path: Path, monkeypat
         patch.setattr(os, "pwritev", pwritev)
         with pytest.raises(OSError, match="lost"):
             file.pwritev_durably([b"abc"], 0)
+    assert len(tries) == 1
     assert file.size() == 0
     file.close()
 
