@@ -12,7 +12,7 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.errors import DamagedError, DiskFullError, StorageFailedError
-from tidelog_broker.storage.journal import RESERVE_BYTES, Journal
+from tidelog_broker.storage.journal import ENTRY_HEADER_BYTES, RESERVE_BYTES, Journal
 
 PATH = HOME / "journal"
 MAGIC = b"TEST"
@@ -38,6 +38,14 @@ def written(*, close: bool = True) -> tuple[SimDisk, list[bytes], list[int]]:
     return sim, payloads, starts
 
 
+def flipped(sim: SimDisk, content: bytes, at: int) -> SimDisk:
+    """Return the disk as a start finds it, with this content of the journal and one bit of the byte `at` flipped."""
+    again = sim.restart()
+    again.node(PATH).current = bytearray(content)
+    again.node(PATH).current[at] ^= 4
+    return again
+
+
 def test_what_was_appended_comes_back_in_order() -> None:
     sim, payloads, _ = written()
     journal, found = open_journal(sim)
@@ -53,11 +61,8 @@ def test_a_cut_or_flip_in_the_last_group_is_torn_and_before_it_damage() -> None:
     content = bytes(sim.node(PATH).current)
     end = open_journal(sim)[0].size_bytes - 64  # a mark since it was opened
     for at in range(0, end, 7):
-        again = sim.restart()
-        again.node(PATH).current = bytearray(content)
-        again.node(PATH).current[at] ^= 4
         try:
-            _, found = open_journal(again)
+            _, found = open_journal(flipped(sim, content, at))
         except DamagedError:
             assert at < starts[2]
         else:
@@ -93,34 +98,40 @@ def test_a_flip_in_the_last_group_is_damage_once_a_mark_follows_it(how: str) -> 
     assert not content[marked + 64 :].strip(b"\0")
     damaged = 0
     for at in range(64, marked, 5):
-        again = sim.restart()
-        again.node(PATH).current = bytearray(content)
-        again.node(PATH).current[at] ^= 4
         try:
-            _, found = open_journal(again)
+            _, found = open_journal(flipped(sim, content, at))
         except DamagedError:
             damaged += 1
         else:
             assert found == payloads, f"a flip at {at} lost entries silently"
     assert damaged > (marked - 64) // 5 // 3
     for at in range(marked, marked + 64):  # of the mark itself there is nothing to lose
-        again = sim.restart()
-        again.node(PATH).current = bytearray(content)
-        again.node(PATH).current[at] ^= 4
-        assert open_journal(again)[1] == payloads
+        assert open_journal(flipped(sim, content, at))[1] == payloads
 
 
-def test_a_mark_that_fails_is_final_and_on_a_full_disk_it_is_left_out() -> None:
-    sim, payloads, _ = written(close=False)
+def test_a_mark_is_left_out_on_a_full_disk() -> None:
+    sim = new_disk()
+    journal, _ = open_journal(sim)
     sim.free_bytes = 0
-    journal, found = open_journal(sim)
-    assert found == payloads
+    rest = bytes(journal._allocated_bytes - journal.size_bytes - ENTRY_HEADER_BYTES)
+    journal.append([rest])
+    size_bytes = journal.size_bytes
+    journal.mark()
+    assert journal.size_bytes == size_bytes
+    journal.close()
+    assert open_journal(sim)[1] == [rest]
+
+
+def test_a_mark_that_fails_is_final() -> None:
+    sim, _, _ = written(close=False)
+    journal, _ = open_journal(sim)
     journal.append([b"x"])
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == "sync" else None
     with pytest.raises(StorageFailedError, match="broken"):
         journal.mark()
-    with pytest.raises(StorageFailedError):
-        journal.mark()
+    sim.fail = lambda what, path: None
+    with pytest.raises(StorageFailedError, match="takes nothing more"):
+        journal.append([b"y"])
     journal.close()
 
 
