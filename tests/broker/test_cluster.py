@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from tests.broker.founded import Founded
 from tests.broker.stand import Stand
 from tests.broker.test_moving import TOPIC, World
@@ -21,10 +24,14 @@ async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: No
     assert [one.node_id for one in cluster.nodes()] == [node.node_id]
 
 
-async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand) -> None:
+async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("tidelog_broker.cluster.time", SimpleNamespace(monotonic=lambda: now_s))
     node = await stand.start(fill_bytes_per_s=1000)
     assert node.cluster.fill_wait_ms(5000) == 0, "a second's worth is free, and its last range may be a large one"
-    assert 3000 < node.cluster.fill_wait_ms(1) <= 4000
+    assert node.cluster.fill_wait_ms(1) == 4000
+    now_s += 3
+    assert node.cluster.fill_wait_ms(1) == 1001
 
 
 async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
