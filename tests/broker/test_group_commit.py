@@ -130,10 +130,13 @@ async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pyte
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 3600.0)
     await subject.submit(1).wait()
     await settled(lambda: subject.commit._mark_timer is not None, "no mark is due")
+    due = subject.commit._mark_timer
+    assert due is not None
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.01)
     await subject.submit(2).wait()
+    assert due.cancelled(), "what came in between has put it off"
     await settled(lambda: bool(subject.journal.marks), "no mark came")
-    assert subject.journal.marks == [2], "what came in between has put it off"
+    assert subject.journal.marks == [2]
     subject.journal.gate.clear()
     await settled(subject.commit._idle.is_set, "the mark has not ended")
     subject.commit._begin_mark()
