@@ -104,6 +104,8 @@ def test_who_does_not_keep_up_gets_nothing(how: str) -> None:
     slow.goal_offset = 11 if how == "lagging" else 0
     trial.now_s += CALM_MS / 1000
     assert set(trial.homes().values()) == {"c"}
+    slow.streaming, slow.answered, slow.goal_offset = True, True, 0
+    assert set(trial.homes().values()) == {"b", "c"}
 
 
 def test_it_can_be_left_to_the_operator() -> None:
