@@ -307,12 +307,31 @@ async def test_nothing_moves_where_its_writers_would_wait_for_a_copy_that_is_not
     assert world.mover._is_able(owned, plan)
 
 
+def three_copies() -> World:
+    """Return a world whose topic wants as many copies as there are nodes."""
+    world = World()
+    config = pb.TopicConfig(replication_factor=3)
+    world.cluster._topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    for active in world.active.values():
+        active.placement[:] = ["a", "b", "c"]
+    return world
+
+
 async def test_what_a_drained_node_cannot_give_away_is_left_as_it_is() -> None:
-    """Two copies of two nodes: ownership alone would go to and fro with each takeover."""
-    world = World(names="ab")
-    assert world.mover.wanted(everything=True)
-    world.drain("b")
+    """Three copies of three nodes: ownership alone would go to and fro with each takeover."""
+    world = three_copies()
+    world.drain("c")
+    assert {plan.owner for _, plan in world.mover.wanted(everything=True)} == {"b"}, "some would be better off there"
     assert world.mover.wanted(everything=False) == []
+
+
+async def test_a_drained_owner_gives_ownership_away_although_its_copies_can_go_nowhere() -> None:
+    world = three_copies()
+    world.drain("a")
+    found = [plan for _, plan in world.mover.wanted(everything=False)]
+    assert len(found) == PARTITIONS
+    assert {plan.owner for plan in found} == {"b", "c"}
+    assert {frozenset(plan.placement) for plan in found} == {frozenset("abc")}
 
 
 async def test_a_drained_owner_gives_its_partitions_to_a_replica_that_keeps_up() -> None:
