@@ -444,13 +444,16 @@ class EpochLog(EpochReader):
 
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
         """Begin the next segment and retire the old one. An OSError before the next has its name changes nothing."""
-        start = SegmentStart(
-            self.topic_id, self.partition, self.epoch, self._end.offset, self._end.digest, self.synced_offset
-        )
         try:
             self._unsynced.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
+        # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
+        owed_from = max(0, len(self._segments) - 1 - len(self._unsynced))
+        self.synced_offset = max(self.synced_offset, self._segments[owed_from].base_offset)
+        start = SegmentStart(
+            self.topic_id, self.partition, self.epoch, self._end.offset, self._end.digest, self.synced_offset
+        )
         new = ActiveSegment.create(
             self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch
@@ -84,6 +85,36 @@ def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many
     log.close()
     assert len(set(synced)) == UNSYNCED_SEGMENTS_MAX + 1
     assert sim.open_files == 0
+
+
+def test_after_a_crash_no_more_is_looked_at_than_what_was_owed() -> None:
+    sim = SimDisk()
+    log = rolling_log(Disk(sim))
+    for _ in range(3 * UNSYNCED_SEGMENTS_MAX):
+        roll_once(log)
+    segments, end_offset = [segment.path for segment in log._segments], log.end_offset
+    sim = sim.restart()
+    synced = count_syncs(sim)
+    log = EpochLog.open(Disk(sim), ROOT / "epoch", segment_bytes=SEGMENT_BYTES_MIN)
+    assert (log.state, log.end_offset) == ("active", end_offset)
+    assert set(synced) == set(segments[-UNSYNCED_SEGMENTS_MAX - 1 :]), "what is walked is synced"
+    log.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_takes_no_more_than_what_was_owed(seed: int) -> None:
+    random = Random(seed)
+    sim = SimDisk()
+    log = rolling_log(Disk(sim))
+    for _ in range(random.randint(1, 3 * UNSYNCED_SEGMENTS_MAX)):
+        roll_once(log)
+        if random.random() < 0.3 and log.segment_count > 1:
+            log.delete_oldest_segment()
+    synced_offset, end_offset = log.synced_offset, log.end_offset
+    log = EpochLog.open(Disk(sim.power_cut(random)), ROOT / "epoch", segment_bytes=SEGMENT_BYTES_MIN)
+    assert log.state == "active", log.damage
+    assert synced_offset <= log.end_offset <= end_offset
+    log.close()
 
 
 def test_what_retention_deletes_is_never_synced() -> None:
