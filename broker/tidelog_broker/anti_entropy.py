@@ -16,11 +16,15 @@ from typing import Final
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.replica import Replica
+from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.replication import Replication
 
 PERIOD_S: Final = 0.1
+LOOKS_MAX: Final = 500
+"""How many replicas are looked at in a period: all of many thousand each time would take a tenth of a core."""
+
 EVERY: Final = 256
-"""Periods after which every replica speaks again, however old its epoch is."""
+"""Looks after which every replica speaks again, however old its epoch is."""
 
 
 class AntiEntropy:
@@ -37,7 +41,11 @@ class AntiEntropy:
         self._replication = replication
         self._cluster = cluster
         self._ages: dict[PartitionKey, tuple[int, int]] = {}
-        """Of each replica its epoch, and the periods since it was first seen."""
+        """Of each replica its epoch, and how often it was looked at in that."""
+        self._seen: dict[PartitionKey, tuple[int, int]] = {}
+        """The same as of this round."""
+        self._left: list[ReplicaDriver] = []
+        """Who has not been looked at in this round."""
 
     async def run(self) -> None:
         """Compare, again and again."""
@@ -47,16 +55,19 @@ class AntiEntropy:
 
     def step(self) -> None:
         """Let a period go by."""
-        ages: dict[PartitionKey, tuple[int, int]] = {}
-        for driver in self._replication.all():
+        if not self._left:
+            self._left = self._replication.all()
+            self._ages, self._seen = self._seen, {}
+        looked_at, self._left = self._left[:LOOKS_MAX], self._left[LOOKS_MAX:]
+        for driver in looked_at:
             replica = driver.replica
+            active = replica.active
             epoch, age = self._ages.get(driver.key, (-1, 0))
-            age = age + 1 if epoch == replica.active.epoch else 1
-            ages[driver.key] = (replica.active.epoch, age)
-            # At 1, 2, 4, 8, … periods, and then at a time of its own in each stretch of EVERY.
+            age = age + 1 if epoch == active.epoch else 1
+            self._seen[driver.key] = (active.epoch, age)
+            # At 1, 2, 4, 8, … looks, and then at a time of its own in each stretch of EVERY.
             if age & (age - 1) == 0 or age % EVERY == hash(driver.key) % EVERY:
                 self._tell(replica)
-        self._ages = ages
 
     def _tell(self, replica: Replica) -> None:
         if replica.role in {"owner", "opening"}:

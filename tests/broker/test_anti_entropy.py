@@ -3,6 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
+from tidelog_broker import anti_entropy
 from tidelog_broker.anti_entropy import EVERY, AntiEntropy
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.ports import PartitionKey
@@ -79,3 +82,15 @@ def test_an_epoch_without_an_owner_is_told_to_all_its_nodes_but_this_one() -> No
     world = World(active=pb.EpochDescriptor(epoch=0, owner="", placement=["a", "b", "c"]))
     steps(world, 1)
     assert world.sent == ["b", "c"]
+
+
+def test_of_many_replicas_some_are_looked_at_in_each_period_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anti_entropy, "LOOKS_MAX", 2)
+    worlds = [World(key=(b"t" * 16, number)) for number in range(5)]
+    monkeypatch.setattr(worlds[0], "all", lambda: list(worlds))
+    comparing = AntiEntropy("a", cast(Replication, worlds[0]), cast(Cluster, worlds[0]))
+    told: list[int] = []
+    for _ in range(6):
+        comparing.step()
+        told.append(len(worlds[0].sent))
+    assert told == [2, 4, 5, 7, 9, 10], "each at its first look and at its second one"

@@ -80,6 +80,8 @@ class Candidate:
         self._resend_ms = 0
         self._wake_ms: int | None = None
         self._give_up_ms = 0
+        self._is_late = False
+        """Whether it was woken late, and has let that pass once."""
         self._started_ms = 0
         self._ballot = pb.Ballot()
         self._value = b""
@@ -202,7 +204,13 @@ class Candidate:
                 self._seal(now_ms)
             else:
                 self._pre_vote(now_ms)
+        elif now_ms - self._wake_ms >= self._timing.resend_ms and not self._is_late:
+            # This node is behind: the answers may be here and not read yet, and asking again would add to that.
+            self._is_late = True
+            self._give_up_ms += now_ms - self._wake_ms
+            self._wake_ms = now_ms + self._timing.resend_ms
         elif now_ms < self._give_up_ms:
+            self._is_late = False
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
             self._choose_unsafely(now_ms)
@@ -228,6 +236,7 @@ class Candidate:
         self.phase = phase
         self._started_ms = now_ms
         self._give_up_ms = now_ms + last_ms
+        self._is_late = False
         self._resend_ms = self._timing.resend_ms
         self._ask_again(now_ms)
 

@@ -53,9 +53,10 @@ class Timing:
     """A message without an answer is sent again, a candidate's at twice the distance each time."""
     pre_vote_ms: int = 2000
     seal_ms: int = 2000
-    """Both are long: a takeover of a thousand partitions at once takes a turn of the loop of some 100 ms and a sync
-    at each step, and who gives up before the answers can be there only begins again. A refusal is not waited for."""
-    open_ms: int = 1000
+    open_ms: int = 2000
+    """All three are long: a takeover of a thousand partitions at once takes a turn of the loop of some 100 ms and a
+    sync at each step, and who gives up before the answers can be there only begins again. A refusal is not waited
+    for."""
     fetch_ms: int = 10_000
     """How long OPEN_EPOCH may wait for a replica that fetches what it lacks."""
     unsafe_ms: int = 9000

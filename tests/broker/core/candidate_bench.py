@@ -49,6 +49,13 @@ class CandidateBench:
     def decided(self, decision: bytes) -> None:
         self.decisions.append(decision)
 
+    def later(self, now_ms: int) -> None:
+        """Let time pass on time: the candidate is woken whenever it wants to be."""
+        while (due_ms := self.candidate.deadline_ms) is not None and due_ms <= now_ms:
+            self.candidate.tick(due_ms)
+            if self.candidate.deadline_ms == due_ms:
+                break
+
     # --- what others do ---
 
     def asked(self) -> dict[str, PeerMessage]:

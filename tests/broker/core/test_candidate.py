@@ -1,4 +1,4 @@
-"""A recovery without a quorum, on an operator's word, and two candidates at once.
+"""A recovery without a quorum, on an operator's word, two candidates at once, and one that is behind.
 
 Each step of a takeover is in test_candidate_phases.
 """
@@ -215,7 +215,7 @@ def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
     for trial in trials.values():
         trial.candidate.consider(0)
         trial.out.clear()
-        trial.candidate.tick(TIMING.pre_vote_ms)
+        trial.later(TIMING.pre_vote_ms)
         assert trial.phase == "waiting"
     on_its_way: list[tuple[int, str, str, pb.PreVote | pb.PreVoteReply]] = []
     for now_ms in range(TIMING.pre_vote_ms, TIMING.pre_vote_ms + 2000):
@@ -235,3 +235,20 @@ def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
         if "sealing" in {trial.phase for trial in trials.values()}:
             break
     assert {node: trial.phase for node, trial in trials.items()} == {"b": "sealing", "c": "waiting"}
+
+
+def test_a_node_that_is_behind_reads_what_has_come_before_it_asks_again() -> None:
+    trial = CandidateBench()
+    trial.candidate.consider(0)
+    trial.asked()
+    late_ms = 5000  # of the resend at 100 ms, and of giving up
+    trial.candidate.tick(100 + late_ms)
+    assert (trial.phase, trial.out) == ("pre-voting", [])
+    assert trial.candidate.deadline_ms == 100 + late_ms + TIMING.resend_ms
+    trial.candidate.tick(100 + 2 * late_ms)
+    assert trial.phase == "waiting", "that is done once: what is lost must be asked for again"
+    trial.candidate.tick(trial.candidate.deadline_ms or 0)
+    trial.asked()
+    trial.candidate.tick(100 + 3 * late_ms)
+    trial.agree("b", "c")
+    assert trial.phase == "sealing"

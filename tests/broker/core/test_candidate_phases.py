@@ -62,7 +62,7 @@ def test_the_first_in_the_order_lets_nobody_pass_in_its_first_attempt() -> None:
     trial.candidate.consider(0)
     assert not trial.candidate.agrees("c", 0)
     assert trial.candidate.agrees("b", 0), "itself it agrees with"
-    trial.candidate.tick(TIMING.pre_vote_ms)
+    trial.later(TIMING.pre_vote_ms)
     assert trial.phase == "waiting"
     assert trial.candidate.agrees("c", TIMING.pre_vote_ms), "it has had its turn"
 
@@ -137,10 +137,10 @@ def test_an_owner_that_is_only_silent_has_the_time_of_a_pre_vote_to_answer(*, an
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
     trial.agree("b", "c")
-    trial.candidate.tick(TIMING.pre_vote_ms - 1)
+    trial.later(TIMING.pre_vote_ms - 1)
     assert trial.phase == "pre-voting", "a seal quorum agrees, and the owner has not answered yet"
     trial.missing = not answers
-    trial.candidate.tick(TIMING.pre_vote_ms)
+    trial.later(TIMING.pre_vote_ms)
     assert trial.phase == ("waiting" if answers else "sealing")
 
 
@@ -363,7 +363,7 @@ def test_who_fetches_is_waited_for_but_not_for_ever() -> None:
         trial.accept("c", status=pb.FETCHING, now_ms=now_ms)
     assert given_up_ms[0] == TIMING.fetch_ms
     silent = CandidateBench().opening()
-    silent.candidate.tick(TIMING.open_ms)
+    silent.later(TIMING.open_ms)
     assert silent.phase == "waiting", "without a sign it is given up sooner"
 
 
@@ -407,7 +407,7 @@ def test_half_of_the_back_off_is_certain() -> None:
 def test_what_was_promised_in_an_earlier_attempt_is_not_counted_in_a_later_one() -> None:
     trial = CandidateBench().sealing()
     trial.promise("b")
-    trial.candidate.tick(TIMING.seal_ms)
+    trial.later(TIMING.seal_ms)
     trial.candidate.tick(10**6)
     trial.agree(*NODES)
     assert trial.phase == "sealing"
@@ -420,7 +420,7 @@ def test_who_agreed_or_answered_in_an_earlier_attempt_is_asked_again() -> None:
     trial.hints.next = Plan("b", ("b", "d", "e"), 2)
     trial.sealing()
     trial.agree("d", agrees=False)
-    trial.candidate.tick(TIMING.seal_ms)
+    trial.later(TIMING.seal_ms)
     trial.candidate.tick(10**6)
     trial.agree("c")
     assert trial.phase == "pre-voting"
@@ -433,7 +433,7 @@ def test_who_agreed_or_answered_in_an_earlier_attempt_is_asked_again() -> None:
 def test_a_log_that_was_short_in_an_earlier_attempt_may_be_whole_by_now() -> None:
     trial = CandidateBench().sealing()
     trial.promise("b", short=True)
-    trial.candidate.tick(TIMING.seal_ms)
+    trial.later(TIMING.seal_ms)
     trial.candidate.tick(10**6)
     trial.agree(*NODES)
     trial.promise("b")
@@ -479,7 +479,8 @@ def test_a_roll_over_that_fails_goes_on_as_a_full_seal_without_a_pre_vote_and_ne
     trial.retiring = True
     trial.candidate.roll_over(Plan("c", NODES, 2), Position(17, 9), 0)
     trial.asked()
-    trial.candidate.tick(TIMING.open_ms)
+    trial.later(TIMING.open_ms)
+    trial.out.clear()
     trial.candidate.tick(trial.candidate.deadline_ms or 0)
     asked = trial.asked()
     assert all(isinstance(one, pb.Seal) and one.ballot == ballot(1, "b") for one in asked.values())
