@@ -19,8 +19,9 @@ from tidelog_loadtest.bench import RETENTION_BYTES
 from tidelog_loadtest.environment import Environment, environment_of
 from tidelog_loadtest.failover import FailoverPlan, failover
 from tidelog_loadtest.ledger import NUMBER_BYTES
+from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import caption_of
-from tidelog_loadtest.slow_replica import SlowPlan, slow_replica
+from tidelog_loadtest.slow_replica import STEPS, SlowPlan, slow_replica
 
 
 class FaultChoice(StrEnum):
@@ -81,7 +82,8 @@ def failover_command(
     """
     plan = FailoverPlan(nodes, rounds, partitions, fault.value, flush.value, size, records_per_s, lead_s, data)
     _say(f"{rounds} rounds of {fault} on {nodes} nodes with {partitions} partitions ...")
-    result = uvloop.run(failover(plan))
+    with shown(rounds) as tell:
+        result = uvloop.run(failover(plan, tell))
     _show(result, data, as_json=as_json)
     if result.lost or result.whole.twice:
         raise CommandFailed(f"{result.lost} acknowledged records are lost, {result.whole.twice} are there twice")
@@ -105,7 +107,9 @@ def slow_replica_command(
     """Stop one follower under full load, then let it catch up: throughput, the owner's memory, the time it takes."""
     plan = SlowPlan(nodes, seconds, around_s, flush.value, size, retention_bytes=retention_bytes, data=data)
     _say(f"{2 * around_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")
-    _show(uvloop.run(slow_replica(plan)), data, as_json=as_json)
+    with shown(STEPS) as tell:
+        result = uvloop.run(slow_replica(plan, tell))
+    _show(result, data, as_json=as_json)
 
 
 def _say(text: str) -> None:

@@ -30,6 +30,7 @@ from tidelog_loadtest.ledger import Audit, Ledger, audit
 from tidelog_loadtest.load import Load
 from tidelog_loadtest.nodes import NodeProcess, Nodes
 from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_loadtest.view import View, balanced, settled, settled_everywhere, view_of
 
 T = TypeVar("T")
@@ -143,8 +144,12 @@ def _spread(values: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(values), 3), "worst": round(max(values), 3)}
 
 
-async def failover(plan: FailoverPlan) -> FailoverResult:
+async def failover(plan: FailoverPlan, tell: Tell = say_nothing) -> FailoverResult:
     """Run the rounds on a cluster of their own.
+
+    Args:
+        plan: what to do.
+        tell: is told what each round is at; a round is a step.
 
     Raises:
         CommandFailed: a node did not start, nobody took over, or the cluster did not become whole again.
@@ -157,10 +162,11 @@ async def failover(plan: FailoverPlan) -> FailoverResult:
         await client.create_topic(
             _TOPIC, partitions=plan.partitions, flush=plan.flush, replication_factor=copies_on(plan.nodes)
         )
-        run = _Rounds(plan, nodes, client)
+        run = _Rounds(plan, nodes, client, tell)
         addresses = [node.address for node in nodes.by_id.values()]
         await settled_everywhere(addresses, _TOPIC, copies=copies_on(plan.nodes), partitions=plan.partitions)
-        rounds = [await run.one() for _ in range(plan.rounds)]
+        rounds = [await run.one(number) for number in range(plan.rounds)]
+        tell("reading everything once more", plan.rounds)
         whole, _ = await audit(client, _TOPIC, run.ledger, dict.fromkeys(range(plan.loaded), 0))
     return FailoverResult(plan, rounds, whole)
 
@@ -168,16 +174,18 @@ async def failover(plan: FailoverPlan) -> FailoverResult:
 class _Rounds:
     """What the rounds share: the cluster, the client, and how far each partition was read."""
 
-    def __init__(self, plan: FailoverPlan, nodes: Nodes, client: Client) -> None:
+    def __init__(self, plan: FailoverPlan, nodes: Nodes, client: Client, tell: Tell) -> None:
         self.ledger = Ledger(plan.size_bytes)
         self._plan = plan
         self._nodes = nodes
         self._client = client
+        self._tell = tell
         self._read_to = dict.fromkeys(range(plan.loaded), 0)
 
-    async def one(self) -> Round:
-        """Do one round; the cluster is whole before and after it."""
+    async def one(self, number: int) -> Round:
+        """Do round `number`, counted from 0; the cluster is whole before and after it."""
         owner, owned = await self._owner()
+        self._tell(f"round {number + 1}: {self._plan.fault} {owner.node_id} under load", number)
         async with view_of(self._nodes.others(owner.node_id)[0].address) as survivor:
             load = Load(
                 self._client,
@@ -197,7 +205,9 @@ class _Rounds:
                     asyncio.gather(load.first_ack(MEASURED, appended_after_us), _all_moved(survivor, owner.node_id)),
                 )
                 await asyncio.sleep(LOAD_GOES_ON_S)
+            self._tell(f"round {number + 1}: reading back", number)
             found, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
+            self._tell(f"round {number + 1}: {owner.node_id} comes back", number)
             healing_ns = time.perf_counter_ns()
             await self._mend(owner)
             await self.heal(survivor)

@@ -30,12 +30,14 @@ from tidelog_loadtest.measure import Budget, Run
 from tidelog_loadtest.nodes import Nodes
 from tidelog_loadtest.payloads import encoded, value_batches
 from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_loadtest.view import View, settled_everywhere, view_of
 from tidelog_proto import broker_pb2 as pb
 
 SAMPLE_S: Final = 0.5
 CATCH_UP_S: Final = 120.0
 """How long is waited for the follower after it goes on; past it, it counts as not caught up."""
+STEPS: Final = 4
 _POLL_S: Final = 0.05
 _MIB: Final = 1024 * 1024
 
@@ -143,8 +145,12 @@ class SlowResult:
         return table
 
 
-async def slow_replica(plan: SlowPlan) -> SlowResult:
+async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
     """Run the three stretches on a cluster of their own.
+
+    Args:
+        plan: what to do.
+        tell: is told which of the `STEPS` begins: the stretches, and the wait at the end.
 
     Raises:
         CommandFailed: a node did not start, or the cluster did not become whole at the beginning.
@@ -168,16 +174,20 @@ async def slow_replica(plan: SlowPlan) -> SlowResult:
         sampling = asyncio.create_task(memory.sample(owner.pid))
         catching_up: asyncio.Task[float | None] | None = None
         try:
+            tell(f"load, {plan.around_s:g} s", 0)
             memory.mark("before")
             runs["before"] = await publish(plan.around_s)
             await follower.pause()
+            tell(f"load while {follower_id} stands still, {plan.seconds:g} s", 1)
             memory.mark("stopped")
             runs["stopped"] = await publish(plan.seconds)
             follower.resume()
+            tell(f"load while {follower_id} catches up, {plan.around_s:g} s", 2)
             memory.mark("after")
             catching_up = asyncio.create_task(_catch_up(view, topic, follower_id))
             runs["after"] = await publish(plan.around_s)
             under_load = catching_up.done()
+            tell(f"waiting for {follower_id}", 3)
             catch_up_s = await catching_up
         finally:
             for task in (sampling, catching_up):

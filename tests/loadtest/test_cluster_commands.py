@@ -11,6 +11,7 @@ from tidelog_loadtest import cluster_commands
 from tidelog_loadtest.failover import FailoverPlan, FailoverResult, Round
 from tidelog_loadtest.ledger import Audit
 from tidelog_loadtest.measure import Run
+from tidelog_loadtest.progress import Tell
 from tidelog_loadtest.slow_replica import Memory, SlowPlan, SlowResult
 
 
@@ -27,13 +28,15 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
 
-    async def failover(plan: FailoverPlan) -> FailoverResult:
+    async def failover(plan: FailoverPlan, tell: Tell) -> FailoverResult:
         asked.failover.append(plan)
+        tell("round 1", 0)
         one = Round("node1", 1, 100.0, 100.0, 1.0, 0, Audit(1, 1))
         return FailoverResult(plan, [one], Audit(1, 1, 0, asked.twice))
 
-    async def slow_replica(plan: SlowPlan) -> SlowResult:
+    async def slow_replica(plan: SlowPlan, tell: Tell) -> SlowResult:
         asked.slow.append(plan)
+        tell("load", 0)
         return SlowResult(plan, {"before": Run(1, 1, 1, [1], 1)}, Memory([], {"before": 0.0}), 1.0, True)
 
     monkeypatch.setattr(cluster_commands, "failover", failover)

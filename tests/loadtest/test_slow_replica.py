@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.measure import Run
-from tidelog_loadtest.slow_replica import Memory, Sample, SlowPlan, SlowResult, has_caught_up, slow_replica
+from tidelog_loadtest.slow_replica import STEPS, Memory, Sample, SlowPlan, SlowResult, has_caught_up, slow_replica
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -67,7 +67,10 @@ async def test_memory_is_sampled_until_cancelled() -> None:
 @pytest.mark.e2e
 @pytest.mark.machine
 async def test_a_follower_stands_still_and_comes_back(tmp_path: Path) -> None:
-    result = await slow_replica(SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path))
+    told: list[int] = []
+    plan = SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path)
+    result = await slow_replica(plan, lambda _, done: told.append(done))
+    assert told == list(range(STEPS))
     assert result.runs.keys() == {"before", "stopped", "after"}
     assert min(run.records for run in result.runs.values()) > 0
     assert result.catch_up_s is not None
