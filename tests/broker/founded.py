@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import DEFAULTS
@@ -15,11 +16,20 @@ from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.founding import open_founding
 from tidelog_broker.node import Node
+from tidelog_broker.partition import Partition
 from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
 WAIT_S = 30
+
+
+class Used(NamedTuple):
+    """A topic's only partition, of which every node has a copy: who owns it, and one who does not."""
+
+    topic_id: bytes
+    owner: str
+    other: str
 
 
 class Founded:
@@ -107,7 +117,7 @@ class Founded:
             raise AssertionError(message) from None
 
     async def settled(self) -> None:
-        """Wait until `__meta` is owned, every node is registered, and all know all of it."""
+        """Wait until `__meta` is owned, every node is registered and linked, and all know all of it."""
 
         def agreed() -> bool:
             nodes = list(self.nodes.values())
@@ -116,10 +126,37 @@ class Founded:
                 for one in nodes
                 for other in nodes
             )
-            return registered and len({self.owner(META_KEY, name) for name in self.nodes} - {""}) == 1
+            met = all(
+                one is other or (one.cluster.alive(other.node_id) and other.node_id in one.cluster.linked)
+                for one in nodes
+                for other in nodes
+            )
+            return registered and met and len({self.owner(META_KEY, name) for name in self.nodes} - {""}) == 1
 
         await self.until(agreed, "the nodes never agreed")
         await self.until(lambda: all(one.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets")
+
+    async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
+        """Return what each node stores of a partition that all store, once all know of it and serve it to an offset.
+
+        A topic and what is committed to a partition are known to a quorum first, and to the others a moment later.
+        """
+
+        def level() -> bool:
+            found = [node.partitions.find(key) for node in self.nodes.values()]
+            return all(copy is not None and copy.readable_end >= end_offset for copy in found)
+
+        await self.until(level, "the copies are not level")
+        return [node.partitions.get(*key) for node in self.nodes.values()]
+
+    async def used(self) -> Used:
+        """Make a topic of one partition with one record, `first`, that every node has and knows to be committed."""
+        peer = await self.peer(next(iter(self.nodes)))
+        topic = await peer.create(replication_factor=len(self.nodes))
+        await self.publish(peer, topic.topic_id, b"first")
+        copies = await self.copies((topic.topic_id, 0), end_offset=1)
+        owner = copies[0].owner_id
+        return Used(topic.topic_id, owner, next(name for name in self.nodes if name != owner))
 
     async def spread(self, peer: Peer, partitions: int, name: str = "spread") -> pb.TopicInfo:
         """Create a topic of which every node owns something; where a partition goes is a matter of the topic's id."""
