@@ -231,7 +231,9 @@ class ClusterStand:
         return await peer.published(peer.post(b"".join(data), publish=pb.Publish(entries=entries, acks=acks)))
 
     async def read(self, node_id: str) -> list[bytes | None]:
-        """Return what a node serves."""
+        """Return what a node serves, once it has on its disk what it knows to be committed."""
+        one = self.partition(node_id)
+        await settled(lambda: one.readable_end == one.high_watermark, "what is committed is not on the disk")
         return await (await self.peer(node_id)).read_all(TOPIC_ID)
 
     async def agree(self, *values: bytes) -> None:
@@ -239,7 +241,7 @@ class ClusterStand:
         count = len(values)
         await settled(
             lambda: all(
-                (one.high_watermark, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
+                (one.readable_end, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
                 for one in (self.partition(name) for name in self.nodes)
             ),
             "the nodes do not come together",
