@@ -29,6 +29,7 @@ async def test_any_node_takes_any_request(three: Founded) -> None:
         topic = await peer.create(f"by-{via}", replication_factor=3)
         for value in (b"0", b"1"):
             await three.publish(peer, topic.topic_id, value)
+        await three.copies((topic.topic_id, 0))
         entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=2)
         committed = (await peer.ask(commit=pb.Commit(group="g", entries=[entry]))).envelope.commit_reply
         assert committed.results[0].next_offset == 2
@@ -76,13 +77,9 @@ async def test_an_owner_that_has_not_heard_of_a_partition_yet_does_not_deny_it(t
 
 
 async def test_nothing_takes_a_second_hop(three: Founded) -> None:
-    peer = await three.peer("a")
-    topic = await peer.create(replication_factor=3)
-    owner = topic.partitions[0].owner
-    other = next(name for name in "abc" if name != owner)
-    await three.publish(peer, topic.topic_id, b"first")
+    topic_id, _, other = await three.used()
     data = batch(b"v")
-    entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(data))
+    entry = pb.PublishEntry(topic_id=topic_id, length=len(data))
     frame = await (await three.peer(other)).ask(data, publish=pb.Publish(entries=[entry], forwarded=True))
     (result,) = frame.envelope.publish_reply.results
     assert result.error.code == pb.NOT_OWNER
@@ -127,6 +124,7 @@ async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: 
     peer = await three.peer(via)
     topic = await peer.create(replication_factor=3)
     await three.publish(peer, topic.topic_id, *[b"v"] * 10)
+    await three.copies((topic.topic_id, 0))
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=7)
     await peer.ask(commit=pb.Commit(group="g", entries=[entry]))
     await three.stop(owner)
@@ -152,11 +150,7 @@ async def test_topics_are_made_while_the_owner_of_meta_is_replaced(three: Founde
 async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
     three: Founded, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    peer = await three.peer("a")
-    topic = await peer.create(replication_factor=3)
-    owner = topic.partitions[0].owner
-    await three.publish(peer, topic.topic_id, b"first")
-    via = next(name for name in "abc" if name != owner)
+    topic_id, owner, via = await three.used()
     node = three.nodes[via]
     asked = asyncio.Semaphore(0)
 
@@ -166,9 +160,9 @@ async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
 
     monkeypatch.setattr(node.cluster, "request", silent)
     monkeypatch.setattr(node.routes, "owner", lambda _: owner)
-    publishing = asyncio.create_task((await three.peer(via)).publish(topic.topic_id, batch(b"v")))
+    publishing = asyncio.create_task((await three.peer(via)).publish(topic_id, batch(b"v")))
     committing = asyncio.create_task(
-        (await three.peer(via)).refused(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id)]))
+        (await three.peer(via)).refused(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))
     )
     for _ in range(2):
         await asked.acquire()
@@ -185,11 +179,8 @@ async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
 async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await three.peer("a")
-    topic = await peer.create(replication_factor=3)
-    owner = topic.partitions[0].owner
-    await three.publish(peer, topic.topic_id, b"first")
-    node = three.nodes[next(name for name in "abc" if name != owner)]
+    topic_id, owner, via = await three.used()
+    node = three.nodes[via]
     publishing, committing = node.loop.create_future(), node.loop.create_future()
     looks: list[str] = []
 
@@ -209,8 +200,8 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
     monkeypatch.setattr(node.cluster, "request", request)
     monkeypatch.setattr(node.routes, "owner", lambda _: owner)
     monkeypatch.setattr(node.cluster, "alive", alive)
-    peer = await three.peer(node.node_id)
-    published = peer.post_publish(topic.topic_id, batch(b"v"))
-    committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id)]))
+    peer = await three.peer(via)
+    published = peer.post_publish(topic_id, batch(b"v"))
+    committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))
     assert (await peer.published(published))[0].base_offset == 7
     assert (await peer.reply(committed)).envelope.commit_reply.results[0].next_offset == 3
