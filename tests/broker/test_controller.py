@@ -63,7 +63,13 @@ async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
     for index in range(6):
         result = await founded.publish(peer, topic.topic_id, b"v", partition=index)
         assert result.base_offset == 0
-    assert all(node.topics.named("t").config.retention_bytes == 1 << 20 for node in founded.nodes.values())
+    await founded.until(
+        lambda: all(
+            (config := node.topics.config_of(topic.topic_id)) is not None and config.retention_bytes == 1 << 20
+            for node in founded.nodes.values()
+        ),
+        "a node does not hear of the change",
+    )
 
 
 async def test_a_removal_may_be_asked_for_again_and_never_leaves_less_than_a_quorum(founded: Founded) -> None:
