@@ -31,6 +31,7 @@ async def test_a_node_that_stores_no_meta_reads_it_from_the_owner(founded: Found
     await peer.create("one")
     await founded.until(lambda: topics_of(founded, "d") == ["one"], "the joiner does not follow")
     topic = await peer.create("two", replication_factor=2)
+    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not go on following")
     await founded.publish(await founded.peer("d"), topic.topic_id, b"v")
 
 
