@@ -205,9 +205,8 @@ async def test_everything_of_a_record_comes_back_from_every_node(three: Founded)
     columns = columns_of([b"value", None], keys=[b"key", None], headers=[[("h", b"1")], []], tags=["tag", None])
     (result,) = await peer.publish(topic.topic_id, encode_batch(columns, now_us=5).to_bytes())
     assert result.base_offset == 1
+    await three.copies((topic.topic_id, 0), end_offset=3)
     for name in "abc":
-        copy = three.nodes[name].partitions.get(topic.topic_id, 0)
-        await three.until(lambda copy=copy: copy.readable_end == 3, "a copy lacks something")  # type: ignore[misc]
         (found,) = await (await three.peer(name)).fetch(topic.topic_id, 1)
         assert (found.values(), found.keys(), found.tags()) == ([b"value", None], [b"key", None], ["tag", None])
         assert found.headers() == [(("h", b"1"),), ()]
@@ -277,12 +276,9 @@ async def test_a_subscriber_sees_nothing_that_is_not_committed(stand: ClusterSta
 async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await three.peer("a")
-    topic = await peer.create(replication_factor=3)
-    owner = topic.partitions[0].owner
-    await three.publish(peer, topic.topic_id, b"first")
+    topic_id, owner, other = await three.used()
     seen: list[int] = []
-    pipeline = three.nodes[owner].partitions.get(topic.topic_id, 0).pipeline
+    pipeline = three.nodes[owner].partitions.get(topic_id, 0).pipeline
     submit = pipeline.submit
 
     def noting(pending: Pending) -> None:
@@ -290,11 +286,11 @@ async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
         submit(pending)
 
     monkeypatch.setattr(pipeline, "submit", noting)
-    other = await three.peer(next(name for name in "abc" if name != owner))
+    peer = await three.peer(other)
     data = batch(b"v")
-    entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(data))
+    entry = pb.PublishEntry(topic_id=topic_id, length=len(data))
     for acks in (pb.ALL, pb.QUORUM, pb.ONE):
-        frame = await other.ask(data, publish=pb.Publish(entries=[entry], acks=acks))
+        frame = await peer.ask(data, publish=pb.Publish(entries=[entry], acks=acks))
         assert not frame.envelope.publish_reply.results[0].HasField("error")
     assert seen == [pb.ALL, pb.QUORUM, pb.ONE]
 
@@ -303,6 +299,7 @@ async def test_a_committed_offset_outlasts_every_node(three: Founded) -> None:
     peer = await three.peer("a")
     topic = await peer.create(replication_factor=3)
     await three.publish(peer, topic.topic_id, *[b"v"] * 10)
+    await three.copies((topic.topic_id, 0))
     await peer.ask(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id, next_offset=7)]))
     for name in "abc":  # each of them once, the owner of the positions among them
         await three.stop(name)
@@ -414,9 +411,7 @@ async def test_every_replica_finds_records_by_time(stand: ClusterStand) -> None:
     for number in range(200):
         stamps = [start_us + number * 1_000_000]
         await peer.publish(TOPIC_ID, batch(b"%d" % number * 500, timestamps_us=stamps))
-    await settled(
-        lambda: all(stand.partition(name).high_watermark == 200 for name in NODES), "the copies are not level"
-    )
+    await settled(lambda: all(stand.partition(name).readable_end == 200 for name in NODES), "the copies are not level")
     for name in NODES:
         for wanted in (0, 1, 77, 150, 199):
             found = await stand.partition(name).find_by_time(start_us + wanted * 1_000_000 - 500_000)
