@@ -162,8 +162,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
     peer = await founded.peer("a")
     topic = await peer.create(replication_factor=3)
     await founded.publish(peer, topic.topic_id, b"one")
-    copies = [node.partitions.get(topic.topic_id, 0) for node in founded.nodes.values()]
-    await founded.until(lambda: all(one.high_watermark == 1 for one in copies), "the copies are not level")
+    copies = await founded.copies((topic.topic_id, 0), end_offset=1)
     active = copies[0].replica.active
     data = batch(b"forged")
     append = pb.AppendBatch(
@@ -193,6 +192,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
     assert not any(one.replica.promised for one in copies)
     result = await founded.publish(peer, topic.topic_id, b"two")
     assert (result.base_offset, result.epoch) == (1, active.epoch)
+    await founded.copies((topic.topic_id, 0), end_offset=2)
     assert await (await founded.peer(active.owner)).read_all(topic.topic_id) == [b"one", b"two"]
 
 
