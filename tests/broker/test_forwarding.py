@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from tests.broker.founded import Founded
@@ -8,7 +9,9 @@ from tests.broker.linked import linked
 from tests.broker.peer import batch
 
 from tidelog_broker import forwarding
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -182,24 +185,25 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
     topic_id, owner, via = await three.used()
     node = three.nodes[via]
     publishing, committing = node.loop.create_future(), node.loop.create_future()
-    looks: list[str] = []
+    looks = Counter[PartitionKey]()
 
     def request(_: str, asked: pb.Envelope, *__: object, **___: object) -> asyncio.Future[Frame]:
         return publishing if asked.HasField("publish") else committing
 
-    def alive(whom: str) -> bool:
-        looks.append(whom)
-        if len(looks) == 6:
-            result = pb.PublishResult(base_offset=7, epoch=1)
-            publishing.set_result(Frame(pb.Envelope(publish_reply=pb.PublishReply(results=[result])), memoryview(b"")))
+    def is_well(_: Broker, key: PartitionKey, __: str) -> bool:
+        looks[key] += 1
+        if looks[key] == 3 and key == OFFSETS_KEY:
             done = pb.CommitReply(results=[pb.CommittedResult(next_offset=3)])
             committing.set_result(Frame(pb.Envelope(commit_reply=done), memoryview(b"")))
+        elif looks[key] == 3:
+            result = pb.PublishResult(base_offset=7, epoch=1)
+            publishing.set_result(Frame(pb.Envelope(publish_reply=pb.PublishReply(results=[result])), memoryview(b"")))
         return False
 
     monkeypatch.setattr(forwarding, "GRACE_S", 60.0)
     monkeypatch.setattr(node.cluster, "request", request)
     monkeypatch.setattr(node.routes, "owner", lambda _: owner)
-    monkeypatch.setattr(node.cluster, "alive", alive)
+    monkeypatch.setattr(forwarding, "_is_well", is_well)
     peer = await three.peer(via)
     published = peer.post_publish(topic_id, batch(b"v"))
     committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))
