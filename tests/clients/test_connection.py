@@ -66,6 +66,7 @@ async def test_every_request_has_its_own_time_whatever_the_others_have(
     waits = connection.request(STATUS, timeout_s=60.0)
     soon = connection.request(STATUS, timeout_s=0.02)
     soonest = connection.request(STATUS, timeout_s=0.01)
+    assert connection._timer_at < asyncio.get_running_loop().time() + 0.02, "the first to be late is looked for first"
     for late in (soonest, soon):
         with pytest.raises(RequestTimeoutError, match=r"within 0\.0"):
             await late
