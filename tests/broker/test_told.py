@@ -48,6 +48,9 @@ def test_the_owners_word_counts_and_each_copys_own_about_what_it_lacks() -> None
         "c": (1, 7),
         "d": (1, 2),
     }
+    own = told("a", placement="abc", hw=1).topics[0]
+    merge_topic("a", own, told_topics([told("b", placement="abc", hw=6)])[own.topic_id])
+    assert own.partitions[0].high_watermark == 6, "the owner knows better than this node's own copy"
 
 
 def test_a_copy_that_is_in_doubt_says_so_itself_and_not_its_owner() -> None:
