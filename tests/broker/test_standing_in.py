@@ -9,7 +9,7 @@ from tests.broker.peer import Peer
 from tests.broker.test_moving import PARTITIONS, TOPIC, World
 
 from tidelog_broker import moving, standing_in
-from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.core.ports import PartitionKey, Timing
 from tidelog_broker.core.push import Follower
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.remedies import AGAIN_S_MAX, Owned
@@ -210,9 +210,59 @@ async def test_who_only_stores_copies_stands_in_while_nobody_else_can(mixed: Fou
     assert await peer.read_all(made.topic_id) == [b"meanwhile", b"after"]
 
 
-def is_whole(cluster: Founded, key: PartitionKey) -> Callable[[], bool]:
+async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_it_is_halted(mixed: Founded) -> None:
+    """Its node lives, so that gossip and roles speak for it; but a role must not make a partition unwritable."""
+    front = await mixed.peer("c")
+    topic = await front.create(replication_factor=3)
+    key = (topic.topic_id, 0)
+    await mixed.publish(front, topic.topic_id, b"first")
+    for name in "abd":
+        mixed.nodes[name].partitions.get(*key).replica.timing = Timing(settled_ms=0)
+    halted = mixed.nodes["b"].partitions.get(*key)
+    halted.replica.halt("a test says so")
+    halted.pump()
+    other = mixed.nodes["a"].partitions.get(*key).replica
+    await mixed.until(lambda: other.active.epoch > 0, "nobody replaces it")
+    assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1
+    assert pb.EpochDecision.FromString(other.chain.decisions[0]).next.owner in {"a", "d"}
+    await mixed.until(lambda: other.active.owner == "b", "it does not own it with a copy that is whole again")
+    assert (await mixed.publish(front, topic.topic_id, b"third")).base_offset == 2
+
+
+async def restart(cluster: Founded, name: str, roles: list[str]) -> None:
+    await cluster.stop(name)
+    await cluster._start(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
+    await cluster.settled()
+
+
+async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_stores_nothing(mixed: Founded) -> None:
+    front = await mixed.peer("c")
+    solo, trio = [await front.create(name, replication_factor=copies) for name, copies in (("solo", 1), ("trio", 3))]
+    for topic in (solo, trio):
+        await mixed.publish(front, topic.topic_id, b"before")
+
+    def stored_by(topic: pb.TopicInfo) -> set[str]:
+        route = mixed.nodes["a"].routes.get((topic.topic_id, 0))
+        return set(route.placement) if route is not None else set()
+
+    await restart(mixed, "d", ["ingestion"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "b"}, "a node that stores nothing is counted on")
+    await restart(mixed, "d", ["ingestion", "persistence"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "b", "d"}, "the copy is not made again")
+    await restart(mixed, "b", ["ingestion"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "d"}, "a node that stores nothing is counted on")
+    for topic in (solo, trio):
+        await mixed.publish(front, topic.topic_id, b"after")
+        key = (topic.topic_id, 0)
+        await mixed.until(lambda key=key: mixed.owner(key, "c") == "d", "the one that may does not own it")  # type: ignore[misc]
+        await mixed.until(is_whole(mixed, key, "d"), "its history was not fetched")
+        assert await (await mixed.peer("d")).read_all(topic.topic_id) == [b"before", b"after"]
+    assert "b" not in stored_by(solo)
+
+
+def is_whole(cluster: Founded, key: PartitionKey, name: str = "b") -> Callable[[], bool]:
     def ask() -> bool:
-        partition = cluster.nodes["b"].partitions.find(key)
+        partition = cluster.nodes[name].partitions.find(key)
         return partition is not None and not partition.replica.history.incomplete
 
     return ask
