@@ -4,8 +4,9 @@ Everything that is promised or accepted is on disk before it is answered. The pr
 end are one durable step: the journal entry is queued behind all appends that were accepted before it, and once the
 promise is made in memory none is accepted after it, so the end that is reported is the end for good.
 
-An accept says that this copy is durable through the end. Where appends are not synced, the log is synced first: a
-decision must not outlive what it decides about. That may take seconds, so the candidate is told to wait.
+An accept says that this copy is durable through the end. So it comes behind the appends on their way, which may find
+no space, and where appends are not synced, the log is synced first: a decision must not outlive what it decides about.
+That may take seconds, so the candidate is told to wait.
 """
 
 from __future__ import annotations
@@ -119,24 +120,32 @@ class Acceptor:
         state.send(sender, state.about(reply, ask.epoch))
 
     def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        """Accept once this copy is durable through the end: its last append may be on its way, and find no space."""
         state, fence = self._state, self._state.fence
         assert fence is not None
         self._on_promise(now_ms)
         tail = state.tail
-        if not state.syncs_appends and tail.queued.offset > tail.start_offset:
-            state.write(SyncLog(ask.epoch))
-            wait = pb.OpenEpochReply(ballot=ask.ballot, status=pb.FETCHING)
-            state.send(sender, state.about(wait, ask.epoch))
+        end_offset = pb.EpochDecision.FromString(ask.value).end_offset
 
         def accepted(_ok: bool, _now_ms: int) -> None:
-            if state.tail is not tail:
-                return  # decided meanwhile: whoever asks again is told
-            value = pb.EpochDecision.FromString(ask.value)
-            if tail.durable.offset < value.end_offset:
-                return  # an append before this found no space: the accept stands, but it must not be counted
-            state.send(sender, state.about(reply, ask.epoch))
+            if state.tail is tail:
+                state.send(sender, state.about(reply, ask.epoch))
 
-        state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
+        def held(_ok: bool, _now_ms: int) -> None:
+            if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
+                return  # decided, or promised to somebody else: whoever asks again is told
+            if tail.durable.offset >= end_offset:  # else there was no space: it is fetched when asked for again
+                state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
+
+        promise = fence.promise(ask.ballot)  # it is written with the accept: until then nobody is told of it
+        assert promise is not None
+        is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset
+        if is_synced and tail.durable.offset >= end_offset:
+            held(True, now_ms)
+            return
+        state.write(SyncLog(ask.epoch), held)
+        wait = pb.OpenEpochReply(ballot=ask.ballot, status=pb.FETCHING)
+        state.send(sender, state.about(wait, ask.epoch))
 
     def _promise_for(self, sender: str, ask: pb.OpenEpoch, end: Position, now_ms: int) -> None:
         """Promise the ballot, so that nothing lower interferes, and fetch what is missing."""

@@ -253,11 +253,12 @@ def test_where_appends_are_not_synced_the_log_is_before_an_end_is_accepted(flush
     trial.queue(HELD)
     trial.take()
     trial.open(ballot(1), trial.value())
-    assert [type(effect) for effect in trial.peek()] == [SyncLog, Send, WriteFences]
+    assert [type(effect) for effect in trial.peek()] == [SyncLog, Send]
     assert trial.answer(pb.OpenEpochReply).status == pb.FETCHING, "syncing may take long: the candidate is to wait"
-    for _ in range(2):
-        trial.wrote()
-        assert trial.sent(pb.OpenEpochReply) == [], "the append, the sync and the fence are durable before the answer"
+    trial.wrote()
+    assert trial.peek() == []
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [WriteFences], "the append and the sync are done before"
     trial.wrote()
     assert trial.answer(pb.OpenEpochReply).status == pb.HELD
 
@@ -327,25 +328,51 @@ def test_a_log_behind_the_end_is_fetched_under_a_promise_and_nothing_is_accepted
     assert trial.writes == 1, "who asks again adds no second promise"
 
 
-def test_what_is_queued_counts_as_held_but_is_durable_before_the_answer() -> None:
+def test_what_is_queued_counts_as_held_and_is_durable_before_the_end_is_accepted() -> None:
     trial = Trial([])
     trial.queue(HELD)
+    trial.take()
     trial.open(ballot(1), trial.value())
     assert trial.fetches == []
+    assert [type(effect) for effect in trial.peek()] == [SyncLog, Send]
+    assert trial.answer(pb.OpenEpochReply).status == pb.FETCHING
     trial.wrote()
-    assert trial.sent(pb.OpenEpochReply) == []
+    assert trial.peek() == []
+    trial.wrote()
+    assert trial.fences()[0].accepted == ballot(1)
     trial.wrote()
     assert trial.answer(pb.OpenEpochReply).status == pb.HELD
 
 
-def test_an_accept_behind_an_append_that_found_no_space_is_not_answered() -> None:
-    """Whoever counts an accept counts a copy through the end."""
+def test_an_end_behind_an_append_that_found_no_space_is_not_accepted() -> None:
+    """It would bind the others to an end that nobody may have."""
     trial = Trial(HELD[:1])
     trial.queue(HELD[1:])
     trial.open(ballot(1), trial.value())
+    trial.take()
     trial.wrote(ok=False)
     trial.wrote()
-    assert trial.sent(pb.OpenEpochReply) == []
+    assert trial.peek() == []
+    assert trial.fence is not None
+    assert trial.fence.accepted is None
+    trial.open(ballot(1), trial.value())
+    assert len(trial.fetches) == 1, "it is fetched when there is space"
+
+
+@pytest.mark.parametrize("other", ["ballot", "value"])
+def test_what_is_promised_or_accepted_while_the_log_is_synced_counts(other: str) -> None:
+    trial = Trial([], chain=EpochChain(descriptor(flush=pb.NEVER)))
+    trial.queue(HELD)
+    trial.open(ballot(1), trial.value())
+    if other == "ballot":
+        trial.seal(ballot(2))
+    else:
+        trial.open(ballot(1), trial.value(owner="c"))
+    trial.take()
+    for _ in range(3):
+        trial.wrote()
+    accepted = [entry.accepted_value for entry in trial.fences()]
+    assert accepted == ([] if other == "ballot" else [trial.value()])
 
 
 def test_another_content_below_the_end_halts_this_copy_and_is_not_accepted() -> None:
