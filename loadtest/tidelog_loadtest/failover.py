@@ -257,8 +257,10 @@ class _Rounds:
 async def _all_moved(survivor: View, gone: str) -> int:
     """Return when (perf_counter_ns) a survivor first knows another owner for every partition."""
     while True:
+        asked_ns = time.perf_counter_ns()
         partitions = (await survivor.routes(_TOPIC)).partitions
+        now_ns = time.perf_counter_ns()
         if all(partition.owner not in ("", gone) for partition in partitions):
-            return time.perf_counter_ns()
-        # Fine where asking is cheap; a thousand partitions are a large answer.
-        await asyncio.sleep(0.01 if len(partitions) < 100 else 0.04)
+            return now_ns
+        # A thousand partitions are a large answer: asking must not become what the survivor is busy with.
+        await asyncio.sleep(max(0.01, 4 * (now_ns - asked_ns) / 1e9))
