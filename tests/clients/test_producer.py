@@ -163,7 +163,7 @@ async def test_a_retried_batch_is_stored_once(node: FakeNode, producer: Producer
 @pytest.mark.parametrize("fault", [Do.SILENT_BEFORE, Do.SILENT_AFTER])
 async def test_an_answer_that_never_comes_is_asked_for_again(node: FakeNode, fault: Do) -> None:
     node.script.append(fault)
-    async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.1) as client:
+    async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.5) as client:
         assert (await client.producer("t").send(b"v")).offset == 0
     assert node.values("t") == [b"v"]
 
@@ -173,7 +173,7 @@ async def test_an_answer_that_never_comes_is_asked_for_again(node: FakeNode, fau
 async def test_pipelined_batches_keep_their_order_through_a_fault(node: FakeNode, fault: Do | Refuse, at: int) -> None:
     node.script.extend([Do.STORE] * at + [fault])
     values = [b"%04d" % i * 25 for i in range(200)]
-    async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.2) as client:
+    async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.5) as client:
         receipts = await client.producer("t", batch_bytes=2048).send_many(values)
     assert node.values("t") == values
     assert [receipt.offset for receipt in receipts] == list(range(200))
@@ -222,7 +222,7 @@ async def test_a_forgotten_producer_in_doubt_is_an_indefinite_error(node: FakeNo
 
 async def test_the_delivery_deadline(node: FakeNode, client: Client) -> None:
     node.script.extend([Refuse(pb.OVERLOADED)] * 100)
-    producer = client.producer("t", delivery_timeout_s=0.2)
+    producer = client.producer("t", delivery_timeout_s=1)
     with pytest.raises(DeliveryTimeoutError, match="scripted") as caught:
         await producer.send(b"never")
     assert caught.value.definite
