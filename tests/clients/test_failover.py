@@ -172,7 +172,7 @@ async def test_without_an_owner_nobody_spins_and_the_outcome_is_definite(cluster
 
 
 async def test_a_publish_that_may_be_stored_says_so_in_the_end(cluster: FakeCluster, client: Client) -> None:
-    producer = client.producer("t", delivery_timeout_s=0.5)
+    producer = client.producer("t", delivery_timeout_s=2)
     await producer.send(b"0")
     cluster.nodes[0].script.append(Do.DROP_AFTER)
     pending = await producer.enqueue(b"1")
