@@ -156,9 +156,12 @@ async def test_killing_the_owner_loses_nothing_and_it_comes_back(tmp_path: Path)
         assert values == [b"%d" % number for number in range(len(acknowledged))], "each once, in order"
         assert acknowledged == {number: number for number in range(len(acknowledged))}
         await client.commit("readers", "flights", {0: 100})
-        status = await client.cluster_status()
+
+        def all_live(status: ClusterStatus) -> bool:
+            return all(node.alive and node.membership in {"alive", "suspect"} for node in status.nodes)
+
+        status = await until(client, all_live, "a node is thought dead")
         assert [node.node_id for node in status.nodes] == sorted(up.nodes)
-        assert all(node.alive and node.membership in {"alive", "suspect"} for node in status.nodes)
 
     async with cluster(tmp_path / "data") as up, Client(up.bootstrap) as client:
         assert len(await read_all(client, "flights", len(acknowledged))) == len(acknowledged), "a restart keeps all"
