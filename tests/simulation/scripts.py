@@ -72,7 +72,7 @@ class Scripts:
 
     def kinds(self) -> dict[str, tuple[Callable[[], None], int]]:
         """Return the scripts as kinds of faults, with their weights."""
-        scripts: dict[str, Callable[[], Script]] = {
+        scripts: dict[str, Callable[[Cast], Script]] = {
             "stale tail": self._stale_tail,
             "crossing": self._crossing,
             "late seal": self._late_seal,
@@ -94,11 +94,17 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ running
 
-    def _begin(self, name: str, script: Callable[[], Script]) -> None:
+    def _begin(self, name: str, script: Callable[[Cast], Script]) -> None:
         if self._running is None:
             self._world.clock.note("script", name)
-            self._running = script()
+            self._running = self._played(script)
             self._go_on(self._running)
+
+    def _played(self, script: Callable[[Cast], Script]) -> Script:
+        """Play a script as soon as there is a cast for it, if there is one in time."""
+        cast = yield from self._cast()
+        if cast is not None:
+            yield from script(cast)
 
     def _go_on(self, script: Script) -> None:
         if self._running is not script:
@@ -155,6 +161,10 @@ class Scripts:
         fence = replica.fence
         return fence is not None and fence.promised is not None and fence.promised != but
 
+    def _roll_over(self, driver: PartitionDriver) -> None:
+        """Let an owner end its epoch by plan."""
+        driver.roll_over(driver.process.neighbours.plan(driver.key, driver.replica.active))
+
     def _until(self, reached: Callable[[], bool], patience_ms: int = PATIENCE_MS) -> Script:
         """Wait until something is so, for a while."""
         for _ in range(patience_ms // POLL_MS):
@@ -189,11 +199,8 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ old news
 
-    def _stale_tail(self) -> Script:
+    def _stale_tail(self, cast: Cast) -> Script:
         """Only one replica writes an append and says so; the owner dies, and goes on as the owner of the next epoch."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         network, owner, (one, *rest) = self._world.network, cast.owner, cast.others
         network.hold(one.node_id, owner.node_id, pb.ReplicationAck)
         self._part([owner], rest)
@@ -221,11 +228,8 @@ class Scripts:
         self._join([one], self._world.machines)
         yield 50
 
-    def _crossing(self) -> Script:
+    def _crossing(self, cast: Cast) -> Script:
         """The owner ends its epoch by plan while it is cut off; that arrives after the others have decided."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         network, owner = self._world.network, cast.owner
         for one in cast.others:
             network.hold(owner.node_id, one.node_id, pb.OpenEpoch)
@@ -235,19 +239,15 @@ class Scripts:
         process = owner.running
         if process is None:
             return
-        driver = process.partitions[cast.key]
-        driver.roll_over(process.neighbours.plan(cast.key, driver.replica.active))
+        self._roll_over(process.partitions[cast.key])
         replicas = [self._replica(one, cast) for one in cast.others]
         yield from self._until(lambda: any(one is not None and one.active.epoch > cast.epoch for one in replicas))
         for one in cast.others:
             network.release(owner.node_id, one.node_id)
         yield 100
 
-    def _late_seal(self) -> Script:
+    def _late_seal(self, cast: Cast) -> Script:
         """A cut ends when a takeover seals: the owner is asked for its promise, those that follow it still are not."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         followers, rest = cast.others[: cast.ack_quorum - 1], cast.others[cast.ack_quorum - 1 :]
         for one, other in [*product(followers, rest), *product(rest, followers)]:
             network = self._world.network
@@ -264,11 +264,8 @@ class Scripts:
         self._join([cast.owner], self._world.machines)
         yield self._random.uniform(300, 600)
 
-    def _late_cut(self) -> Script:
+    def _late_cut(self, cast: Cast) -> Script:
         """An owner that is cut off appends on; it comes back when two epochs have ended without that."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         self._part([cast.owner], self._world.machines)
 
         def next_owner() -> PartitionDriver | None:
@@ -281,7 +278,7 @@ class Scripts:
         yield self._random.uniform(20, 200)
         driver = next_owner()
         if driver is not None:
-            driver.roll_over(driver.process.neighbours.plan(cast.key, driver.replica.active))
+            self._roll_over(driver)
             yield self._random.uniform(20, 100)
             self._stall(cast.owner, 100)
             self._join([cast.owner], self._world.machines)
@@ -289,11 +286,8 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ late logs
 
-    def _slow_fetch(self) -> Script:
+    def _slow_fetch(self, cast: Cast) -> Script:
         """A replica that lags fetches what a proposal needs, and another ballot is promised before that is there."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(80, 300)
@@ -319,11 +313,8 @@ class Scripts:
             network.release(one.node_id, behind.node_id)
         yield 100
 
-    def _slow_pull(self) -> Script:
+    def _slow_pull(self, cast: Cast) -> Script:
         """A replica that lags pulls from the owner, and what it asked for comes after it has promised the end."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(150, 500)
@@ -345,11 +336,8 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ cut short
 
-    def _cut_entry(self) -> Script:
+    def _cut_entry(self, cast: Cast) -> Script:
         """The owner dies; a replica that has accepted the end of the epoch dies some writes later."""
-        cast = yield from self._cast()
-        if cast is None:
-            return
         cast.owner.stop("killed")
         victim = cast.others[0]
 
@@ -367,20 +355,19 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ no power
 
-    def _lights_out(self) -> Script:
+    def _lights_out(self, cast: Cast) -> Script:
         """The end of an epoch is decided, and the power goes everywhere before anything is committed behind it.
 
         What was decided must be there when the power is back: what is committed in an open epoch need not.
         """
         world, scenario = self._world, self._world.scenario
-        cast = yield from self._cast()
-        if cast is None or (scenario.flush != pb.ALWAYS and scenario.mixture != LIGHTS_OUT):
+        if scenario.flush != pb.ALWAYS and scenario.mixture != LIGHTS_OUT:
             return
         truth, driver = world.checks.truths[cast.key], self._driver(cast.owner, cast)
         for one, other in product(world.machines, world.machines):
             world.network.hold(one.node_id, other.node_id, pb.MetadataUpdate)  # else the next epoch begins
         if driver is not None and self._random.random() < 0.5:
-            driver.roll_over(driver.process.neighbours.plan(cast.key, driver.replica.active))
+            self._roll_over(driver)
         else:
             cast.owner.stop("killed before the power goes")
         yield from self._until(lambda: cast.epoch in truth.chosen)
@@ -398,10 +385,10 @@ class Scripts:
 
     # ------------------------------------------------------------------------------------------ lost copies
 
-    def _lost_holder(self, lose: Callable[[Machine], Script]) -> Script:
+    def _lost_holder(self, lose: Callable[[Machine], Script], cast: Cast) -> Script:
         """Of the quorum that holds the newest records, one loses its copy and the others are away: who is left?"""
-        cast, loser = (yield from self._cast()), self._faults.loser()
-        if cast is None or loser is None or loser not in [cast.owner, *cast.others]:
+        loser = self._faults.loser()
+        if loser is None or loser not in [cast.owner, *cast.others]:
             return
         holders = [cast.owner, *cast.others]
         holders.remove(loser)
