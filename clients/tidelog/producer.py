@@ -346,11 +346,15 @@ class Producer:
         count = route.partition_count
         # Among equals the next in turn, so that a slow trickle reaches every partition.
         turn = self._sticky.partition + 1 if self._sticky is not None else secrets.randbelow(count)
-        lanes = self._lanes
-        number = min(
-            ((turn + step) % count for step in range(count)),
-            key=lambda each: lanes[each].unsettled_bytes if each in lanes else 0,
-        )
+        number, fewest_bytes = 0, -1
+        for step in range(count):
+            each = (turn + step) % count
+            lane = self._lanes.get(each)
+            unsettled_bytes = lane.unsettled_bytes if lane is not None else 0
+            if fewest_bytes < 0 or unsettled_bytes < fewest_bytes:
+                number, fewest_bytes = each, unsettled_bytes
+            if not unsettled_bytes:
+                break
         self._sticky = self._lane(number)
         return self._sticky
 
