@@ -127,6 +127,13 @@ class NodeSettings(BaseModel):
     )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
 
+    @field_validator("fill_bytes_per_s")
+    @classmethod
+    def _fill_pace_is_sensible(cls, value: int) -> int:
+        if 0 < value < MIB:
+            raise ValueError(f"0 for no bound, or at least {MIB}: a single range takes up to a second then")
+        return value
+
     @field_validator("advertise_host")
     @classmethod
     def _advertise_is_reachable(cls, value: str | None) -> str | None:

@@ -10,6 +10,7 @@ from tests.broker.test_moving import TOPIC, World
 from tidelog_broker.core.ports import Plan
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import KIB
 
 
 async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: Node) -> None:
@@ -27,9 +28,9 @@ async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: No
 async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr("tidelog_broker.cluster.time", SimpleNamespace(monotonic=lambda: now_s))
-    node = await stand.start(fill_bytes_per_s=1000)
-    assert node.cluster.fill_wait_ms(5000) == 0, "a second's worth is free, and its last range may be a large one"
-    assert node.cluster.fill_wait_ms(1) == 4000
+    node = await stand.start(fill_bytes_per_s=1000 * KIB)
+    assert node.cluster.fill_wait_ms(5000 * KIB) == 0, "a second's worth is free, and its last range may be a large one"
+    assert node.cluster.fill_wait_ms(KIB) == 4000
     now_s += 3
     assert node.cluster.fill_wait_ms(1) == 1001
 

@@ -72,6 +72,8 @@ def test_a_seed_is_an_address(seed: str) -> None:
         ("gossip_port", 65536),
         ("node_id", ""),
         ("seeds", ["a:1"] * 65),
+        ("fill_bytes_per_s", -1),
+        ("fill_bytes_per_s", 1000),
     ],
 )
 def test_cluster_settings_have_bounds(key: str, value: object) -> None:

@@ -276,6 +276,9 @@ class History:
         at = positions[-1]
         if pull.digest_unknown:
             self._fill_start = base
+        more_bytes = sum(len(batch.data) for batch in batches) - pull.range_bytes
+        if more_bytes > 0:  # a source gives a whole batch, however small the range
+            state.surroundings.fill_wait_ms(more_bytes)
         pull.answered()
 
         def written(ok: bool, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.effects import AppendFill, FinishFill, Send, SetAside
 from tidelog_broker.core.history import Missing
 from tidelog_broker.core.owner import Owner
-from tidelog_broker.core.ports import Position
+from tidelog_broker.core.ports import Position, Timing
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
@@ -69,6 +69,19 @@ def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
     assert trial.asked()[1].from_offset == 9, "nothing to wait for"
     assert trial.hints.fills_bytes == [trial.timing.fill_bytes, 2 * trial.timing.fill_bytes]
     assert trial.history.missing() is not None
+
+
+def test_what_comes_beyond_what_was_asked_for_is_counted_when_it_comes() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.timing = Timing(fill_bytes=10)
+    trial.history.fill(0)
+    trial.asked()
+    first = past.batches[2][:1]
+    trial.reply(first, epoch=2, base=Position(8, 0))
+    trial.wrote()
+    trial.asked()
+    assert trial.hints.fills_bytes == [10, len(first[0].data) - 10, 20]
 
 
 @pytest.mark.parametrize(
