@@ -24,7 +24,7 @@ EntryT = TypeVar("EntryT")
 
 FENCES_WORKER: Final = 0
 CHAINS_WORKER: Final = 1
-"""All appends to one journal go through one I/O worker."""
+"""All appends to one journal go through one worker."""
 
 
 class Chains:
@@ -32,7 +32,7 @@ class Chains:
 
     Args:
         meta, fences: the open journals.
-        offload: the I/O workers.
+        offload: the journals' workers.
         failed: told of a journal that failed; the node must stop.
         full: told when a journal has no space.
     """

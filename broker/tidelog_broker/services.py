@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tidelog_broker.budget import Budget
 from tidelog_broker.chains import Chains
@@ -38,6 +38,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.idle_poll import IdlePoll
 
 log = logging.getLogger(__name__)
+
+JOURNALS: Final = 2
+"""Fences and chains; each has a thread."""
 
 
 class _Closable(Protocol):
@@ -96,15 +99,26 @@ class Services:
             ProtocolError: a journal is damaged or cannot be read.
         """
         self.loop = asyncio.get_running_loop()
-        io_workers, read_workers, verify_workers = (
+        io_workers, journal_workers, read_workers, verify_workers = (
             self._own(IoWorkers(count, name=name))
-            for name, count in (("io", self.settings.io_workers), ("read", self.settings.io_workers), ("verify", 1))
+            for name, count in (
+                ("io", self.settings.io_workers),
+                ("journal", JOURNALS),
+                ("read", self.settings.io_workers),
+                ("verify", 1),
+            )
         )
         self.io = Offload(io_workers, self.loop)
+        self.journals = Offload(journal_workers, self.loop)
+        """For the journals alone: syncing a log may take seconds, and no other partition's takeover waits for that."""
         self.readers = Offload(read_workers, self.loop)
         self.verifiers = Offload(verify_workers, self.loop)
-        # What a worker is at is waited for asleep: it needs the interpreter itself.
-        self.idle_poll = IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: self.io.idle)
+        self.idle_poll = IdlePoll(
+            self.loop,
+            self.settings.idle_poll_us,
+            # What a worker is at is waited for asleep: it needs the interpreter itself.
+            may_poll=lambda: self.io.idle and self.journals.idle,
+        )
         self.disk = Disk(
             fs=self._fs,
             preallocator=self._own(Background("preallocate")),
@@ -119,7 +133,7 @@ class Services:
         chains = Chains(
             meta,
             fences,
-            offload=self.io,
+            offload=self.journals,
             failed=lambda error: self.storage_failed("the journals", error),
             full=self.journal_full,
         )
