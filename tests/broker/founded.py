@@ -186,11 +186,15 @@ class Founded:
         return self.nodes[seen_by].routes.owner(key)
 
     async def publish(self, peer: Peer, topic_id: bytes, *values: bytes, partition: int = 0) -> pb.PublishResult:
-        """Publish as a client does: again, as long as it is said that nothing was written and another try may do."""
+        """Publish as a client does: again, as long as it is said that nothing was written and another try may do.
+
+        So it may where the node has not heard of the topic yet.
+        """
         async with asyncio.timeout(WAIT_S):
             while True:
                 (result,) = await peer.publish(topic_id, batch(*values), partition=partition)
-                if not (result.error.retriable and result.error.definite):
+                is_new_here = result.error.code == pb.UNKNOWN_TOPIC
+                if not is_new_here and not (result.error.retriable and result.error.definite):
                     assert not result.HasField("error"), result
                     return result
                 await asyncio.sleep(0.02)
