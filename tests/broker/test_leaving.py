@@ -28,6 +28,8 @@ async def used(three: Founded, *, copies: int = 3) -> list[PartitionKey]:
     topic = await peer.create(partitions=PARTITIONS, replication_factor=copies)
     for index in range(PARTITIONS):
         await three.publish(peer, topic.topic_id, b"first", partition=index)
+        if copies == len(three.nodes):
+            await three.copies((topic.topic_id, index), end_offset=1)
     return [META_KEY, OFFSETS_KEY, *((topic.topic_id, index) for index in range(PARTITIONS))]
 
 
