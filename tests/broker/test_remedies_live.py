@@ -185,9 +185,8 @@ async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatc
 async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Founded) -> None:
     peer = await three.peer("a")
     key = await used(three, peer)
-    for node in three.nodes.values():
-        replica = node.partitions.get(*key).replica
-        replica.timing = Timing(settled_ms=0)
+    for copy in await three.copies(key, end_offset=1):
+        copy.replica.timing = Timing(settled_ms=0)
     partition = owned(three, key)
     partition.replica.halt("a test says so")
     partition.pump()
