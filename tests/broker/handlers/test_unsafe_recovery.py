@@ -39,8 +39,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     topic = await peer.create(partitions=1, replication_factor=3)
     await founded.publish(peer, topic.topic_id, b"one", b"two")
     left = founded.nodes["a"]
-    partition = left.partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: partition.readable_end == 2, "what is committed is not heard of")
+    await founded.copies((topic.topic_id, 0), end_offset=2)
     await founded.stop("b")
 
     def level(key: tuple[bytes, int]) -> bool:
@@ -116,6 +115,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     peer = await founded.peer("b")
     topic = await peer.create(partitions=1, replication_factor=3)
     await founded.publish(peer, topic.topic_id, b"one")
+    await founded.copies((topic.topic_id, 0), end_offset=1)
     told = await recovered(peer, "t", "c")
     assert (told.unsafe, told.end_offset) == (False, 1)
     await founded.publish(peer, topic.topic_id, b"two")
