@@ -93,6 +93,12 @@ class NodeSettings(BaseModel):
     )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
+    push_windows_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="About what is kept in memory for replicas that have not acknowledged it, all partitions together; "
+        "at most 32 MiB for one.",
+    )
     ring_bytes: int = Field(16 * MIB, ge=0, description="The newest batches of a partition kept in memory.")
     rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
     group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")

@@ -59,7 +59,7 @@ from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)
 
-QUEUED_BYTES_MAX: Final = 16 * MIB
+QUEUED_BYTES_MAX: Final = 32 * MIB
 """Past this, appends of the owner are passed over; what is missed is pulled later, at this node's pace."""
 
 

@@ -23,6 +23,7 @@ from tidelog_broker.leaving import hand_over
 from tidelog_broker.management import Management
 from tidelog_broker.membership import Founding, Membership
 from tidelog_broker.partition import Partition
+from tidelog_broker.push_windows import share_out
 from tidelog_broker.server import Server
 from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.filesystem import FileSystem
@@ -167,6 +168,8 @@ class Node(Broker):
             self.health.beat()
             self.metrics.in_flight_bytes.set(self.budget.in_flight_bytes)
             self.metrics.ring_bytes.set(self.rings.size_bytes)
+            owners = [driver.replica.ownership for driver in self.replication.all() if driver.replica.owner is not None]
+            share_out(owners, self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 
     async def _clean(self) -> None:

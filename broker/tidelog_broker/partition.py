@@ -227,6 +227,8 @@ class Partition(PartitionReads):
         if self._has_rolled:
             self._has_rolled = False
             self.retention.look_soon()
+        elif group is None:
+            self.retention.follow()
         self.pipeline.written(end_offset)
         if not self.is_alone:  # else the watermark has moved with it, which is told next
             self.pipeline.released()

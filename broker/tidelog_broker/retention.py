@@ -36,6 +36,8 @@ class Retention:
         self._told_of_full_disk = False
         self._has_space = False
         """Whether there is surely a file for the note."""
+        self._followed_offset = 0
+        """Below this the owner has deleted, and this copy after it."""
 
     async def delete_before(self, offset: int) -> None:
         """Delete whole segments below `offset`.
@@ -85,6 +87,16 @@ class Retention:
                 self._io_key,
                 lambda: self._delete_oldest(0, bytes_max, committed),
                 lambda _, error: self._looked(error),
+            )
+
+    def follow(self) -> None:
+        """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
+        replica = self._partition.replica
+        offset = replica.log_start
+        if offset > self._followed_offset and replica.owner is None:
+            self._followed_offset = offset
+            self._io.start(
+                self._io_key, lambda: self._delete_oldest(offset, 0, offset), lambda _, error: self._looked(error)
             )
 
     def note_log_start(self) -> None:

@@ -38,6 +38,9 @@ SENDS_UNDER_WAY: Final = 16
 READ_BYTES: Final = 4 * MIB
 """About what the consumer fetches at a time."""
 RETENTION_BYTES: Final = 512 * MIB
+WARM_BYTES: Final = 2 * RETENTION_BYTES
+"""After so much a log under retention writes into files that were written before, and the probe has gone round."""
+WARM_ROUNDS_MAX: Final = 10
 PROBE_KEEP_BYTES: Final = 1024 * MIB
 """What the product's log takes with that retention: two segments more, the one that grows and the one that is next."""
 
@@ -95,7 +98,8 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
             same = Budget(batches=mine.batches)
             return await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
 
-        mine, limit = await _in_turns(plan, where, product_round, probe_round)
+        warm_bytes = WARM_BYTES if plan.records is None else 0
+        mine, limit = await _in_turns(plan, where, product_round, probe_round, warm_bytes=warm_bytes)
     return Result("produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s)
 
 
@@ -193,15 +197,22 @@ async def _settle(plan: Plan, where: Stand, topic: str) -> None:
 
 
 async def _in_turns(
-    plan: Plan, where: Stand, product_round: ProductRound, probe_round: ProbeRound
+    plan: Plan, where: Stand, product_round: ProductRound, probe_round: ProbeRound, *, warm_bytes: int = 0
 ) -> tuple[Side, Side]:
     """Run the rounds, product and probe alternating, each under a watch of the processes that it uses.
 
     A whole round of each goes before, unmeasured: code and caches get warm, and so does the memory that the pages of
-    the files come from (on a virtual machine the first touch of a page may cost several copies of it). For the same
-    reason a round of the probe moves as many batches as the product's round before it, not as many as it can.
+    the files come from (on a virtual machine the first touch of a page may cost several copies of it); more of them
+    until both have moved `warm_bytes`. For the same reason a round of the probe moves as many batches as the product's
+    round before it, not as many as it can.
     """
-    await probe_round(await product_round())
+    moved_bytes = 0
+    for _ in range(WARM_ROUNDS_MAX):
+        run = await product_round()
+        await probe_round(run)
+        moved_bytes += run.length_bytes
+        if moved_bytes >= warm_bytes:
+            break
     mine, limit = Side([], []), Side([], [])
     for _ in range(plan.rounds):
         async with Watch(where.product_pids) as watch:

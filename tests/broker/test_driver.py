@@ -12,7 +12,8 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
 
-from tidelog_broker.core.ports import Plan, Timing
+from tidelog_broker import push_windows
+from tidelog_broker.core.ports import Plan
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
@@ -163,12 +164,21 @@ async def test_acknowledgements_are_as_asked(stand: ClusterStand, acks: pb.Acks)
         stand.disks[name].heal()
 
 
-async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(stand: ClusterStand) -> None:
+def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let push windows be small, now and when they are shared out again."""
+    for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
+        monkeypatch.setattr(push_windows, name, window_bytes)
+    stand.partition(owner).replica.ownership.bound_window(window_bytes)
+
+
+async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stand.start()
     owner = await stand.owner()
     slow = others(owner)[0]
     replica = stand.partition(owner).replica
-    replica.timing = replica.ownership._pushes.timing = Timing(window_bytes=64 * KIB)  # type: ignore[union-attr]
+    bound_windows(stand, owner, 64 * KIB, monkeypatch)
     await stand.publish(b"first")
     stand.disks[slow].hold("sync")
     values = [bytes([number]) * 20_000 for number in range(20)]
@@ -282,13 +292,14 @@ async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterSta
     await stand.publish(b"last", to=await stand.owner(but=owner))
 
 
-async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may_own(stand: ClusterStand) -> None:
+async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may_own(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
     first = await stand.owner()
     away = others(first)[0]
     owner = stand.partition(first)
-    assert owner.replica.ownership._pushes is not None
-    owner.replica.ownership._pushes.timing = Timing(window_bytes=0)
+    bound_windows(stand, first, 0, monkeypatch)
     peer = await stand.peer(first)
 
     async def publish(peer: Peer, sequence: int) -> pb.PublishResult:

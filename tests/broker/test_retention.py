@@ -128,3 +128,15 @@ async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
     for _ in range(8):
         await peer.publish(topic.topic_id, batch(b"x" * 30_000))
     await settled(lambda: partition.log_start > 0, "nothing was deleted")
+
+
+async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the_next_look(tmp_path: Path) -> None:
+    async with standing(tmp_path) as stand:
+        await stand.start(retention_bytes=192 * KIB, retention_interval_ms=3_600_000)
+        owner = await stand.owner()
+        for sequence in range(40):
+            await publish(stand, owner, sequence)
+        copies = [stand.partition(name) for name in stand.nodes]
+        await settled(lambda: all(copy.log.start_offset > 0 for copy in copies), "a copy keeps what its owner has not")
+        await settled(lambda: len({copy.log.end_offset for copy in copies}) == 1, "a copy lacks something")
+        assert max(copy.log.size_bytes for copy in copies) < 2 * 192 * KIB

@@ -318,6 +318,16 @@ class Ownership:
         state.emit(*(sends or ()))
         return bool(sends)
 
+    @property
+    def window_kept_bytes(self) -> int:
+        """What is kept in memory for replicas that have not acknowledged it."""
+        return self._pushes.recent_bytes if self._pushes is not None else 0
+
+    def bound_window(self, window_bytes: int) -> None:
+        """Keep no more than this of the active epoch; whoever is further behind pulls."""
+        if self._pushes is not None:
+            self._pushes.bound(window_bytes)
+
     def has_left_behind(self, node_id: str, from_offset: int) -> bool:
         """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next."""
         log_start = self._state.log_start

@@ -83,7 +83,8 @@ class Timing:
     fill_bytes: int = 64 * 1024
     """The first range of a sealed epoch that is asked for; each one behind it is twice as large, up to `pull_bytes`."""
     window_bytes: int = 8 * 1024 * 1024
-    """What the owner keeps in memory for replicas that have not acknowledged it; who falls behind pulls."""
+    """What the owner keeps in memory for replicas that have not acknowledged it, until it is told how much it may
+    (`Ownership.bound_window`); who falls behind pulls."""
 
 
 class LogView(Protocol):

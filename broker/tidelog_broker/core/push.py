@@ -78,6 +78,8 @@ class Pushes:
     timing: Timing
     followers: dict[str, Follower] = field(default_factory=dict)
     recent_bytes: int = 0
+    window_bytes: int = 0
+    """What may be kept; see `bound`."""
     _end_offset: int = 0
     _recent: deque[Sent] = field(default_factory=deque)
 
@@ -87,7 +89,12 @@ class Pushes:
         others = [node for node in descriptor.placement if node != descriptor.owner]
         start = descriptor.start_offset
         followers = {node: Follower(node, start, next_heartbeat_ms=now_ms, last_heard_ms=now_ms) for node in others}
-        return cls(key, descriptor, timing, followers)
+        return cls(key, descriptor, timing, followers, window_bytes=timing.window_bytes)
+
+    def bound(self, window_bytes: int) -> None:
+        """Keep no more than this from now on, beside the newest group."""
+        self.window_bytes = window_bytes
+        self._trim()
 
     def add(
         self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
@@ -211,7 +218,7 @@ class Pushes:
             everyone_streams = everyone_streams and follower.streaming
             held_by_all = min(held_by_all, follower.held_offset)
         while recent and (
-            self.recent_bytes > self.timing.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
+            self.recent_bytes > self.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
         ):
             if len(recent) == 1 and recent[0].end.offset > held_by_all:
                 break  # the newest group is on its way to everybody, however large it is

@@ -387,3 +387,16 @@ def test_who_always_follows_at_a_distance_never_lags_by_more_than_that() -> None
             owner.pushes.acknowledged("b", owner.end.offset - 5, 100 * step)
             lags.append(slow.lag_ms(100 * step))
     assert (min(lags), max(lags)) == (0, 400)
+
+
+def test_a_smaller_window_is_kept_to_at_once_and_a_larger_one_from_then_on() -> None:
+    owner = Owner()
+    for _ in range(2):
+        owner.add(40)
+    owner.pushes.bound(50)
+    assert owner.pushes.recent_bytes == 40
+    assert not owner.pushes.followers["b"].streaming, "what it lacks is not kept any more"
+    owner.pushes.bound(1000)
+    for _ in range(20):
+        owner.add(40)
+    assert owner.pushes.recent_bytes == 840
