@@ -168,7 +168,7 @@ def hand_over_plan(
     for candidates in (heirs.difference(behind), heirs):
         owner = successor(hashed, nodes, alive=candidates, placement=active.placement)
         if owner is not None:
-            return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+            return _owned_by(owner, active)
     return None
 
 
@@ -183,7 +183,7 @@ def home_plan(
     if owner in {None, active.owner}:
         return None
     assert owner is not None
-    return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+    return _owned_by(owner, active)
 
 
 def relief_plan(
@@ -213,7 +213,7 @@ def relief_plan(
     )
     if heir is None:
         return None
-    return Plan(heir, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+    return _owned_by(heir, active)
 
 
 def spare_plan(
@@ -306,3 +306,8 @@ def first_epoch(
 def _able(nodes: Sequence[NodeEntry]) -> frozenset[str]:
     """Return the nodes that may own partitions by their roles."""
     return frozenset(node.node_id for node in nodes if node.roles == BOTH_ROLES)
+
+
+def _owned_by(owner: str, active: pb.EpochDescriptor) -> Plan:
+    """Return the epoch that another replica owns and in which nothing else changes."""
+    return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
