@@ -171,6 +171,19 @@ def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatc
     stand.partition(owner).replica.ownership.bound_window(window_bytes)
 
 
+async def test_push_windows_are_shared_out_again_and_again(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    ownership = stand.partition(owner).replica.ownership
+    for bound_bytes in (5 * KIB, 7 * KIB):
+        for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
+            monkeypatch.setattr(push_windows, name, bound_bytes)
+        assert ownership._pushes is not None
+        await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "nobody shares them out")  # type: ignore[misc]
+
+
 async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

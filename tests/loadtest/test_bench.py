@@ -6,7 +6,9 @@ import pytest
 
 from tidelog_loadtest import bench
 from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.measure import Run
 from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.stand import Stand
 
 pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
@@ -61,3 +63,23 @@ async def test_the_latency_of_a_quorum(tmp_path: Path) -> None:
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     await bench.latency(bench.Plan(rounds=1, records=1, data=tmp_path), "never")
     assert next(tmp_path.iterdir(), None) is None  # noqa: ASYNC240 - a test may look at a directory
+
+
+async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    async def product_round() -> Run:
+        done.append("product")
+        return Run(length_bytes=100)
+
+    async def probe_round(mine: Run) -> Run:
+        done.append("probe")
+        return mine
+
+    where = Stand("", 0, {}, {}, tmp_path)
+    mine, limit = await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=250)
+    assert (len(mine.runs), len(limit.runs)) == (2, 2)
+    assert done == ["product", "probe"] * (3 + 2)
+    done.clear()
+    await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
+    assert done == ["product", "probe"] * (bench.WARM_ROUNDS_MAX + 2), "not for ever"
