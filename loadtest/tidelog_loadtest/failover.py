@@ -184,33 +184,32 @@ class _Rounds:
 
     async def one(self, number: int) -> Round:
         """Do round `number`, counted from 0; the cluster is whole before and after it."""
-        owner, owned = await self._owner()
-        self._tell(f"round {number + 1}: {self._plan.fault} {owner.node_id} under load", number)
-        async with view_of(self._nodes.others(owner.node_id)[0].address) as survivor:
-            load = Load(
-                self._client,
-                _TOPIC,
-                self.ledger,
-                partitions=self._plan.loaded,
-                records_per_s=self._plan.records_per_s,
-            )
-            async with load:
-                await self._within(load, load.first_ack(MEASURED, 0))
-                await asyncio.sleep(self._plan.lead_s)
+        self._tell(f"round {number + 1}: load before the fault", number)
+        load = Load(
+            self._client, _TOPIC, self.ledger, partitions=self._plan.loaded, records_per_s=self._plan.records_per_s
+        )
+        async with load:
+            await self._within(load, load.first_ack(MEASURED, 0))
+            await asyncio.sleep(self._plan.lead_s)
+            owner, owned = await self._owner()
+            survivor = self._nodes.others(owner.node_id)[0].address
+            self._tell(f"round {number + 1}: {self._plan.fault} {owner.node_id} under load", number)
+            async with view_of(survivor) as view:
                 began_ns = time.perf_counter_ns()
                 await self._harm(owner)
                 appended_after_us = time.time_ns() // 1_000
                 acked_ns, moved_ns = await self._within(
                     load,
-                    asyncio.gather(load.first_ack(MEASURED, appended_after_us), _all_moved(survivor, owner.node_id)),
+                    asyncio.gather(load.first_ack(MEASURED, appended_after_us), _all_moved(view, owner.node_id)),
                 )
-                await asyncio.sleep(LOAD_GOES_ON_S)
-            self._tell(f"round {number + 1}: reading back", number)
-            found, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
-            self._tell(f"round {number + 1}: {owner.node_id} comes back", number)
-            healing_ns = time.perf_counter_ns()
-            await self._mend(owner)
-            await self.heal(survivor)
+            await asyncio.sleep(LOAD_GOES_ON_S)
+        self._tell(f"round {number + 1}: reading back", number)
+        found, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
+        self._tell(f"round {number + 1}: {owner.node_id} comes back", number)
+        healing_ns = time.perf_counter_ns()
+        await self._mend(owner)
+        async with view_of(survivor) as view:
+            await self.heal(view)
         return Round(
             node_id=owner.node_id,
             owned=owned,
@@ -229,10 +228,19 @@ class _Rounds:
         await settled(view, _TOPIC, copies=copies, partitions=partitions)
 
     async def _owner(self) -> tuple[NodeProcess, int]:
-        """Return the owner of the measured partition, and how many partitions it owns."""
-        async with view_of(next(iter(self._nodes.by_id.values())).address) as view:
-            owners = [partition.owner for partition in (await view.routes(_TOPIC)).partitions]
-        return self._nodes.by_id[owners[MEASURED]], owners.count(owners[MEASURED])
+        """Return the owner of the measured partition, and how many partitions it owns: the word of the newest epoch.
+
+        It is asked for right before the fault: a cluster that was just healed may still give a partition back.
+        """
+        newest: dict[int, tuple[int, str]] = {}
+        for node in self._nodes.by_id.values():
+            async with view_of(node.address) as view:
+                for partition in (await view.routes(_TOPIC)).partitions:
+                    told = (partition.epoch, partition.owner)
+                    newest[partition.partition] = max(newest.get(partition.partition, told), told)
+        owners = [owner for _, owner in newest.values()]
+        measured = newest[MEASURED][1]
+        return self._nodes.by_id[measured], owners.count(measured)
 
     async def _harm(self, node: NodeProcess) -> None:
         await (node.kill() if self._plan.fault == "kill" else node.pause())

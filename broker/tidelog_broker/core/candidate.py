@@ -90,6 +90,8 @@ class Candidate:
         self._answered: set[str] = set()
         self._agreed: set[str] = set()
         self._refusing: set[str] = set()
+        self._owner_was_slow = False
+        """Nothing but silence spoke against the owner when the others were asked."""
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
@@ -118,9 +120,24 @@ class Candidate:
     # --- beginning -------------------------------------------------------------------------------------
 
     def consider(self, now_ms: int) -> None:
-        """Begin to wait for this node's turn, if the owner is missing."""
-        if self.phase == "idle" and self._host.misses_owner(now_ms):
-            self._wait(now_ms)
+        """Begin to wait for this node's turn, if the owner is missing.
+
+        What others have been asked before is past once it is known that the owner is gone, or that it is not: they know
+        more now, too. A node that has just been started hears of nobody at first and misses everyone; if the owner dies
+        a moment later, those who have refused then must not be waited for.
+        """
+        misses = self._host.misses_owner(now_ms)
+        if self.phase == "idle":
+            if misses:
+                self._wait(now_ms)
+        elif self.phase == "pre-voting" and not misses:
+            self._rest()
+        elif self.phase == "pre-voting" and self._owner_was_slow and not self._host.owner_may_be_slow:
+            self._pre_vote(now_ms)
+
+    def _rest(self) -> None:
+        self.phase = "idle"
+        self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
         """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
@@ -155,8 +172,7 @@ class Candidate:
 
     def reset(self) -> None:
         """The epoch has been decided, by whomever: what was tried is past."""
-        self.phase = "idle"
-        self._wake_ms = None
+        self._rest()
         self._failures = 0
         self._highest_round = RESERVED_ROUND
         self._value = b""
@@ -197,8 +213,7 @@ class Candidate:
                 self._plan_next()
                 self._seal(now_ms)
             elif not self._host.misses_owner(now_ms):
-                self.phase = "idle"
-                self._wake_ms = None
+                self._rest()
             elif self._host.retiring:
                 self._plan_next()
                 self._seal(now_ms)
@@ -275,6 +290,7 @@ class Candidate:
 
     def _pre_vote(self, now_ms: int) -> None:
         self._plan_next()
+        self._owner_was_slow = self._host.owner_may_be_slow
         self._enter("pre-voting", self._timing.pre_vote_ms, now_ms)
 
     def on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
@@ -290,6 +306,7 @@ class Candidate:
             return
         if not reply.agrees:
             self._refusing.add(sender)
+            self.consider(now_ms)  # it may have been the owner
         elif sender in self._host.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)

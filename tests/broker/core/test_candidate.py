@@ -252,3 +252,40 @@ def test_a_node_that_is_behind_reads_what_has_come_before_it_asks_again() -> Non
     trial.candidate.tick(100 + 3 * late_ms)
     trial.agree("b", "c")
     assert trial.phase == "sealing"
+
+
+def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be_gone() -> None:
+    """They have refused, rightly; their next turn to be asked would come much later."""
+    trial = CandidateBench()
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    first = trial.candidate._attempt
+    trial.asked()
+    trial.agree("b")
+    trial.agree("c", agrees=False)
+    trial.later(TIMING.resend_ms)
+    trial.asked()
+    trial.owner_may_be_slow = False
+    trial.candidate.consider(TIMING.resend_ms + 10)
+    assert set(trial.asked()) == set(NODES)
+    assert trial.candidate._attempt == first + 1, "what they said before does not count"
+    trial.candidate.consider(TIMING.resend_ms + 11)
+    assert not trial.out, "once is enough"
+    trial.agree("b", "c")
+    assert trial.phase == "sealing"
+
+
+@pytest.mark.parametrize("told", ["by gossip", "by its refusal"])
+def test_an_owner_that_is_there_after_all_ends_the_pre_vote(told: str) -> None:
+    trial = CandidateBench()
+    trial.candidate.consider(0)
+    trial.missing = False
+    if told == "by gossip":
+        trial.candidate.consider(10)
+    else:
+        trial.agree("a", agrees=False)
+    assert (trial.phase, trial.candidate.deadline_ms) == ("idle", None)
+    trial.missing = True
+    trial.asked()
+    trial.candidate.consider(500)
+    assert set(trial.asked()) == set(NODES), "when it dies then, nothing is left of the first attempt to wait for"
