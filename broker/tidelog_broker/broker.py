@@ -26,6 +26,7 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
     complete_config,
 )
+from tidelog_broker.hearing import Hearing
 from tidelog_broker.homing import Homing
 from tidelog_broker.moving import Mover
 from tidelog_broker.new_copies import NewCopies
@@ -75,6 +76,9 @@ class Broker(Services):
             nodes=self.nodes,
             follow=self._follow_topic,
             nodes_changed=self.nodes_changed,
+        )
+        self.hearing = Hearing(
+            self, topics=self.topics, meta_log=self.meta_log, cluster=self.cluster, routes=self.routes
         )
         self.offsets_log = OffsetsLog(self, lambda: self.partitions.get(*OFFSETS_KEY), self.groups, self._is_gone)
         self.controller = Controller(
@@ -238,7 +242,7 @@ class Broker(Services):
                 partition.pipeline.full_since_s,
             )
             for partition in self.partitions.all()
-            if partition.writer is not None
+            if partition.writer is not None and not partition.replica.moving
         ]
 
     def _now_ms(self) -> int:

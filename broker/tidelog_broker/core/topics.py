@@ -20,6 +20,8 @@ OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 ENGINES: Final = ("segment",)
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
+DENIED_MAX: Final = 8_192
+"""So many ids are kept of which the owner of `__meta` had no topic: two requests full of them, and 1 MB."""
 
 
 class TopicRegistry:
@@ -30,6 +32,8 @@ class TopicRegistry:
         self._by_name: dict[str, pb.TopicRecord] = {}
         self.may_lag = False
         """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
+        self._denied: dict[bytes, None] = {}
+        """Ids of no topic, the oldest first."""
 
     def apply(self, record: pb.TopicRecord) -> bool:
         """Take a durable record; return whether it changed anything."""
@@ -63,7 +67,7 @@ class TopicRegistry:
             ProtocolError: UNKNOWN_TOPIC, also when it was deleted; EPOCH_CHANGING when it may be on its way here.
         """
         record = self._by_id.get(topic_id)
-        if record is None and self.may_lag:
+        if record is None and self.may_lag and topic_id not in self._denied:
             raise ProtocolError(
                 pb.EPOCH_CHANGING, f"this node has not heard of the topic with id {topic_id.hex()} yet; send again"
             )
@@ -71,6 +75,25 @@ class TopicRegistry:
             was = "was deleted" if record is not None else "does not exist"
             raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {topic_id.hex()} {was}; ask for metadata again")
         return record
+
+    def is_open_question(self, topic_id: bytes, partition: int) -> bool:
+        """Whether there may be a partition that is unknown here: its topic was made, or got it, a moment ago."""
+        if not self.may_lag or topic_id in self._denied:
+            return False
+        record = self._by_id.get(topic_id)
+        return record is None or (not record.deleted and partition >= record.config.partitions)
+
+    def deny(self, topic_id: bytes) -> None:
+        """Note that no topic has this id, if none is known: `__meta` was applied as it was after somebody had named it.
+
+        That stays true: who makes a topic names its id when its record is committed, and nobody can guess one before.
+        The ids of the broker's own topics are no secret, so they are never denied.
+        """
+        if topic_id in self._by_id or topic_id in {META_TOPIC_ID, OFFSETS_TOPIC_ID}:
+            return
+        self._denied[topic_id] = None
+        if len(self._denied) > DENIED_MAX:
+            del self._denied[next(iter(self._denied))]
 
     def config_of(self, topic_id: bytes) -> pb.TopicConfig | None:
         """Return what was asked for a topic; None for one that is unknown or deleted."""

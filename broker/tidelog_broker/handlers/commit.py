@@ -34,6 +34,7 @@ async def commit(node: Broker, request: Request) -> None:
 
 async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
     await node.offsets_log.ready()
+    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []

@@ -51,6 +51,9 @@ async def fetch(node: Broker, request: Request) -> None:
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
+        if len(partitions) < len(asked.entries):
+            await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            partitions = _listen(node, asked.entries, woken)
         while True:
             woken.clear()
             async with request.connection.reading:
@@ -144,6 +147,7 @@ async def list_offsets(node: Broker, request: Request) -> None:
     """
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
+    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
+from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.forwarding import Forwarded
 from tidelog_broker.partition import Partition
@@ -112,6 +113,7 @@ def publish(node: Broker, request: Request) -> None:
     timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
     may_forward = not (node.cluster.is_alone or asked.forwarded)
     forwarded: Forwarded | None = None
+    unheard: list[_Unheard] = []
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle = partial(progress.settle, index)
         try:
@@ -122,10 +124,41 @@ def publish(node: Broker, request: Request) -> None:
             else:
                 _submit(node, _writable(node, entry), data, settle, acks)
         except ProtocolError as error:
-            settle(_not_yet(error) if asked.forwarded else error, False)
+            key = (entry.topic_id, entry.partition)
+            if asked.forwarded or not node.topics.is_open_question(*key):
+                settle(_not_yet(error) if asked.forwarded else error, False)
+            else:
+                unheard.append(_Unheard(key, settle))
     if forwarded is not None:
         forwarded.send()
+    if unheard:
+        node.spawn(_refuse_heard(node, unheard), "hearing of topics for a publish")
     progress.start_clock(node.loop, timeout_ms)
+
+
+class _Unheard(NamedTuple):
+    key: PartitionKey
+    settle: partial[None]
+
+
+async def _refuse_heard(node: Broker, unheard: list[_Unheard]) -> None:
+    """Refuse batches for what this node had not heard of: for good, or until the client sends them again.
+
+    They are not queued when it has heard: batches that came later may have been queued already.
+    """
+    try:
+        await node.hearing.hear_of(each.key for each in unheard)
+    finally:  # also when the node stops
+        for key, settle in unheard:
+            settle(_as_heard(node, key), False)
+
+
+def _as_heard(node: Broker, key: PartitionKey) -> ProtocolError:
+    try:
+        node.partitions.get(*key)
+    except ProtocolError as error:
+        return error
+    return ProtocolError(pb.EPOCH_CHANGING, "this node has just heard of the partition; send again")
 
 
 def _not_yet(error: ProtocolError) -> ProtocolError:

@@ -166,6 +166,7 @@ async def subscribe(node: Broker, request: Request) -> None:
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
     )
     pump = connection.pumps[asked.subscription_id] = Pump(node, connection, subscription)
+    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.topics import TopicRegistry, altered, complete_config
+from tidelog_broker.core.topics import (
+    DENIED_MAX,
+    META_TOPIC_ID,
+    OFFSETS_TOPIC_ID,
+    TopicRegistry,
+    altered,
+    complete_config,
+)
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
@@ -48,6 +55,52 @@ def test_a_late_deletion_of_an_old_id_leaves_the_new_topic_alone() -> None:
     registry.apply(record(number=2))
     registry.apply(record(number=1, revision=2, deleted=True))
     assert registry.named("t").topic_id == bytes([2]) * 16
+
+
+def test_what_is_unknown_is_an_open_question_only_where_others_may_know_more() -> None:
+    registry, known, unknown = TopicRegistry(), bytes([1]) * 16, bytes([2]) * 16
+    registry.apply(record())
+    assert not registry.is_open_question(unknown, 0)
+    with pytest.raises(ProtocolError, match="does not exist"):
+        registry.with_id(unknown)
+    registry.may_lag = True
+    assert [registry.is_open_question(known, partition) for partition in (0, 1, 2)] == [False, False, True]
+    assert registry.is_open_question(unknown, 0)
+    with pytest.raises(ProtocolError, match="not heard of") as refused:
+        registry.with_id(unknown)
+    assert refused.value.code == pb.EPOCH_CHANGING
+    registry.apply(record(revision=2, deleted=True))
+    assert not registry.is_open_question(known, 2)
+
+
+def test_an_id_that_was_denied_is_unknown_for_good() -> None:
+    registry, unknown = TopicRegistry(), bytes([2]) * 16
+    registry.may_lag = True
+    registry.deny(unknown)
+    assert not registry.is_open_question(unknown, 0)
+    with pytest.raises(ProtocolError, match="does not exist") as refused:
+        registry.with_id(unknown)
+    assert refused.value.code == pb.UNKNOWN_TOPIC
+
+
+def test_what_is_there_cannot_be_denied_nor_what_is_the_brokers_own() -> None:
+    registry = TopicRegistry()
+    registry.may_lag = True
+    registry.apply(record())
+    for topic_id in (bytes([1]) * 16, META_TOPIC_ID, OFFSETS_TOPIC_ID):
+        registry.deny(topic_id)
+    assert registry.with_id(bytes([1]) * 16).name == "t"
+    assert registry.is_open_question(bytes([1]) * 16, 2), "it may get more partitions"
+    assert registry.is_open_question(OFFSETS_TOPIC_ID, 0), "it is founded later than a node may be asked for it"
+
+
+def test_so_many_denied_ids_are_kept_and_the_oldest_go_first() -> None:
+    registry = TopicRegistry()
+    registry.may_lag = True
+    ids = [number.to_bytes(16, "big") for number in range(100, 100 + DENIED_MAX + 2)]
+    for topic_id in ids:
+        registry.deny(topic_id)
+    assert [registry.is_open_question(one, 0) for one in (*ids[:3], ids[-1])] == [True, True, False, False]
 
 
 def test_unset_fields_get_defaults_and_acknowledged_means_synced() -> None:
