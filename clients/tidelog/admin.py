@@ -121,6 +121,7 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                         one.latency_us,
                         one.missing_epochs,
                         one.missing_records,
+                        one.copy_fault,
                     )
                     for one in partition.replicas
                 ),

@@ -28,7 +28,9 @@ class Replica:
 
     `streaming` is False while it catches up from the log. `latency_us` is smoothed, from sending to acknowledgement.
     `missing_records` are those of `missing_epochs` earlier epochs that it has still to fetch: a new copy has what is
-    published now at once, and the history later.
+    published now at once, and the history later. `copy_fault` is what is wrong with it beside that, as it says itself:
+    "short" (its machine went down before all was synced), "damaged" (damage was cut off its end), "limbo" (it takes no
+    part), "failed" (its disk did); "" where nothing is known to be.
     """
 
     node_id: str
@@ -38,13 +40,14 @@ class Replica:
     latency_us: int = 0
     missing_epochs: int = 0
     missing_records: int = 0
+    copy_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
     """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for.
 
-    `replicas` are there in the status of the cluster, and only while the owner answers.
+    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers.
     """
 
     partition: int

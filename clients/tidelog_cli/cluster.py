@@ -13,7 +13,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tidelog import Client, ClusterStatus, Node, Partition, Topic
+from tidelog import Client, ClusterStatus, Node
+from tidelog_cli.copies import copies_text
 from tidelog_cli.draining import LOOK_S, counted, tell_drain, tell_fetching, watch
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
@@ -170,22 +171,6 @@ def state_text(node: Node) -> str:
     return ", ".join(words)
 
 
-def copies_text(partition: Partition) -> str:
-    """Return a partition's copies; with the records that each lacks where the owner tells it."""
-    lags = {replica.node_id: replica for replica in partition.replicas}
-    texts = []
-    for node_id in partition.placement:
-        replica = lags.get(node_id)
-        if replica is None:
-            texts.append(node_id)
-        else:
-            catching_up = "" if replica.streaming else ", catching up"
-            filling = f", {replica.missing_records:,} older to fetch" if replica.missing_records else ""
-            at_fault = ", not whole" if replica.missing_epochs and not replica.missing_records else ""
-            texts.append(f"{node_id} ({replica.lag:,}{catching_up}{filling}{at_fault})")
-    return " ".join(texts)
-
-
 def _node_row(node: Node) -> tuple[object, ...]:
     return (
         node.node_id,
@@ -226,23 +211,5 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
             }
             for node in cluster.nodes
         ],
-        "topics": [_topic_document(topic) for topic in cluster.topics],
+        "topics": [topic_document(topic, copies=True) for topic in cluster.topics],
     }
-
-
-def _topic_document(topic: Topic) -> dict[str, Any]:
-    document = topic_document(topic)
-    for partition, described in zip(topic.partitions, document["partitions"], strict=True):
-        described["replicas"] = [
-            {
-                "node_id": replica.node_id,
-                "held_offset": replica.held_offset,
-                "lag": replica.lag,
-                "streaming": replica.streaming,
-                "latency_us": replica.latency_us,
-                "missing_epochs": replica.missing_epochs,
-                "missing_records": replica.missing_records,
-            }
-            for replica in partition.replicas
-        ]
-    return document

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog import Client, Topic
+from tidelog_cli.copies import copies_text, copy_documents
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
 from tidelog_cli.session import with_client
@@ -90,19 +91,37 @@ def list_topics(
 def describe(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Show a topic's configuration and, for each partition, owner, epoch, offsets and size."""
+    """Show a topic's configuration and, for each partition, owner, epoch, copies, offsets and size."""
     topic = with_client(bootstrap, lambda client: client.topic(name))
     if as_json:
-        print_json(topic_document(topic))
+        print_json(topic_document(topic, copies=True))
         return
     sys.stdout.write(
         f"topic {topic.name}  flush {topic.flush}  retention {_retention_text(topic.retention_bytes)}  "
-        f"segments {bytes_text(topic.segment_bytes)}  copies {copies_text(topic)}  id {topic.topic_id.hex()}\n"
+        f"segments {bytes_text(topic.segment_bytes)}  copies {copy_count_text(topic)}  id {topic.topic_id.hex()}\n"
     )
     print_table(
-        ("partition", "owner", "epoch", "log start", "high watermark", "size", "state"),
+        (
+            "partition",
+            "owner",
+            "epoch",
+            "copies (records behind)",
+            "log start",
+            "high watermark",
+            "size",
+            "state",
+        ),
         [
-            (p.partition, p.owner, p.epoch, p.log_start_offset, p.high_watermark, bytes_text(p.size_bytes), p.state)
+            (
+                p.partition,
+                p.owner,
+                p.epoch,
+                copies_text(p),
+                p.log_start_offset,
+                p.high_watermark,
+                bytes_text(p.size_bytes),
+                p.state,
+            )
             for p in topic.partitions
         ],
     )
@@ -153,8 +172,8 @@ def delete(
     sys.stdout.write(f"deleted topic {name}\n")
 
 
-def topic_document(topic: Topic) -> dict[str, Any]:
-    """Return a topic as the JSON object that every command prints."""
+def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
+    """Return a topic as the JSON object that every command prints; with the copies of each partition if asked to."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
@@ -175,12 +194,13 @@ def topic_document(topic: Topic) -> dict[str, Any]:
                 "size_bytes": p.size_bytes,
                 "state": p.state,
             }
+            | ({"replicas": copy_documents(p)} if copies else {})
             for p in topic.partitions
         ],
     }
 
 
-def copies_text(topic: Topic) -> str:
+def copy_count_text(topic: Topic) -> str:
     """Return how many copies there are, and how many there will be when nodes join."""
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
     wanted = topic.replication_factor

@@ -5,10 +5,9 @@ import json
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog import Node, Partition
-from tidelog.model import Replica
+from tidelog import Node
 from tidelog_cli import failures
-from tidelog_cli.cluster import copies_text, state_text
+from tidelog_cli.cluster import state_text
 
 
 def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
@@ -19,6 +18,7 @@ def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> No
     assert f"{only['host']}:{only['port']}" == node
     (mine,) = [described for described in status["topics"] if described["name"] == topic]
     assert sum(p["high_watermark"] for p in mine["partitions"]) == 2
+    assert [copy["copy_fault"] for p in mine["partitions"] for copy in p["replicas"]] == [""] * len(mine["partitions"])
     shown = cli("cluster", "status").out
     assert only["node_id"] in shown
     assert topic in shown
@@ -29,18 +29,6 @@ def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[s
     told = cli("cluster", *words)
     assert told.code == failures.EXIT_FAILED
     assert "stands alone" in told.err
-
-
-def test_copies_are_shown_with_what_they_lack() -> None:
-    partition = Partition(
-        0, "a", 3, ("a", "b", "c"), replicas=(Replica("a", 9, 0), Replica("b", 2, 7, streaming=False))
-    )
-    assert copies_text(partition) == "a (0) b (7, catching up) c"
-    assert copies_text(Partition(0, "a", 3, ("a", "b"))) == "a b"
-    filling = Partition(0, "a", 3, ("a",), replicas=(Replica("a", 9, 0, missing_epochs=2, missing_records=1000),))
-    assert copies_text(filling) == "a (0, 1,000 older to fetch)"
-    in_doubt = Partition(0, "a", 3, ("a", "b"), replicas=(Replica("a", 9, 0), Replica("b", 9, 0, missing_epochs=1)))
-    assert copies_text(in_doubt) == "a (0) b (0, not whole)"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from tidelog import Partition, Topic
-from tidelog_cli.topics import copies_text
+from tidelog_cli.topics import copy_count_text
 
 
 def test_a_topic_s_life(cli: Cli) -> None:
@@ -15,11 +15,14 @@ def test_a_topic_s_life(cli: Cli) -> None:
     )
     described = json.loads(cli("topic", "describe", "life", "--json").out)
     assert (described["name"], described["flush"], len(described["partitions"])) == ("life", "never", 3)
+    assert [[copy["copy_fault"] for copy in one["replicas"]] for one in described["partitions"]] == [[""]] * 3
     assert cli("topic", "alter", "life", "--partitions", 4, "--retention-bytes", 1 << 30).code == 0
     listed = [topic for topic in json.loads(cli("topic", "list", "--json").out) if topic["name"] == "life"]
     assert [(len(topic["partitions"]), topic["retention_bytes"]) for topic in listed] == [(4, 1 << 30)]
     assert "life" in cli("topic", "list").out
-    assert "high watermark" in cli("topic", "describe", "life").out
+    shown = cli("topic", "describe", "life").out
+    assert "high watermark" in shown
+    assert f"{described['partitions'][0]['owner']} (0)" in shown, "its only copy lacks nothing"
     assert cli("topic", "delete", "life", "--yes").out == "deleted topic life\n"
     assert "life" not in cli("topic", "list").out
 
@@ -41,4 +44,4 @@ def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:
 )
 def test_copies_that_are_missing_are_said(placement: tuple[str, ...], wanted: int, text: str) -> None:
     partitions = (Partition(0, "a", 1, placement),)
-    assert copies_text(Topic("t", b"", partitions, replication_factor=wanted)) == text
+    assert copy_count_text(Topic("t", b"", partitions, replication_factor=wanted)) == text

@@ -162,22 +162,26 @@ async def describe_one(node: Broker, request: Request) -> None:
         raise unsure
     info = node.describe(node.topics.named(name))
     if is_client:
-        await _ask_owners(node, info)
+        await _ask_holders(node, info)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=[info])))
 
 
-async def _ask_owners(node: Broker, info: pb.TopicInfo) -> None:
-    """Put what the owners of a topic's partitions say in place of what this node knows."""
-    owners = sorted({partition.owner for partition in info.partitions} & node.cluster.linked)
-    told = await asyncio.gather(*(_described_by(node, owner, info.name) for owner in owners))
-    answers = {owner: topic for owner, topic in zip(owners, told, strict=True) if topic is not None}
-    merge_topic(node.node_id, info, {owner: one for owner, one in answers.items() if one.topic_id == info.topic_id})
+async def _ask_holders(node: Broker, info: pb.TopicInfo) -> None:
+    """Put what the owners of a topic's partitions say in place of what this node knows.
+
+    The other holders are asked, too: what is wrong with a copy only its own node can say.
+    """
+    stored_by = {holder for partition in info.partitions for holder in (partition.owner, *partition.placement)}
+    holders = sorted(stored_by & node.cluster.linked)
+    told = await asyncio.gather(*(_described_by(node, holder, info.name) for holder in holders))
+    answers = {holder: topic for holder, topic in zip(holders, told, strict=True) if topic is not None}
+    merge_topic(node.node_id, info, {holder: one for holder, one in answers.items() if one.topic_id == info.topic_id})
 
 
-async def _described_by(node: Broker, owner: str, name: str) -> pb.TopicInfo | None:
+async def _described_by(node: Broker, holder: str, name: str) -> pb.TopicInfo | None:
     asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name))
     try:
-        return (await node.cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.topic_reply.topics[0]
+        return (await node.cluster.request(holder, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.topic_reply.topics[0]
     except ProtocolError:  # away, perhaps since a moment ago
         return None
 

@@ -267,3 +267,14 @@ async def test_a_topic_is_described_by_the_owners_of_its_partitions_whoever_is_a
         assert [(one.high_watermark, one.state, one.size_bytes > 0) for one in info.partitions] == [
             (2, "active", True)
         ] * 6
+
+
+async def test_a_fault_of_a_copy_is_told_whoever_is_asked(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    topic_id, owner, other = await founded.used()
+    founded.nodes[other].partitions.get(topic_id, 0).replica.halt("damaged for a test")
+    for via in "abc":
+        (partition,) = (await described(await founded.peer(via))).partitions
+        faults = {replica.node_id: replica.copy_fault for replica in partition.replicas}
+        assert faults == dict.fromkeys("abc", "") | {other: "limbo"}, f"{owner} owns it"
