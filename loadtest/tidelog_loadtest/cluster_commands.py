@@ -94,8 +94,11 @@ def slow_replica_command(
     nodes: NodesOption = 3,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long the follower is stopped.")] = 60.0,
     around_s: Annotated[
-        float, typer.Option("--around", min=0.1, help="Seconds of load before it and after it.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            "--around", min=0.1, help="Seconds of load before it and after it.", show_default="half of it, at least 20"
+        ),
+    ] = None,
     flush: FlushOption = OneFlushChoice.NEVER,
     size: SizeOption = 100,
     retention_bytes: Annotated[
@@ -104,9 +107,12 @@ def slow_replica_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop one follower under full load, then let it catch up: throughput, the owner's memory, the time it takes."""
+    """Stop one follower under full load, then let it catch up: throughput, the owner's memory, the time it takes.
+
+    The load runs unmeasured first, until the log writes into files that it has used before.
+    """
     plan = SlowPlan(nodes, seconds, around_s, flush.value, size, retention_bytes=retention_bytes, data=data)
-    _say(f"{2 * around_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")
+    _say(f"{2 * plan.load_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")
     with shown(STEPS) as tell:
         result = uvloop.run(slow_replica(plan, tell))
     _show(result, data, as_json=as_json)

@@ -4,6 +4,11 @@ One partition of three copies under full load, as in `bench produce`, with a bou
 one follower is stopped (SIGSTOP: its connections stand, nothing is read from them); it goes on again. The owner's
 private memory is sampled all the time: what it keeps for a follower that takes nothing must have a bound.
 
+As in `bench produce` the load runs unmeasured until the log writes into files that were written before, and the
+stretches on either side last as long as half of the one between, 20 s at least. Rejected: beginning at once, with 10 s
+on either side. The first stretch then pays for new files and the second does not, so that a cluster with a follower
+less looked four times as fast as a whole one.
+
 The follower has caught up when its owner streams to it again and it has everything that was in the log when it went
 on. That may come after the load has ended: on one machine a replica that catches up has no cores of its own.
 """
@@ -13,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,7 +27,7 @@ from rich.table import Table
 
 from tidelog import Client
 from tidelog_loadtest import product
-from tidelog_loadtest.bench import RETENTION_BYTES, SENDS_UNDER_WAY
+from tidelog_loadtest.bench import RETENTION_BYTES, SENDS_UNDER_WAY, WARM_ROUNDS_MAX
 from tidelog_loadtest.cluster_stand import copies_on, own_cluster
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import rss_anon_bytes
@@ -33,11 +38,14 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_loadtest.view import View, settled_everywhere, view_of
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import SEGMENT_BYTES_DEFAULT
 
 SAMPLE_S: Final = 0.5
 CATCH_UP_S: Final = 120.0
 """How long is waited for the follower after it goes on; past it, it counts as not caught up."""
-STEPS: Final = 4
+STEPS: Final = 5
+AROUND_S_MIN: Final = 20.0
+WARM_ROUND_S: Final = 2.0
 _POLL_S: Final = 0.05
 _MIB: Final = 1024 * 1024
 
@@ -46,17 +54,32 @@ _MIB: Final = 1024 * 1024
 class SlowPlan:
     """What to do. `seconds` is how long the follower stands; before and after it the load runs for `around_s`.
 
-    The topic keeps about `retention_bytes`; what the follower missed may be gone from the log when it comes back.
+    The topic keeps about `retention_bytes`, 0: all; what the follower missed may be gone from the log when it comes
+    back. `warm_bytes` are written before anything is measured, or as much of it as `WARM_ROUNDS_MAX` rounds of
+    `WARM_ROUND_S` come to. What is None follows from the rest.
     """
 
     nodes: int = 3
     seconds: float = 60.0
-    around_s: float = 10.0
+    around_s: float | None = None
     flush: FlushName = "never"
     size_bytes: int = 100
     batch_records: int = 4_000
     retention_bytes: int = RETENTION_BYTES
     data: Path | None = None
+    warm_bytes: int | None = None
+
+    @property
+    def load_s(self) -> float:
+        """How long the load runs before and after, each."""
+        return max(AROUND_S_MIN, self.seconds / 2) if self.around_s is None else self.around_s
+
+    @property
+    def bytes_to_warm(self) -> int:
+        """What is written first: the log is full then, and two segments more; a log that keeps all is never full."""
+        if self.warm_bytes is not None:
+            return self.warm_bytes
+        return self.retention_bytes + 2 * SEGMENT_BYTES_DEFAULT if self.retention_bytes else 0
 
 
 class Sample(NamedTuple):
@@ -93,13 +116,17 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class SlowResult:
-    """The three stretches. `catch_up_s` runs from SIGCONT; None when it took longer than `CATCH_UP_S`."""
+    """The three stretches. `catch_up_s` runs from SIGCONT; None when it took longer than `CATCH_UP_S`.
+
+    `warmed_bytes` were written before the first.
+    """
 
     plan: SlowPlan
     runs: dict[str, Run]
     memory: Memory
     catch_up_s: float | None
     caught_up_under_load: bool
+    warmed_bytes: int = 0
 
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return what --json prints."""
@@ -111,6 +138,8 @@ class SlowResult:
             "batch_records": self.plan.batch_records,
             "retention_bytes": self.plan.retention_bytes,
             "stopped_s": self.plan.seconds,
+            "around_s": self.plan.load_s,
+            "warmed_bytes": self.warmed_bytes,
             "records_per_s": {name: round(run.records_per_s) for name, run in self.runs.items()},
             "mb_per_s": {name: round(run.mb_per_s, 1) for name, run in self.runs.items()},
             "longest_wait_ms": {name: round(max(run.latencies_ns) / 1e6, 1) for name, run in self.runs.items()},
@@ -150,7 +179,7 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
 
     Args:
         plan: what to do.
-        tell: is told which of the `STEPS` begins: the stretches, and the wait at the end.
+        tell: is told which of the `STEPS` begins: the warming, the stretches, and the wait at the end.
 
     Raises:
         CommandFailed: a node did not start, or the cluster did not become whole at the beginning.
@@ -174,20 +203,23 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
         sampling = asyncio.create_task(memory.sample(owner.pid))
         catching_up: asyncio.Task[float | None] | None = None
         try:
-            tell(f"load, {plan.around_s:g} s", 0)
+            tell("load until files are used again", 0)
+            memory.mark("warming")
+            warmed_bytes = await warmed(plan.bytes_to_warm, publish)
+            tell(f"load, {plan.load_s:g} s", 1)
             memory.mark("before")
-            runs["before"] = await publish(plan.around_s)
+            runs["before"] = await publish(plan.load_s)
             await follower.pause()
-            tell(f"load while {follower_id} stands still, {plan.seconds:g} s", 1)
+            tell(f"load while {follower_id} stands still, {plan.seconds:g} s", 2)
             memory.mark("stopped")
             runs["stopped"] = await publish(plan.seconds)
             follower.resume()
-            tell(f"load while {follower_id} catches up, {plan.around_s:g} s", 2)
+            tell(f"load while {follower_id} catches up, {plan.load_s:g} s", 3)
             memory.mark("after")
             catching_up = asyncio.create_task(_catch_up(view, topic, follower_id))
-            runs["after"] = await publish(plan.around_s)
+            runs["after"] = await publish(plan.load_s)
             under_load = catching_up.done()
-            tell(f"waiting for {follower_id}", 3)
+            tell(f"waiting for {follower_id}", 4)
             catch_up_s = await catching_up
         finally:
             for task in (sampling, catching_up):
@@ -195,7 +227,16 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
-    return SlowResult(plan, runs, memory, catch_up_s, under_load and catch_up_s is not None)
+    return SlowResult(plan, runs, memory, catch_up_s, under_load and catch_up_s is not None, warmed_bytes)
+
+
+async def warmed(enough_bytes: int, publish: Callable[[float], Awaitable[Run]]) -> int:
+    """Publish round after round until so much is written, `WARM_ROUNDS_MAX` rounds at most; return how much was."""
+    moved_bytes = rounds = 0
+    while moved_bytes < enough_bytes and rounds < WARM_ROUNDS_MAX:
+        moved_bytes += (await publish(WARM_ROUND_S)).length_bytes
+        rounds += 1
+    return moved_bytes
 
 
 @contextlib.asynccontextmanager

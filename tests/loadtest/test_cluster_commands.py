@@ -71,7 +71,8 @@ def test_slow_replica_as_json_and_as_a_table(asked: Asked) -> None:
     document = json.loads(_run("slow-replica", "--seconds", "5", "--json").stdout)
     assert document["stopped_s"] == 5
     assert "caught up 1.0 s" in _run("slow-replica").stdout
-    assert [plan.seconds for plan in asked.slow] == [5, 60]
+    assert _run("slow-replica", "--around", "3").exit_code == 0
+    assert [(plan.seconds, plan.load_s) for plan in asked.slow] == [(5, 20), (60, 30), (60, 3)]
 
 
 @pytest.mark.parametrize("name", ["failover", "slow-replica"])

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tidelog_loadtest.bench import WARM_ROUNDS_MAX
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.measure import Run
-from tidelog_loadtest.slow_replica import STEPS, Memory, Sample, SlowPlan, SlowResult, has_caught_up, slow_replica
+from tidelog_loadtest.slow_replica import (
+    STEPS,
+    WARM_ROUND_S,
+    Memory,
+    Sample,
+    SlowPlan,
+    SlowResult,
+    has_caught_up,
+    slow_replica,
+    warmed,
+)
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -21,7 +32,7 @@ def _memory() -> Memory:
 
 def _result(catch_up_s: float | None) -> SlowResult:
     runs = {name: Run(1_000, 2, 100_000, [5_000_000], 1_000_000_000) for name in ("before", "stopped", "after")}
-    return SlowResult(SlowPlan(), runs, _memory(), catch_up_s, caught_up_under_load=False)
+    return SlowResult(SlowPlan(), runs, _memory(), catch_up_s, caught_up_under_load=False, warmed_bytes=5 << 20)
 
 
 def test_a_stretch_has_a_peak_of_its_own() -> None:
@@ -35,6 +46,7 @@ def test_the_document_has_every_stretch(tmp_path: Path) -> None:
     assert document["owner_rss_anon_peak_bytes"]["stopped"] == 90 << 20
     assert document["owner_rss_anon"][0] == {"at_s": 0.0, "rss_anon_bytes": 10 << 20}
     assert document["catch_up_s"] == 1.5
+    assert (document["around_s"], document["warmed_bytes"]) == (30.0, 5 << 20)
     assert _result(None).document(environment_of(tmp_path))["catch_up_s"] is None
 
 
@@ -64,14 +76,53 @@ async def test_memory_is_sampled_until_cancelled() -> None:
     assert memory.samples[0].rss_anon_bytes > 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("plan", "load_s"),
+    [
+        (SlowPlan(seconds=100.0), 50.0),
+        (SlowPlan(seconds=5.0), 20.0),
+        (SlowPlan(seconds=100.0, around_s=1.0), 1.0),
+    ],
+)
+def test_the_stretches_around_are_half_as_long_and_not_short(plan: SlowPlan, load_s: float) -> None:
+    assert plan.load_s == load_s
+
+
+@pytest.mark.parametrize(
+    ("plan", "warm_bytes"),
+    [
+        (SlowPlan(), 1 << 30),
+        (SlowPlan(retention_bytes=1 << 30), 3 << 29),
+        (SlowPlan(retention_bytes=0), 0),
+        (SlowPlan(warm_bytes=7), 7),
+    ],
+    ids=["as bench produce", "of a longer log", "of a log that keeps all", "as told"],
+)
+def test_so_much_is_written_first_that_files_are_used_again(plan: SlowPlan, warm_bytes: int) -> None:
+    assert plan.bytes_to_warm == warm_bytes
+
+
+@pytest.mark.parametrize(("enough_bytes", "rounds"), [(0, 0), (1, 1), (10, 1), (11, 2), (10_000, WARM_ROUNDS_MAX)])
+async def test_rounds_go_by_unmeasured_until_enough_is_written(enough_bytes: int, rounds: int) -> None:
+    lengths_s: list[float] = []
+
+    async def publish(seconds: float) -> Run:
+        lengths_s.append(seconds)
+        return Run(length_bytes=10)
+
+    assert await warmed(enough_bytes, publish) == 10 * rounds
+    assert lengths_s == [WARM_ROUND_S] * rounds
+
+
 @pytest.mark.e2e
 @pytest.mark.machine
 async def test_a_follower_stands_still_and_comes_back(tmp_path: Path) -> None:
     told: list[int] = []
-    plan = SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path)
+    plan = SlowPlan(seconds=2.0, around_s=1.0, batch_records=200, data=tmp_path, warm_bytes=1)
     result = await slow_replica(plan, lambda _, done: told.append(done))
     assert told == list(range(STEPS))
     assert result.runs.keys() == {"before", "stopped", "after"}
+    assert result.warmed_bytes > 0
     assert min(run.records for run in result.runs.values()) > 0
     assert result.catch_up_s is not None
     assert result.memory.peak_bytes("stopped") > 1 << 20
