@@ -39,6 +39,7 @@ from tidelog_broker.core.effects import (
     RebuildProducers,
     Send,
     SetAside,
+    SyncAhead,
     SyncLog,
     Truncate,
     Write,
@@ -54,6 +55,7 @@ from tidelog_broker.log_view import LogView, Stretch
 from tidelog_broker.offload import Offload
 from tidelog_broker.storage.errors import StorageError
 from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.syncing_ahead import SyncingAhead
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
@@ -69,6 +71,8 @@ class Tools:
 
     io: Offload
     readers: Offload
+    ahead: Offload
+    """For syncs that no write waits for."""
     fs: FileSystem
     chains: Chains
     cluster: Cluster
@@ -166,6 +170,7 @@ class ReplicaDriver:
         self._writing = False
         self._pumping = False
         self._in_doubt = bool(view.doubt)
+        self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
     @property
     def cut_offset(self) -> int | None:
@@ -185,6 +190,7 @@ class ReplicaDriver:
     def stop(self) -> None:
         """Begin no more writes; what is on its way to the disk gets there, and nobody is told."""
         self.stopped = True
+        self._ahead.stop()
         self._queue.clear()
         self._count(-self.queued_bytes)
 
@@ -286,6 +292,8 @@ class ReplicaDriver:
                 self._tools.cluster.send(effect.to, effect.message, effect.batches)
             case ReadLog():
                 self._read(effect)
+            case SyncAhead():
+                self._ahead.add(effect)
             case OwnerReady():
                 listener.owner_ready()
             case OwnerConfirmed():
@@ -311,6 +319,10 @@ class ReplicaDriver:
             self.pump()
 
         self._tools.readers.start(self._io_key, lambda: self.view.read_epoch(effect), done)
+
+    def _synced_ahead(self, effect: SyncAhead) -> None:
+        self.replica.synced_ahead(effect, self._tools.now_ms())
+        self.pump()
 
     # --- writes ----------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ async def hand_over(node: Broker) -> int:
                         if _begin(node, partition):
                             under_way.append(partition)
                     handed.update(one.name for one in under_way if one.owner_id != node.node_id)
-                    under_way = [one for one in under_way if one.replica.retiring]
+                    under_way = [one for one in under_way if one.replica.moving]
                     if under_way:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:

@@ -218,6 +218,16 @@ class LogView:
         """Return the log of an epoch, if it is in the partition's log."""
         return next((held for held in self.store.epochs if held.epoch == epoch), None)
 
+    def sync_ahead(self, epoch: int, slack_bytes: int) -> None:
+        """Have the disk take what the newest epoch holds, beside its I/O worker; see `EpochReader.sync_ahead`.
+
+        Raises:
+            StorageFailedError: a sync failed.
+        """
+        newest = self.store.active
+        if newest is not None and newest.epoch == epoch:
+            newest.sync_ahead(slack_bytes)
+
     # --- reading, on a worker --------------------------------------------------------------------------
 
     def read_epoch(self, effect: ReadLog) -> Stretch:

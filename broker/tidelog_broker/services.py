@@ -99,12 +99,13 @@ class Services:
             ProtocolError: a journal is damaged or cannot be read.
         """
         self.loop = asyncio.get_running_loop()
-        io_workers, journal_workers, read_workers, verify_workers = (
+        io_workers, journal_workers, read_workers, ahead_workers, verify_workers = (
             self._own(IoWorkers(count, name=name))
             for name, count in (
                 ("io", self.settings.io_workers),
                 ("journal", JOURNALS),
                 ("read", self.settings.io_workers),
+                ("ahead", 1),
                 ("verify", 1),
             )
         )
@@ -112,6 +113,8 @@ class Services:
         self.journals = Offload(journal_workers, self.loop)
         """For the journals alone: syncing a log may take seconds, and no other partition's takeover waits for that."""
         self.readers = Offload(read_workers, self.loop)
+        self.ahead = Offload(ahead_workers, self.loop)
+        """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""
         self.verifiers = Offload(verify_workers, self.loop)
         self.idle_poll = IdlePoll(
             self.loop,
@@ -140,6 +143,7 @@ class Services:
         tools = Tools(
             io=self.io,
             readers=self.readers,
+            ahead=self.ahead,
             fs=self.disk.fs,
             chains=chains,
             cluster=self.cluster,

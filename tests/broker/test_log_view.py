@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.broker.faulty_disk import FaultyDisk
-from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, open_log, view_of, write_epoch
+from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, group, open_log, view_of, write_epoch
 
+from tidelog_broker import log_writes
 from tidelog_broker.core.effects import ReadLog
 from tidelog_broker.core.ports import Position
 from tidelog_broker.core.producers import ProducerTable
@@ -165,3 +166,15 @@ def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_pat
     assert view.producers_at(6, log_start=0)[0] is not None
     store.save_producer_snapshot(1, 5, 12345, ProducerTable().snapshot())
     assert view.producers_at(6, log_start=0) == (None, 0), "another log's digest"
+
+
+def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    view = view_of(open_log(disk, tmp_path), chain_of())
+    view.sync_ahead(0, 0)
+    assert log_writes.append(view, [group(0, 0, b"a")], synced=False)
+    disk.log.clear()
+    view.sync_ahead(1, 0)
+    assert disk.log == []
+    view.sync_ahead(0, 0)
+    assert [operation for operation, _ in disk.log] == ["sync"]

@@ -115,6 +115,8 @@ class PartitionDriver:
                 self._queue.append(effect)
             elif isinstance(effect, fx.ReadLog):
                 process.after(process.read_us(), partial(self._read, effect))
+            elif isinstance(effect, fx.SyncAhead):
+                process.after(process.write_us(), partial(self._sync_ahead, effect))
             else:
                 self._news(effect)
         self.waiting.settle(self.replica)
@@ -149,6 +151,12 @@ class PartitionDriver:
             if self.process.machine.lies and effect.epoch < self.replica.active.epoch:
                 found = lie(*found)
             self.replica.read(effect, *found, self.process.now_ms)
+            self.pump()
+
+    def _sync_ahead(self, effect: fx.SyncAhead) -> None:
+        done = self.process.on_disk(lambda: self.store.sync_ahead(effect))
+        if done:
+            self.replica.synced_ahead(effect, self.process.now_ms)
             self.pump()
 
     # ----------------------------------------------------------------------------------------- writes

@@ -154,6 +154,15 @@ class Store:
 
     # ------------------------------------------------------------------------------------------ writing
 
+    def sync_ahead(self, effect: fx.SyncAhead) -> bool:
+        """Have the disk take what the newest epoch holds, beside the writes. True: nothing of it is refused.
+
+        Raises:
+            StorageError: the disk failed, for good.
+        """
+        self.view.sync_ahead(effect.epoch, effect.slack_bytes)
+        return True
+
     def perform(self, group: Sequence[fx.Write]) -> list[bool]:
         """Do one write, or several appends as one; return for each whether it was done (or found no space).
 

@@ -6,8 +6,8 @@ out. There are three kinds:
 - *Writes* touch the disk. Those of one partition are done one after the other, in the order in which they were
   given out, and for each of them `Replica.wrote` is called once it is durable. So an answer that must not leave
   before something is on disk is given out by `wrote`, never earlier.
-- `Send`, `ReadLog` and `RebuildProducers` may be done at once, in any order. A message may get lost or come
-  twice: the core asks again by itself.
+- `Send`, `ReadLog`, `SyncAhead` and `RebuildProducers` may be done at once, in any order. A message may get lost or
+  come twice: the core asks again by itself.
 - *News* tell the driver what has changed for the partition's users.
 
 `Send` and `Append` come with every publish, and are named tuples: a frozen dataclass takes three times as long to make.
@@ -127,7 +127,7 @@ class SetAside:
 Write = Append | Truncate | SyncLog | WriteFences | WriteChain | AppendFill | FinishFill | SetAside
 
 
-# -------------------------------------------------------------------------------------------------- reads
+# ------------------------------------------------------------------------------------ beside the writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,20 @@ class ReadLog:
     from_offset: int
     end_offset: int
     bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAhead:
+    """Have the disk take what is written of the newest epoch's log, while more is; then `Replica.synced_ahead`.
+
+    Nothing is durable by it: it is a head start for the `SyncLog` that comes later. `to` is the node that asked, with
+    the number `attempt`; empty where nobody waits. Up to `slack_bytes` of each segment may be left.
+    """
+
+    epoch: int
+    to: str = ""
+    attempt: int = 0
+    slack_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +213,4 @@ class Halted:
 
 
 News = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | Halted
-Effect = Send | Write | ReadLog | RebuildProducers | News
+Effect = Send | Write | ReadLog | SyncAhead | RebuildProducers | News

@@ -33,6 +33,7 @@ from tidelog_broker.core.effects import (
     PeerMessage,
     ReadLog,
     RebuildProducers,
+    SyncAhead,
 )
 from tidelog_broker.core.history import History
 from tidelog_broker.core.learning import Learning
@@ -40,6 +41,7 @@ from tidelog_broker.core.owner import Candidate as PublishCandidate
 from tidelog_broker.core.owner import Group
 from tidelog_broker.core.owner_watch import OwnerWatch
 from tidelog_broker.core.ownership import Ownership
+from tidelog_broker.core.planned_end import SYNC_AHEAD, PlannedEnd
 from tidelog_broker.core.ports import Batch, LogView, PartitionKey, Plan, Position, Surroundings, Timing
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.push import Follower
@@ -94,6 +96,7 @@ class Replica(ReplicaState):
         )
         self._learning = Learning(self, self.history, entered=self._enter)
         self._rolling_over = False
+        self._planned_end = PlannedEnd(self, propose=self._propose)
         self._watch = OwnerWatch(self, now_ms)
         self._now_ms = now_ms
         self._promised_ms: int | None = None
@@ -147,6 +150,11 @@ class Replica(ReplicaState):
         return self._rolling_over
 
     @property
+    def moving(self) -> bool:
+        """Whether this incarnation owns the active epoch and is ending it: by plan, perhaps appending still, or not."""
+        return self._rolling_over or (self._planned_end.is_waiting and self.can_append)
+
+    @property
     def can_append(self) -> bool:
         """Whether `reserve` may be called."""
         return self.owner is not None and not self._rolling_over and not self.promised and self.halted is None
@@ -159,7 +167,7 @@ class Replica(ReplicaState):
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is to be called; None: not before something else happens."""
-        shared = (self.candidate.deadline_ms, self.history.deadline_ms)
+        shared = (self.candidate.deadline_ms, self.history.deadline_ms, self._planned_end.deadline_ms)
         deadlines = (*shared, self.ownership.deadline_ms(), self._reconsider_ms())
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
@@ -224,12 +232,22 @@ class Replica(ReplicaState):
         self.history.reply(effect, batches, base, end, status)
         self._settle(now_ms)
 
+    def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
+        """A `SyncAhead` is done: go on with the planned end, or answer the owner that has one in mind."""
+        if effect.to == self.node_id:
+            self._planned_end.synced(effect.attempt, now_ms)
+        elif effect.to:
+            ask = pb.PreVote(attempt=effect.attempt, probe=True)
+            self._acceptor.on_pre_vote(effect.to, self.about(ask, effect.epoch), now_ms)
+        self._settle(now_ms)
+
     def tick(self, now_ms: int) -> None:
         """Do what time asks for; too early or too late is fine."""
         self.candidate.consider(now_ms)
         self.candidate.tick(now_ms)
         self.history.tick(now_ms)
         self.ownership.tick(now_ms)
+        self._planned_end.tick(now_ms)
         self._settle(now_ms)
 
     def neighbours_changed(self, now_ms: int) -> None:
@@ -253,12 +271,19 @@ class Replica(ReplicaState):
         return group
 
     def roll_over(self, plan: Plan, now_ms: int) -> None:
-        """End the epoch by plan: propose its end and what follows in one round. Does nothing where that is too late."""
+        """End the epoch by plan: propose its end and what follows in one round. Does nothing where that is too late.
+
+        Where appends are not synced, the replicas first sync ahead, while this one appends.
+        """
+        if self.can_append:
+            self._planned_end.begin(plan, now_ms)
+        self._settle(now_ms)
+
+    def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
             self._rolling_over = True
             self.emit(EpochFenced())
             self.candidate.roll_over(plan, self.tail.queued, now_ms)
-        self._settle(now_ms)
 
     def _contested(self, now_ms: int) -> None:
         """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
@@ -280,11 +305,16 @@ class Replica(ReplicaState):
         self._learning.on_update(sender, update, now_ms)
 
     def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
+        if self._planned_end.takes(sender, ask):
+            return
         if not ask.probe and ask.epoch == self.active.epoch:
             self.ownership.greet(sender, now_ms)
         self._acceptor.on_pre_vote(sender, ask, now_ms)
 
     def _on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+        if reply.attempt & SYNC_AHEAD:
+            self._planned_end.on_reply(sender, reply, now_ms)
+            return
         if sender == self.active.owner and not reply.agrees:
             if reply.status == pb.HELD:
                 self._watch.answered(now_ms)
@@ -382,6 +412,7 @@ class Replica(ReplicaState):
     def _enter(self, value: pb.EpochDecision) -> None:
         self.ownership.leave()
         self._rolling_over = False
+        self._planned_end.forget()
         self._watch.entered(self._now_ms)
         self._promised_ms = None
         self.doubt, self.doubt_ends = "", None
@@ -406,7 +437,8 @@ class Replica(ReplicaState):
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self.history.on_backfill(sender, ask, now_ms)
         is_open = ask.epoch == self.active.epoch
-        if is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset):
+        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset)
+        if is_left and not self.moving:
             self.roll_over(self.ownership.plan_on(), now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:

@@ -210,7 +210,7 @@ class ActiveSegment:
 
     def datasync(self) -> None:
         """Make everything written durable."""
-        self.opened.file.datasync()
+        self.opened.datasync(self.end.position)
 
     def stop_growing(self) -> None:
         """Take no more space from another thread: somebody else goes on with the file."""

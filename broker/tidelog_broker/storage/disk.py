@@ -27,15 +27,37 @@ OPEN_SEGMENTS_MAX: Final = 512
 class OpenSegment:
     """A segment's file and index, open. `leases` is guarded by the set that holds it."""
 
-    __slots__ = ("dropped", "file", "index", "leases", "name")
+    __slots__ = ("_sync_failure", "_sync_lock", "dropped", "file", "index", "leases", "name", "synced_bytes")
 
-    def __init__(self, file: File, index: Index) -> None:
+    def __init__(self, file: File, index: Index, *, synced_bytes: int = 0) -> None:
         self.file = file
         self.index = index
+        self.synced_bytes = synced_bytes
+        """How much of it is known to be durable."""
+        self._sync_lock = threading.Lock()
+        self._sync_failure: OSError | None = None
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
         """Under which it is in the set, or was."""
+
+    def datasync(self, size_bytes: int) -> None:
+        """Make the first `size_bytes` durable, which are written. May be called by any thread.
+
+        A sync that failed is never tried again, by nobody: the kernel would call the next one a success.
+
+        Raises:
+            OSError: the sync failed, now or before.
+        """
+        with self._sync_lock:
+            if self._sync_failure is not None:
+                raise self._sync_failure
+            try:
+                self.file.datasync()
+            except OSError as error:
+                self._sync_failure = error
+                raise
+            self.synced_bytes = max(self.synced_bytes, size_bytes)
 
 
 class OpenSegments:

@@ -464,7 +464,7 @@ class EpochLog(EpochReader):
             raise self._fail("rolling", error) from error
         self._end = new.end
         if self.synced_offset < self._end.offset:
-            self._unsynced.add(old.opened)
+            self._unsynced.add(old.opened, old.size_bytes)
         else:
             self._disk.open_segments.release(old.opened)
         return new

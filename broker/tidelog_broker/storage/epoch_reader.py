@@ -1,4 +1,4 @@
-"""How an epoch's log is read: by any thread, while one appends, rolls, cuts or deletes.
+"""How an epoch's log is read, or synced ahead: by any thread, while one appends, rolls, cuts or deletes.
 
 The segments are a tuple that is replaced as a whole and never changed. Whoever writes publishes new batches by moving
 the end; whoever reads takes the end first and the segments after it, and looks only below that end.
@@ -18,6 +18,7 @@ from tidelog_broker.storage.index import SegmentEnd
 from tidelog_broker.storage.reading import read_batches, read_digest, read_headers
 from tidelog_broker.storage.recovery import Damage
 from tidelog_broker.storage.sealed_segment import SealedSegment
+from tidelog_broker.storage.unsynced import UNSYNCED_SEGMENTS_MAX
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -147,6 +148,25 @@ class EpochReader:
                 yield from read_headers(
                     opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
                 )
+
+    def sync_ahead(self, slack_bytes: int) -> None:
+        """Have the disk take what is appended by now, while more is appended; of a segment `slack_bytes` may be left.
+
+        Nobody may count on it: it is a head start for the appender's next `sync`. May be called by any thread.
+
+        Raises:
+            StorageFailedError: a sync failed, and whoever syncs after that fails as well.
+        """
+        for segment in self._segments[-1 - UNSYNCED_SEGMENTS_MAX :]:
+            try:
+                with self._lease(segment) as opened:
+                    size_bytes = segment.size_bytes
+                    if size_bytes > opened.synced_bytes + slack_bytes:
+                        opened.datasync(size_bytes)
+            except OSError as error:
+                raise StorageFailedError(f"{segment.path}: a sync ahead failed: {error}; check the disk") from error
+            except ProtocolError:
+                continue  # deleted meanwhile, or the log is closed
 
     # ------------------------------------------------------------------------------------ inside
 

@@ -41,7 +41,7 @@ class SealedSegment:
         except BaseException:
             file.close()
             raise
-        return OpenSegment(file, index)
+        return OpenSegment(file, index, synced_bytes=self.size_bytes)  # who owes a sync has it open
 
     def _load_index(self, fs: FileSystem) -> Index | None:
         loaded = try_load_index(fs, self.path, self.header)

@@ -23,8 +23,9 @@ UNSYNCED_SEGMENTS_MAX: Final = 4
 class UnsyncedSegment:
     """Holds the lease of a rolled segment until `give_up`; `sync` may be called from any thread."""
 
-    def __init__(self, opened: OpenSegment) -> None:
+    def __init__(self, opened: OpenSegment, size_bytes: int) -> None:
         self.opened = opened
+        self._size_bytes = size_bytes
         self.error: OSError | None = None
         self._done = False
         self._lock = threading.Lock()
@@ -40,7 +41,7 @@ class UnsyncedSegment:
                 raise self.error
             if not self._done:
                 try:
-                    self.opened.file.datasync()
+                    self.opened.datasync(self._size_bytes)
                 except OSError as error:
                     self.error = error
                     raise
@@ -100,9 +101,9 @@ class OwedSyncs:
         while len(self._owed) >= UNSYNCED_SEGMENTS_MAX:
             self._sync_oldest()
 
-    def add(self, opened: OpenSegment) -> None:
-        """Owe one more, and take its lease."""
-        newest = UnsyncedSegment(opened)
+    def add(self, opened: OpenSegment, size_bytes: int) -> None:
+        """Owe one more, all of whose `size_bytes` are written, and take its lease."""
+        newest = UnsyncedSegment(opened, size_bytes)
         self._owed.append(newest)
         if self._disk.syncer is None:
             return

@@ -20,6 +20,7 @@ from tidelog_broker.core.effects import (
     RebuildProducers,
     Send,
     SetAside,
+    SyncAhead,
     SyncLog,
     Truncate,
     WriteChain,
@@ -127,7 +128,9 @@ class Log:
 class Stage:
     """Nodes that carry out each other's effects at once, except for those that are down."""
 
-    def __init__(self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2) -> None:
+    def __init__(
+        self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2, flush: pb.Flush = pb.FLUSH_UNSPECIFIED
+    ) -> None:
         self.now_ms = 1000
         self.down: set[str] = set()
         self.quorum = quorum
@@ -135,7 +138,8 @@ class Stage:
         self.incarnations = dict.fromkeys(nodes, 1)
         self.news: dict[str, list[Effect]] = {node: [] for node in nodes}
         self.messages: deque[tuple[str, Send]] = deque()
-        self.genesis = pb.EpochDescriptor(placement=nodes, ack_quorum=quorum)
+        self.flush = flush
+        self.genesis = pb.EpochDescriptor(placement=nodes, ack_quorum=quorum, flush=flush)
         self.replicas = {node: self.replica(node) for node in nodes}
         self.later(2000)
 
@@ -160,7 +164,7 @@ class Stage:
     def plan(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> Plan:
         del key
         owner = next(node for node in active.placement if self.alive(node))
-        return Plan(owner, tuple(active.placement), self.quorum)
+        return Plan(owner, tuple(active.placement), self.quorum, self.flush)
 
     def rank(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> int:
         del key
@@ -222,6 +226,8 @@ class Stage:
                         base = Position(effect.from_offset, replica.position_of(effect.epoch, effect.from_offset) or 0)
                         end = Position(held[-1][0].end_offset, held[-1][0].digest) if held else base
                         replica.read(effect, [d for _, d in held], base, end, self.now_ms)
+                    case SyncAhead():
+                        self.synced_ahead(node, effect)
                     case RebuildProducers():
                         table = ProducerTable()
                         for header in (h for epoch in sorted(log.epochs) for h, _ in log.epochs[epoch]):
@@ -242,6 +248,9 @@ class Stage:
                         replica.wrote(self.now_ms)
                     case _:
                         self.news[node].append(effect)
+
+    def synced_ahead(self, node: str, effect: SyncAhead) -> None:
+        self.replicas[node].synced_ahead(effect, self.now_ms)
 
     def owner(self) -> Replica:
         return next(r for n, r in self.replicas.items() if r.can_append and n not in self.down)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import threading
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,23 @@ def test_what_is_leased_stays_open_whatever_happens() -> None:
     assert path not in segments._open
     with pytest.raises(AssertionError, match="closed twice"):
         opened.file.close()
+
+
+def test_a_sync_that_failed_is_not_tried_again_and_fails_for_everybody() -> None:
+    opener = Opener()
+    segment = opener.open(Path("/a"))
+    segment.datasync(5)
+    assert segment.synced_bytes == 5
+    segment.datasync(3)
+    assert segment.synced_bytes == 5
+    error = OSError(errno.EIO, "input/output error")
+    opener.sim.fail = lambda operation, _path: error if operation == "sync" else None
+    with pytest.raises(OSError, match="input/output"):
+        segment.datasync(9)
+    opener.sim.fail = lambda _operation, _path: None
+    with pytest.raises(OSError, match="input/output"):
+        segment.datasync(9)
+    assert segment.synced_bytes == 5
 
 
 def test_an_adopted_segment_is_open_until_it_is_released_and_evicted() -> None:

@@ -1,6 +1,9 @@
-"""Digests at batch boundaries; reading itself is tested with the log that is read."""
+"""Digests at batch boundaries, and syncs ahead; reading itself is tested with the log that is read."""
 
 from __future__ import annotations
+
+import errno
+from pathlib import Path
 
 import pytest
 from tests.broker.storage.build import append, batch, read_all
@@ -8,7 +11,7 @@ from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.errors import DamagedError
+from tidelog_broker.storage.errors import DamagedError, StorageFailedError
 from tidelog_proto.header import unpack_header
 
 
@@ -66,3 +69,57 @@ def test_a_header_that_does_not_check_is_damage() -> None:
     with pytest.raises(DamagedError):
         log.digest_at(1)
     assert log.digest_at(2) == unpack_header(batches[1]).digest
+
+
+def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments() -> None:
+    sim = new_disk()
+    log = create(sim)
+    while log.segment_count < 3:
+        append(log, [batch(b"x" * 500)])
+    synced: list[str] = []
+
+    def note(operation: str, path: Path) -> OSError | None:
+        if operation == "sync":
+            synced.append(path.name)
+        return None
+
+    sim.fail = note
+    log.sync_ahead(4096)
+    assert synced == [], "so little may be left"
+    log.sync_ahead(0)
+    assert len(set(synced)) == 3
+    log.sync_ahead(0)
+    assert len(synced) == 3
+    append(log, [batch(b"x")])
+    log.sync_ahead(0)
+    assert synced[3:] == [synced[2]], "only the newest has grown"
+    assert log.synced_offset < log.end_offset, "it counts for nothing"
+    log.sync()
+    assert log.synced_offset == log.end_offset
+
+
+def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None:
+    sim = new_disk()
+    log = create(sim)
+    filled(log)
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    log.sync_ahead(0)
+    sim.fail = lambda _operation, _path: None
+    log.truncate(3)
+    log.sync_ahead(0)
+    append(log, [batch(b"x")])
+    log.close(sync=False)
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    log.sync_ahead(0)
+
+
+def test_after_a_sync_ahead_that_failed_the_log_is_not_synced_any_more() -> None:
+    sim = new_disk()
+    log = create(sim)
+    append(log, [batch(b"x")])
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    with pytest.raises(StorageFailedError, match="no sync"):
+        log.sync_ahead(0)
+    sim.fail = lambda _operation, _path: None
+    with pytest.raises(StorageFailedError, match="no sync"):
+        log.sync()
