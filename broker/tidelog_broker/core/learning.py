@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidelog_broker.core.chain import ChainError
-from tidelog_broker.core.effects import SetAside, Truncate, WriteChain, WriteFences
+from tidelog_broker.core.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.fence import Fence
 from tidelog_broker.core.history import History
 from tidelog_broker.core.ports import Position
-from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_broker.core.replica_state import ReplicaState, syncs_appends
 from tidelog_broker.core.tail import Tail
 from tidelog_proto import broker_pb2 as pb
 
@@ -131,9 +131,17 @@ class Learning:
         if not whole:
             history.incomplete.add(old.epoch)
         left = state.fence
+        is_synced = syncs_appends(old) or (left is not None and left.entry.accepted_value == decision)
+        is_owed = whole and held.offset == end.offset > old.start_offset and not is_synced
         state.tail = Tail(value.next.epoch, end.offset, Position(end.offset, 0))
         state.fence = Fence(state.key, value.next) if state.is_member else None
         entries = [fence.opened() for fence in (state.fence,) if fence]
         entries += [fence.dropped() for fence in (left,) if fence]
-        state.write(WriteFences(entries), lambda _, now_ms: history.fill(now_ms))
+
+        def entered(_ok: bool, now_ms: int) -> None:
+            if is_owed:  # behind the appends that were on their way, and beside whatever comes now
+                state.emit(SyncAhead(old.epoch))
+            history.fill(now_ms)
+
+        state.write(WriteFences(entries), entered)
         self._entered(value)

@@ -91,7 +91,7 @@ class ReplicaState:
     @property
     def syncs_appends(self) -> bool:
         """Whether an append to the active epoch is done only once it is synced."""
-        return self.chain.active.flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+        return syncs_appends(self.chain.active)
 
     @property
     def promised(self) -> bool:
@@ -280,6 +280,11 @@ class ReplicaState:
     def batch_views(self, batches: Sequence[Batch]) -> list[memoryview]:
         """Return the bytes of received batches."""
         return [batch.data for batch in batches]
+
+
+def syncs_appends(epoch: pb.EpochDescriptor) -> bool:
+    """Return whether an append to an epoch is done only once it is synced."""
+    return epoch.flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
 
 
 def _nothing(ok: bool, now_ms: int) -> None:

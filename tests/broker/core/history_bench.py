@@ -6,7 +6,7 @@ from tests.broker.core.bench import NODES, Bench, decision, descriptor, end_of, 
 
 from tidelog_broker.core.acceptor import Opening
 from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import ReadLog, Send
+from tidelog_broker.core.effects import ReadLog, Send, SyncAhead
 from tidelog_broker.core.history import History
 from tidelog_broker.core.ports import Batch, Position
 from tidelog_broker.core.replica_state import Doubt
@@ -48,7 +48,7 @@ class HistoryBench(Bench):
 
     def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
         """Carry out the oldest write, so that the log shows it, and say so."""
-        write = next(effect for effect in self._effects if not isinstance(effect, Send | ReadLog))
+        write = next(effect for effect in self._effects if not isinstance(effect, Send | ReadLog | SyncAhead))
         self._effects.remove(write)
         if ok:
             self.disk.do(write)

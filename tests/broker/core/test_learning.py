@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.broker.core.bench import KEY, decision, descriptor, end_of, run_of
+from tests.broker.core.bench import KEY, ballot, decision, descriptor, end_of, run_of
 from tests.broker.core.history_bench import HistoryBench, Past
 
 from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import SetAside, Truncate, WriteChain, WriteFences
+from tidelog_broker.core.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.fence import Fence
 from tidelog_broker.core.learning import Learning
 from tidelog_broker.core.ports import Batch, Position
@@ -112,6 +112,53 @@ def test_another_past_of_the_same_epoch_halts_and_the_same_one_does_not() -> Non
     assert learner.halted is None
     learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=b"another"), 0)
     assert learner.halted_for_good
+
+
+def unsynced(held: list[Batch]) -> Learner:
+    return Learner(EpochChain(descriptor(flush=pb.NEVER)), held)
+
+
+def test_an_end_that_was_not_accepted_here_is_synced_beside_the_writes_once_it_is_written_down() -> None:
+    learner = unsynced(BATCHES)
+    learner.learn(end_of(BATCHES))
+    assert [type(effect) for effect in learner.peek()] == [WriteChain, WriteFences]
+    learner.wrote()
+    assert not any(isinstance(effect, SyncAhead) for effect in learner.peek())
+    learner.wrote()
+    assert learner.take(SyncAhead) == [SyncAhead(0)]
+    assert learner.writes == 0
+
+
+def test_an_end_is_not_synced_again_where_nothing_is_owed() -> None:
+    """The log is synced with each append, or before the accept, or by a cut; or it lacks something, or is empty."""
+    accepted = unsynced(BATCHES)
+    value = decision(accepted.chain, end_of(BATCHES), owner="c")
+    assert accepted.fence is not None
+    accepted.fence.promise(ballot(2))
+    accepted.fence.accept(ballot(2), value)
+    for learner, end in (
+        (Learner(held=BATCHES), end_of(BATCHES)),
+        (accepted, end_of(BATCHES)),
+        (unsynced(BATCHES), end_of(BATCHES[:2])),
+        (unsynced(BATCHES[:1]), end_of(BATCHES)),
+        (unsynced(OTHERS), end_of(BATCHES)),
+        (unsynced([]), Position(0, 0)),
+    ):
+        learner.learn(end)
+        for _ in range(learner.writes):
+            learner.wrote()
+        assert learner.take(SyncAhead) == []
+
+
+def test_an_end_that_was_not_the_accepted_one_is_synced() -> None:
+    learner = unsynced(BATCHES)
+    assert learner.fence is not None
+    learner.fence.promise(ballot(2))
+    learner.fence.accept(ballot(2), decision(learner.chain, end_of(BATCHES[:2])))
+    learner.learn(end_of(BATCHES))
+    for _ in range(2):
+        learner.wrote()
+    assert learner.take(SyncAhead) == [SyncAhead(0)]
 
 
 # --- beginning -----------------------------------------------------------------------------------------------
