@@ -193,8 +193,7 @@ class Founded:
         async with asyncio.timeout(WAIT_S):
             while True:
                 (result,) = await peer.publish(topic_id, batch(*values), partition=partition)
-                is_new_here = result.error.code == pb.UNKNOWN_TOPIC
-                if not is_new_here and not (result.error.retriable and result.error.definite):
+                if not (result.error.retriable and result.error.definite):
                     assert not result.HasField("error"), result
                     return result
                 await asyncio.sleep(0.02)

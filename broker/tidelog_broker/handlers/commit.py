@@ -74,7 +74,9 @@ def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
         )
     if node.routes.owner((entry.topic_id, entry.partition)) != node.node_id:
         return  # only its owner knows where the log ends
-    partition = node.partitions.get(entry.topic_id, entry.partition)
+    partition = node.partitions.find((entry.topic_id, entry.partition))
+    if partition is None:
+        return  # its topic was just made, and its log is being opened
     if partition.is_alone and entry.next_offset > partition.high_watermark:  # else a successor may know of more
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
