@@ -240,9 +240,10 @@ class Broker(Services):
                 partition.replica.followers,
                 partition.pipeline.waits_for_all,
                 partition.pipeline.full_since_s,
+                partition.replica.moving,
             )
             for partition in self.partitions.all()
-            if partition.writer is not None and not partition.replica.moving
+            if partition.writer is not None
         ]
 
     def _now_ms(self) -> int:

@@ -156,12 +156,15 @@ class Mover:
     def _step(self) -> int:
         """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
 
-        Both may concern the same partition, which moves once.
+        Both may concern the same partition, which moves once. Those whose logs are still being synced ahead count, too:
+        the disks would get to the last of many too late. Returns how many are under way.
         """
         asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
-        moved: set[PartitionKey] = set()
+        moved = {owned.key for owned in self._owned() if owned.is_moving}
         self._holds_back = False
         for owned, plan, adviser in _by_turns(self._advised(), asked):
+            if len(moved) >= AT_ONCE:
+                break
             if owned.key in moved:
                 continue
             new, advised = set(plan.placement).difference(owned.active.placement), adviser is not None
@@ -173,13 +176,11 @@ class Mover:
                     self._copies.begun(owned.key, owned.active.epoch + 1, new, advised=advised)
                 if adviser is not None:
                     adviser.taken(owned.key)
-            if len(moved) == AT_ONCE:
-                break
         return len(moved)
 
     def _advised(self) -> Iterator[_Move]:
         for owned, adviser in itertools.product(self._owned(), self._advisers):
-            plan = adviser.plan(owned)
+            plan = adviser.plan(owned) if not owned.is_moving else None
             if plan is not None:
                 yield owned, plan, adviser
 

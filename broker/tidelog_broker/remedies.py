@@ -33,7 +33,7 @@ NO_SPARE_S: Final = 600.0
 
 
 class Owned(NamedTuple):
-    """A partition that this node owns and could move now.
+    """A partition that this node owns and appends to.
 
     Attributes:
         key: the partition.
@@ -41,6 +41,7 @@ class Owned(NamedTuple):
         followers: its other replicas.
         waits_for_all: whether a publish waits for every replica.
         full_since_s: since when there has been no space to append to it, on the monotonic clock; None: there is.
+        is_moving: whether the end of its epoch is planned already.
     """
 
     key: PartitionKey
@@ -48,6 +49,7 @@ class Owned(NamedTuple):
     followers: Sequence[Follower] = ()
     waits_for_all: bool = False
     full_since_s: float | None = None
+    is_moving: bool = False
 
     def behind(self, now_ms: int) -> set[str]:
         """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.

@@ -7,10 +7,12 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker import leaving
+from tidelog_broker.core import planned_end
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.leaving import hand_over
 from tidelog_broker.node import Node
+from tidelog_proto import broker_pb2 as pb
 
 PARTITIONS = 24
 
@@ -56,6 +58,20 @@ async def test_a_node_that_stops_gives_away_all_it_owns_in_one_epoch(three: Foun
         assert set(route.placement) == set("abc")
     await three.stop(leaver)
     assert all(epoch_of(watch, key) - before[key] <= 1 for key in keys), "something was taken over all the same"
+
+
+async def test_what_is_synced_ahead_first_is_waited_for(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned_end, "SLACK_BYTES", 0)
+    peer = await three.peer("a")
+    topic = await peer.create(partitions=4, replication_factor=3, flush=pb.NEVER)
+    keys: list[PartitionKey] = [(topic.topic_id, index) for index in range(4)]
+    for key in keys:
+        await three.publish(peer, key[0], b"first", partition=key[1])
+        await three.copies(key, end_offset=1)
+    leaver = three.owner(keys[0], "a")
+    owned = [partition for partition in three.nodes[leaver].partitions.all() if partition.owner_id == leaver]
+    await hand_over(three.nodes[leaver])
+    assert leaver not in {partition.owner_id for partition in owned}
 
 
 async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:

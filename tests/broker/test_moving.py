@@ -47,6 +47,8 @@ class World:
             for index in range(PARTITIONS)
         }
         self.moved: list[PartitionKey] = []
+        self.moving: set[PartitionKey] = set()
+        """Of these the end of the epoch is planned, and not proposed yet."""
         self.slow = Follower("b", 0, answered=True)
         self.others: list[Follower] = []
         self.now_ms = 0
@@ -65,7 +67,12 @@ class World:
 
     def owned(self) -> list[Owned]:
         return [
-            Owned(key, active, followers=[one for one in (self.slow, *self.others) if one.node_id in active.placement])
+            Owned(
+                key,
+                active,
+                followers=[one for one in (self.slow, *self.others) if one.node_id in active.placement],
+                is_moving=key in self.moving,
+            )
             for key, active in self.active.items()
             if active.owner == "a"
         ]
@@ -131,6 +138,19 @@ async def test_a_drained_node_loses_everything_that_is_owned_here() -> None:
     await run(world, 20)
     assert sorted(world.moved) == [(TOPIC, index) for index in range(PARTITIONS)]
     assert all(sorted(active.placement) == ["a", "c"] for active in world.active.values())
+
+
+def test_those_that_are_synced_ahead_count_and_are_not_moved_again() -> None:
+    world = World()
+    world.drain("b")
+    keys = list(world.active)
+    world.moving = set(keys[:3])
+    assert world.mover.rebalance() == len(keys), "they are not where they should be yet"
+    assert world.mover._step() == AT_ONCE
+    assert world.moved == keys[3:4]
+    world.moving = set(keys[: AT_ONCE + 1])
+    assert world.mover._step() == AT_ONCE + 1
+    assert world.moved == keys[3:4]
 
 
 async def test_few_move_at_a_time() -> None:

@@ -7,17 +7,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.broker.cluster_stand import NODES, ClusterStand, standing
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, group, open_log, view_of
 from tests.broker.stand import settled
 
 from tidelog_broker import log_writes
+from tidelog_broker.core import planned_end
 from tidelog_broker.core.effects import SyncAhead
+from tidelog_broker.core.ports import Plan
 from tidelog_broker.log_view import LogView
 from tidelog_broker.offload import Offload
 from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_broker.syncing_ahead import SyncingAhead
+from tidelog_proto import broker_pb2 as pb
 
 
 class Stand:
@@ -94,3 +98,50 @@ async def test_a_disk_that_fails_is_told_once_and_synced_no_more(stand: Stand) -
     stand.disk.heal()
     with pytest.raises(StorageFailedError):
         stand.view.store.sync()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClusterStand]:
+    monkeypatch.setattr(planned_end, "SLACK_BYTES", 0)
+    async with standing(tmp_path) as made:
+        await made.start(flush=pb.NEVER)
+        yield made
+
+
+async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    heir = next(name for name in NODES if name != owner)
+    await cluster.publish(b"a")
+    await cluster.agree(b"a")
+    replica = cluster.partition(owner).replica
+    epoch = replica.active.epoch
+    for name in (owner, heir):
+        cluster.disks[name].hold("sync")
+    cluster.partition(owner).driver.roll_over(Plan(heir, NODES, 2, pb.NEVER))
+    for name in (owner, heir):
+        await cluster.disks[name].held_up()
+    (result,) = await cluster.publish(b"b", to=owner)
+    assert (result.base_offset, result.HasField("error")) == (1, False)
+    assert replica.moving
+    assert replica.active.epoch == epoch
+    for name in (owner, heir):
+        cluster.disks[name].heal()
+    await settled(lambda: cluster.owners() == [heir], "the partition does not move")
+    assert cluster.partition(heir).epoch == epoch + 1
+    await cluster.publish(b"c")
+    await cluster.agree(b"a", b"b", b"c")
+
+
+async def test_a_node_that_cannot_sync_ahead_stops(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    broken = next(name for name in NODES if name != owner)
+    await cluster.publish(b"a")
+    await cluster.agree(b"a")
+    cluster.disks[broken].break_at("sync")
+    cluster.partition(owner).driver.roll_over(Plan(broken, NODES, 2, pb.NEVER))
+    await settled(lambda: cluster.nodes[broken].health.state == "failed", "the node goes on with a broken disk")
+    assert cluster.partition(owner).replica.can_append, "nothing has been proposed"
+    cluster.disks[broken].heal()
+    await cluster.stop(broken)
+    await cluster.publish(b"b")
+    assert await cluster.read(owner) == [b"a", b"b"]
