@@ -68,7 +68,7 @@ class Broker(Services):
             fill_bytes_per_s=settings.fill_bytes_per_s,
         )
         self.partitions = Partitions(self, self.topics, self.groups)
-        self.routes = Routes(self.topics, self._local_route)
+        self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.meta_log = MetaLog(
             self,
             lambda: self.partitions.get(*META_KEY),
@@ -167,6 +167,7 @@ class Broker(Services):
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
             self.routes.forget(record.topic_id)
+        self.route_news.changed(record.topic_id)
 
     def _is_gone(self, topic_id: bytes) -> bool:
         record = self.topics.get(topic_id)

@@ -134,6 +134,7 @@ class Node(Broker):
         partitions = self.partitions.all()
         for partition in partitions:
             partition.wake()
+        self.route_news.wake()
         with contextlib.suppress(TimeoutError):  # what is not done by then gets no answer, as after a crash
             async with asyncio.timeout_at(deadline):
                 await self.server.worked_off()

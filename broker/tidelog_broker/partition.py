@@ -289,6 +289,7 @@ class Partition(PartitionReads):
             else self.not_owner()
         )
         self.pipeline.decided(news.end_offset, not_written)
+        self.node.route_news.changed(self.driver.key[0])
         self.not_confirmed()
         self.changed()
         self.wake()

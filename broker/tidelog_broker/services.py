@@ -25,6 +25,7 @@ from tidelog_broker.offload import Offload
 from tidelog_broker.peers import Peers
 from tidelog_broker.replication import Replication
 from tidelog_broker.rings import RingBudget
+from tidelog_broker.route_news import RouteNews
 from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.fences import FenceJournal
@@ -75,6 +76,7 @@ class Services:
         """Attachments and large envelopes of the requests being worked on, all connections together."""
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
+        self.route_news = RouteNews()
         self.open_connections = 0
         self.open_clients = 0
         """Of these, those that have said HELLO."""

@@ -9,6 +9,7 @@ incarnation counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.connection import Address
@@ -77,6 +78,21 @@ class Metadata:
         """Return what is known of a partition: its owner ("" for nobody) and epoch."""
         topic = self._topics.get(name)
         return topic.partitions.get(partition) if topic else None
+
+    def known(self, names: Iterable[str]) -> list[pb.KnownEpochs] | None:
+        """Return what is known of some topics, for a question that waits for more; None if one is not known at all."""
+        found: list[pb.KnownEpochs] = []
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is None:
+                return None
+            # Of an epoch without an owner the owner would be news.
+            news_from = [
+                0 if (route := topic.partitions.get(index)) is None else route.epoch + bool(route.owner)
+                for index in range(max(topic.partitions, default=-1) + 1)
+            ]
+            found.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
+        return found
 
     def owner_address(self, name: str, partition: int) -> Address | None:
         """Return where the owner of a partition can be reached, as far as is known."""

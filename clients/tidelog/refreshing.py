@@ -1,9 +1,12 @@
 """Asking for metadata: one question under way per client, whatever many partitions want to know at once.
 
-Topics that are wanted while a question is under way wait for the next one. Rounds that bring no news are spaced out,
-further each time, so that a partition without an owner costs its clients a few questions a second; news, or a quiet
-time, begins anew with an immediate question. Which node is asked is the router's business; it is told how many rounds
-brought no news, so that it does not ask the same node for ever.
+Topics that are wanted while a question is under way wait for the next one. Who only wants to hear of news is patient:
+the node is asked to hold its answer back until there is some, or `HOLD_S` is over; then another node is asked. So a new
+owner is known here as soon as it is known there. A node that answers at once and has no news (it does not know how to
+hold, or knows less than is known here) is not asked all the time: such rounds are spaced out, further each time, so
+that a partition without an owner costs its clients a few questions a second; news, or a quiet time, begins anew with an
+immediate question. Which node is asked is the router's business; it is told how many rounds brought no news, so that it
+does not ask the same node for ever.
 """
 
 from __future__ import annotations
@@ -18,19 +21,27 @@ from tidelog.errors import ClosedError, TidelogError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 SPACING_S_FIRST: Final = 0.01
-SPACING_S_MAX: Final = 0.5
+SPACING_S_MAX: Final = 0.25
+HOLD_S: Final = 0.25
+"""How long a node may hold its answer: not so long that one which is cut off from the others is trusted for much."""
+
+assert HOLD_S >= SPACING_S_MAX, "after an answer that was held back the next question is due at once"
+
+Ask = Callable[[list[str], int, float], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
 
 
 class Refresher:
     """The rounds of questions of one client.
 
     Args:
-        ask: asks about topics, given how many rounds in a row brought no news; returns whether there was news
-            and the errors of single topics.
+        ask: asks about topics, given how many rounds in a row brought no news and for how many seconds the answer may
+            be held back; returns whether there was news and the errors of single topics.
     """
 
-    def __init__(self, ask: Callable[[list[str], int], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._hurried: set[str] = set()
+        """Topics that are wanted, and somebody waits for any answer."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
@@ -38,8 +49,15 @@ class Refresher:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def want(self, topic: str) -> asyncio.Future[None]:
-        """Return the future of an answer about `topic` that is under way or will be; do not cancel it, shield it."""
+    def want(self, topic: str, *, patient: bool = False) -> asyncio.Future[None]:
+        """Return the future of an answer about `topic` that is under way or will be; do not cancel it, shield it.
+
+        Args:
+            topic: its name.
+            patient: an answer without news is worth nothing: it may be held back.
+        """
+        if not patient and topic not in self._asking:
+            self._hurried.add(topic)
         answer = self._asking.get(topic) or self._wanted.get(topic)
         if answer is None:
             loop = asyncio.get_running_loop()
@@ -68,9 +86,11 @@ class Refresher:
             self._asking = dict(islice(self._wanted.items(), ENTRIES_PER_REQUEST_MAX))
             for topic in self._asking:
                 del self._wanted[topic]
-            news = False
+            hold_s = 0.0 if self._hurried.intersection(self._asking) else HOLD_S
+            self._hurried.difference_update(self._asking)
+            news, asked_at = False, loop.time()
             try:
-                news, errors = await self._ask(list(self._asking), self._spacing.failures)
+                news, errors = await self._ask(list(self._asking), self._spacing.failures, hold_s)
             except TidelogError as error:
                 self._fail(self._asking, error)
             else:
@@ -85,8 +105,10 @@ class Refresher:
             if news:
                 self._spacing.reset()
             # News, too, is followed by a pause: a node that says something else each time must not make us spin.
-            wait_s = self._spacing.next_wait_s() if not news else SPACING_S_FIRST
-            self._next_at = loop.time() + wait_s
+            if news:
+                self._next_at = loop.time() + SPACING_S_FIRST
+            else:  # an answer that was held back has been waited for already
+                self._next_at = (asked_at if hold_s else loop.time()) + self._spacing.next_wait_s()
 
     def _ran(self, task: asyncio.Task[None]) -> None:
         self._task = None

@@ -17,6 +17,7 @@ from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
 from tidelog.errors import (
     BadReplyError,
+    ClosedError,
     NodeUnreachableError,
     NotOwnerError,
     OverloadedError,
@@ -325,15 +326,22 @@ class Router:
         return unwatch
 
     async def news(self, topic: str, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until there is news about a topic."""
+        """Wait `wait_s` seconds, or until there is news about a topic; it is asked for all the time."""
         heard = asyncio.Event()
         unwatch = self.watch(topic, heard.set)
+
+        def ask_again(answer: asyncio.Future[None]) -> None:
+            if not answer.cancelled() and not isinstance(answer.exception(), ClosedError) and not heard.is_set():
+                self._refresher.want(topic, patient=True).add_done_callback(ask_again)
+
+        self._refresher.want(topic, patient=True).add_done_callback(ask_again)
         try:
             async with asyncio.timeout(wait_s):
                 await heard.wait()
         except TimeoutError:
             pass
         finally:
+            heard.set()
             unwatch()
 
     def probe(self, topic: str, partition: int, connection: Connection) -> None:
@@ -352,8 +360,8 @@ class Router:
         answer.add_done_callback(answered)
 
     def refresh_later(self, topic: str) -> None:
-        """Ask a node about a topic in the background."""
-        self._refresher.want(topic)
+        """Ask for news about a topic in the background."""
+        self._refresher.want(topic, patient=True)
 
     async def refresh(self, topic: str) -> None:
         """Ask a node about a topic.
@@ -371,10 +379,18 @@ class Router:
 
     # ------------------------------------------------------------------------------------------- internals
 
-    async def _ask_metadata(self, topics: list[str], rounds: int) -> tuple[bool, Mapping[str, TidelogError]]:
+    async def _ask_metadata(
+        self, topics: list[str], rounds: int, hold_s: float
+    ) -> tuple[bool, Mapping[str, TidelogError]]:
         async def ask(address: Address) -> tuple[bool, Mapping[str, TidelogError]]:
             connection = await self.pool.get(address)
-            frame = await self.call(connection, pb.Envelope(metadata=pb.Metadata(topics=topics)))
+            question = pb.Metadata(topics=topics)
+            wait_s = 0.0
+            if hold_s and (known := self.metadata.known(topics)):
+                wait_s = hold_s
+                question.wait_ms = int(hold_s * 1000)
+                question.known.extend(known)
+            frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
             return self.take_metadata(frame.envelope.metadata_reply, connection.address)
 
         return await race([partial(ask, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)

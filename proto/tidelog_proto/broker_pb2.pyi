@@ -289,10 +289,22 @@ class HelloReply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "wait_ms", "known")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    wait_ms: int
+    known: _containers.RepeatedCompositeFieldContainer[KnownEpochs]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownEpochs, _Mapping]]] = ...) -> None: ...
+
+class KnownEpochs(_message.Message):
+    __slots__ = ("topic_id", "news_from")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NEWS_FROM_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    news_from: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[bytes] = ..., news_from: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MetadataReply(_message.Message):
     __slots__ = ("cluster_id", "nodes", "topics")

@@ -46,3 +46,11 @@ def test_an_answer_without_nodes_is_none() -> None:
     routes = make({})
     routes.learn([pb.TopicInfo(topic_id=TOPIC, partitions=[pb.PartitionInfo(partition=0, owner="x", epoch=9)])])
     assert routes.owner((TOPIC, 0)) == "a"
+
+
+def test_only_what_is_later_than_what_was_told_is_passed_on_as_news() -> None:
+    heard: list[bytes] = []
+    routes = Routes(TopicRegistry(), lambda _: None, heard.append)
+    for epoch in (4, 4, 3, 5):
+        routes.learn([told(epoch, "d")])
+    assert heard == [TOPIC, TOPIC]

@@ -106,6 +106,7 @@ class FakeNode:
         self.publishes: list[list[tuple[int, int, int]]] = []
         """Of each PUBLISH, for each entry: partition, base sequence, records."""
         self.requests: list[str] = []
+        self.metadata_asked: list[pb.Metadata] = []
         self.hold: asyncio.Event | None = None
         """While set to an event, publishes are answered only when it is set."""
         self.connections: set[FakeConnection] = set()
@@ -212,6 +213,7 @@ class FakeConnection(asyncio.Protocol):
 
     def on_metadata(self, frame: Frame) -> None:
         node = self.node
+        node.metadata_asked.append(frame.envelope.metadata)
         reply = pb.MetadataReply(nodes=[pb.NodeInfo(node_id=node.node_id, host="127.0.0.1", port=node.port)])
         reply.nodes.extend(node.others)
         for name in frame.envelope.metadata.topics or list(node.topics):

@@ -108,3 +108,25 @@ def test_a_node_without_an_address_is_where_the_answer_came_from() -> None:
     answer.nodes[0].port = 0
     metadata.merge(answer, HERE)
     assert metadata.owner_address("t", 0) == HERE
+
+
+def test_what_is_known_says_from_which_epoch_on_there_is_news() -> None:
+    metadata = Metadata()
+    assert metadata.known(["t"]) is None
+    assert metadata.known([]) == []
+    metadata.merge(reply("a", 3), HERE)
+    [known] = metadata.known(["t"]) or []
+    assert (known.topic_id, list(known.news_from)) == (b"1" * 16, [4])
+    metadata.heard_of_epoch("t", 0, 5)
+    [known] = metadata.known(["t"]) or []
+    assert list(known.news_from) == [5], "who owns it then is not known"
+    assert metadata.known(["t", "u"]) is None
+
+
+def test_a_partition_that_was_left_out_is_news_in_any_epoch() -> None:
+    metadata = Metadata()
+    answer = reply("a", 3)
+    answer.topics[0].partitions[0].partition = 2
+    metadata.merge(answer, HERE)
+    [known] = metadata.known(["t"]) or []
+    assert list(known.news_from) == [0, 0, 4]

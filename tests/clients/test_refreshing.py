@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, UnknownTopicError
-from tidelog.refreshing import Refresher
+from tidelog.refreshing import HOLD_S, Refresher
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
@@ -15,14 +15,16 @@ class Asked:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], int]] = []
+        self.holds_s: list[float] = []
         self.news = False
         self.errors: dict[str, TidelogError] = {}
         self.failure: TidelogError | None = None
         self.hold: asyncio.Event | None = None
         self.begun = asyncio.Event()
 
-    async def __call__(self, topics: list[str], rounds: int) -> tuple[bool, Mapping[str, TidelogError]]:
+    async def __call__(self, topics: list[str], rounds: int, hold_s: float) -> tuple[bool, Mapping[str, TidelogError]]:
         self.rounds.append((topics, rounds))
+        self.holds_s.append(hold_s)
         self.begun.set()
         if self.hold is not None:
             await self.hold.wait()
@@ -113,3 +115,23 @@ async def test_a_bug_in_asking_is_told_and_does_not_end_it(asked: Asked, refresh
         await refresher.want("a")
     asked.failure = None
     await refresher.want("a")
+
+
+async def test_only_who_is_patient_has_the_answer_held_back(asked: Asked, refresher: Refresher) -> None:
+    await refresher.want("a", patient=True)
+    await asyncio.gather(refresher.want("a", patient=True), refresher.want("b"))
+    await refresher.want("b", patient=True)
+    await asyncio.gather(refresher.want("c"), refresher.want("c", patient=True))
+    await refresher.want("c", patient=True)
+    assert asked.holds_s == [HOLD_S, 0.0, HOLD_S, 0.0, HOLD_S]
+
+
+async def test_who_joins_a_question_that_is_held_back_hurries_no_later_one(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a", patient=True)
+    await asked.begun.wait()
+    assert refresher.want("a") is first
+    asked.hold.set()
+    await first
+    await refresher.want("a", patient=True)
+    assert asked.holds_s == [HOLD_S, HOLD_S]

@@ -16,7 +16,9 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.model import PartitionRoute
 from tidelog.pool import ConnectionPool, Identity
+from tidelog.refreshing import HOLD_S
 from tidelog.routing import ANSWERS, Router, results_of
 from tidelog_proto import broker_pb2 as pb
 
@@ -96,6 +98,27 @@ async def test_news_ends_a_wait(node: FakeNode, router: Router) -> None:
     await router.refresh("t")
     await waiting
     await router.news("t", 0.001)
+
+
+async def test_who_waits_for_news_says_what_is_known_and_asks_all_the_time(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    waiting = asyncio.ensure_future(router.news("t", 3600.0))
+    await node.received("metadata", 4)
+    first, *later = node.metadata_asked
+    assert not first.known, "of an unknown topic anything is news"
+    for asked in later:
+        assert asked.wait_ms == int(HOLD_S * 1000)
+        assert [list(known.news_from) for known in asked.known] == [[1]]
+    node.epoch = 1
+    await waiting
+    assert router.metadata.route("t", 0) == PartitionRoute(node.node_id, 1)
+
+
+async def test_a_closed_client_waits_for_no_news(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    await router.close()
+    await router.news("t", 0.01)
+    assert node.requests.count("metadata") == 1
 
 
 async def test_an_owners_error_tells_the_epoch(node: FakeNode, router: Router) -> None:

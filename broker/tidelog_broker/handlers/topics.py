@@ -15,6 +15,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import at_owner
+from tidelog_broker.route_news import WAIT_MS_MAX, is_news
 from tidelog_broker.told import merge_topic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -31,9 +32,13 @@ async def metadata(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for too many names.
     """
-    names = request.envelope.metadata.topics
-    if len(names) > ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
+    asked = request.envelope.metadata
+    names = asked.topics
+    for topics in (names, asked.known):
+        if len(topics) > ENTRIES_PER_REQUEST_MAX:
+            raise ProtocolError(pb.INVALID_REQUEST, f"{len(topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
+    if asked.wait_ms and asked.known:
+        await _until_news(node, request)
     unsure = await _hear_of(node, names) if request.connection.peer_id is None else None
     reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=node.cluster.nodes())
     for record in _records(node, list(names), reply, unsure, internal=request.connection.peer_id is not None):
@@ -43,6 +48,25 @@ async def metadata(node: Broker, request: Request) -> None:
             if route is not None:
                 topic.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)
     request.reply(pb.Envelope(metadata_reply=reply))
+
+
+async def _until_news(node: Broker, request: Request) -> None:
+    """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
+    asked = request.envelope.metadata
+    deadline = node.loop.time() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
+    with node.route_news.listening(known.topic_id for known in asked.known) as woken:
+        request.connection.closed_listeners.add(woken.set)
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not node.stopping and request.connection.is_open:
+                    woken.clear()
+                    if any(is_news(known, node.topics.get(known.topic_id), node.routes.get) for known in asked.known):
+                        return
+                    await woken.wait()
+        except TimeoutError:
+            pass
+        finally:
+            request.connection.closed_listeners.discard(woken.set)
 
 
 async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:

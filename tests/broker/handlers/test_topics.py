@@ -242,6 +242,74 @@ async def test_metadata_names_the_node_and_all_public_topics(node: Node, peer: P
     assert (await peer.refused(metadata=pb.Metadata(topics=many))).code == pb.INVALID_REQUEST
 
 
+def asks_for_news(topic_id: bytes, *news_from: int, wait_ms: int = 10_000) -> pb.Metadata:
+    return pb.Metadata(topics=["t"], wait_ms=wait_ms, known=[pb.KnownEpochs(topic_id=topic_id, news_from=news_from)])
+
+
+def up_to_date(topic: pb.TopicInfo) -> list[int]:
+    return [partition.epoch + 1 for partition in topic.partitions]
+
+
+async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=1)
+    for stale in ([0], []):  # what is news already is told at once, or this would take as long as it may
+        async with asyncio.timeout(5):
+            await peer.ask(metadata=asks_for_news(topic.topic_id, *stale))
+    held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
+    await peer.create("another")
+    await peer.publish(topic.topic_id, batch(b"one"))
+    assert not held.done(), "neither is news about the topic"
+    await peer.ask(topic_alter=pb.TopicAlter(name="t", partitions=2))
+    async with asyncio.timeout(5):
+        (told,) = (await held).envelope.metadata_reply.topics
+    assert len(told.partitions) == 2
+    assert not node.route_news._waiting
+
+
+async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Peer) -> None:
+    topic = await peer.create(partitions=1)
+    async with asyncio.timeout(5):
+        reply = await peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic), wait_ms=1))
+    assert [one.name for one in reply.envelope.metadata_reply.topics] == ["t"]
+
+
+@pytest.mark.parametrize("end", ["the node stops", "the client goes"])
+async def test_metadata_that_is_held_back_holds_nobody_up(stand: Stand, node: Node, peer: Peer, end: str) -> None:
+    topic = await peer.create(partitions=1)
+    held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
+    await peer.create("another")
+    assert node.route_news._waiting
+    async with asyncio.timeout(5):
+        if end == "the node stops":
+            await stand.stop()
+            assert (await held).envelope.WhichOneof("kind") == "metadata_reply"
+        else:
+            held.cancel()
+            await peer.close()
+            while node.route_news._waiting:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+
+
+async def test_too_much_that_is_known_is_refused(peer: Peer) -> None:
+    known = [pb.KnownEpochs()] * 4097
+    assert (await peer.refused(metadata=pb.Metadata(wait_ms=1, known=known))).code == pb.INVALID_REQUEST
+
+
+async def test_a_new_owner_is_told_at_once_to_who_waits_for_one(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    topic_id, owner, other = await founded.used()
+    peer = await founded.peer(other)
+    topic = await described(peer)
+    held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic_id, *up_to_date(topic), wait_ms=10_000)))
+    await peer.ask(metadata=pb.Metadata())
+    assert not held.done()
+    await founded.stop(owner)
+    async with asyncio.timeout(5):
+        (told,) = (await held).envelope.metadata_reply.topics
+    assert told.partitions[0].owner not in ("", owner)
+
+
 async def test_the_status_counts_what_there_is(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x"))
