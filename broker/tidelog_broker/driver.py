@@ -420,10 +420,15 @@ class ReplicaDriver:
         if self.stopped:
             return
         assert self._listener is not None
+        ended = time.perf_counter()
         self._tell(len(group), ok=ok)
+        owns = self.replica.owner is not None
+        if not owns:  # the owner waits for the acknowledgement, nobody for the rest
+            self._carry_on(soon=not ok)
         if ok:
-            self._listener.appended(group, seconds=time.perf_counter() - started)
-        self._carry_on(soon=not ok)
+            self._listener.appended(group, seconds=ended - started)
+        if owns:
+            self._carry_on(soon=not ok)
 
     def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:

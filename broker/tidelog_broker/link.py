@@ -55,6 +55,23 @@ class _Pending(NamedTuple):
     timer: asyncio.TimerHandle
 
 
+class LastFrame:
+    """The small message that was encoded last, for all links of a node: a batch goes to every follower in one form."""
+
+    __slots__ = ("attachment_bytes", "data", "message")
+
+    def __init__(self) -> None:
+        self.message: LinkMessage | None = None
+        self.data = b""
+        self.attachment_bytes = 0
+
+    def keep(self, message: LinkMessage, outgoing: Outgoing) -> None:
+        """Encode a message with its batches."""
+        self.attachment_bytes = outgoing.attachment_bytes
+        self.data = b"".join([encode_frame(outgoing.envelope, outgoing.attachment_bytes), *outgoing.attachment])
+        self.message = message
+
+
 class Link(asyncio.BufferedProtocol):
     """A connection that this node has made. Greeted by `greet`, then usable until `lost` is done.
 
@@ -62,10 +79,14 @@ class Link(asyncio.BufferedProtocol):
         peer_id: the node at the other end, as far as its address goes; proven by `greet`.
         queue_bytes: the bound on what waits to be sent.
         metrics: the node's.
+        last_frame: shared with the node's other links.
     """
 
-    def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:
+    def __init__(
+        self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics, last_frame: LastFrame | None = None
+    ) -> None:
         self.peer_id = peer_id
+        self._last_frame = last_frame or LastFrame()
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection is gone; says why."""
@@ -131,7 +152,7 @@ class Link(asyncio.BufferedProtocol):
             now_s = time.perf_counter()
             if now_s - self._left_s >= GATHER_S:
                 self._left_s = now_s
-                self._write(transport, alone(message, batches))
+                self._write_alone(transport, message, batches)
                 return
             self._outbox.put(message, batches)
             self._loop.call_soon(self.flush)
@@ -147,6 +168,17 @@ class Link(asyncio.BufferedProtocol):
                 self._dropped.inc(outgoing.entries)
             else:
                 self._write(transport, outgoing)
+
+    def _write_alone(self, transport: asyncio.Transport, message: LinkMessage, batches: Sequence[memoryview]) -> None:
+        last = self._last_frame
+        if last.message is not message:
+            outgoing = alone(message, batches)
+            if outgoing.attachment_bytes > _JOIN_BYTES:
+                self._write(transport, outgoing)
+                return
+            last.keep(message, outgoing)
+        self._bytes_out.value += last.attachment_bytes
+        transport.write(last.data)
 
     def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
         size_bytes = outgoing.attachment_bytes

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.link import Link, RemovedError, unreachable
+from tidelog_broker.link import LastFrame, Link, RemovedError, unreachable
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.sockets import tune
 from tidelog_proto import broker_pb2 as pb
@@ -84,6 +84,7 @@ class Links:
         self._identity = identity
         self._events = events
         self._queue_bytes = queue_bytes
+        self._last_frame = LastFrame()
         self._metrics = metrics
         self._peers: dict[str, _Peer] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -233,7 +234,12 @@ class Links:
             OSError, TimeoutError, UnicodeError, ProtocolError: anything else.
         """
         loop = asyncio.get_running_loop()
-        link = Link(node_id or _name(address), queue_bytes=self._queue_bytes, metrics=self._metrics)
+        link = Link(
+            node_id or _name(address),
+            queue_bytes=self._queue_bytes,
+            metrics=self._metrics,
+            last_frame=self._last_frame,
+        )
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 connected = await _connected(loop, address)

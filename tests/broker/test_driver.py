@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
 
 from tidelog_broker import push_windows
+from tidelog_broker.core.effects import Append, PeerMessage
 from tidelog_broker.core.ports import Plan
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -473,3 +474,27 @@ async def test_a_subscriber_gets_what_the_other_replicas_committed_before_the_ow
     async with asyncio.timeout(10):
         event = await peer.event()
     assert event.envelope.message_event.next_offset == 2
+
+
+async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    follower, done = stand.partition(others(await stand.owner())[0]), list[str]()
+    send, appended = follower.node.cluster.send, follower.appended
+
+    def noted_send(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+        if isinstance(message, pb.ReplicationAck) and message.end_offset == 2:
+            done.append("acknowledged")
+        send(to, message, batches)
+
+    def noted_appended(appends: Sequence[Append], *, seconds: float) -> None:
+        done.append("counted")
+        appended(appends, seconds=seconds)
+
+    monkeypatch.setattr(follower.node.cluster, "send", noted_send)
+    monkeypatch.setattr(follower, "appended", noted_appended)
+    await stand.publish(b"b")
+    await settled(lambda: done == ["acknowledged", "counted"], f"{done}")

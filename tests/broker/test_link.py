@@ -4,7 +4,8 @@ import asyncio
 import gc
 import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 import pytest
 import uvloop
@@ -14,7 +15,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker import link as link_module
 from tidelog_broker.core.peer_auth import answer_hello
-from tidelog_broker.link import KEPT_BACK_BYTES, Link
+from tidelog_broker.link import KEPT_BACK_BYTES, LastFrame, Link
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -295,3 +296,49 @@ async def test_links_count_in_the_nodes_metrics() -> None:
     link = Link("b", queue_bytes=MIB, metrics=metrics)
     link.send(ack(1))
     assert metrics.peer_dropped_out.tally("b").value == 1
+
+
+class Wire:
+    """A transport that takes everything."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def writelines(self, parts: Sequence[bytes]) -> None:
+        self.write(b"".join(parts))
+
+
+@pytest.mark.parametrize("size_bytes", [5, 100_000])
+async def test_what_goes_to_several_nodes_is_encoded_once_if_it_is_small(
+    monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    encoded: list[int] = []
+
+    def counted(envelope: pb.Envelope, attachment_bytes: int) -> bytes:
+        encoded.append(attachment_bytes)
+        return encode_frame(envelope, attachment_bytes)
+
+    monkeypatch.setattr("tidelog_broker.link.encode_frame", counted)
+    monkeypatch.setattr("tidelog_broker.link.GATHER_S", 0)
+    shared = LastFrame()
+    wires = [Wire(), Wire()]
+    links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics(), last_frame=shared) for name in "bc"]
+    for link, wire in zip(links, wires, strict=True):
+        link.connection_made(cast("asyncio.Transport", wire))
+    for number, message in enumerate([append(1), append(2)]):
+        data = memoryview(bytes([number]) * size_bytes)
+        for link in links:
+            link.send(message, [data])
+    assert wires[0].written == wires[1].written
+    assert len(set(wires[0].written)) == 2
+    assert [link._bytes_out.value for link in links] == [2 * size_bytes] * 2
+    assert encoded == ([size_bytes] * 2 if size_bytes < MIB // 64 else [size_bytes] * 4)
