@@ -257,8 +257,8 @@ class ReplicaDriver:
         """Carry out what `reserve` has ordered."""
         self._carry_on(soon=False)
 
-    def _carry_on(self, *, soon: bool) -> None:
-        """As `pump`; not `soon`: what the replica was told moves no deadline that is near."""
+    def _carry_on(self, *, soon: bool, writes: bool = True) -> None:
+        """As `pump`; not `soon`: what the replica was told moves no deadline that is near; not `writes`: begin none."""
         listener = self._listener
         if self._pumping or listener is None or self.stopped:
             return
@@ -272,7 +272,7 @@ class ReplicaDriver:
                         self._enqueue(effect)
                     else:
                         self._carry_out(effect, listener)
-                if self._queue and not self._writing:
+                if writes and self._queue and not self._writing:
                     self._write_next()
                 effects = take_effects()
                 if not effects:
@@ -422,13 +422,11 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         self._tell(len(group), ok=ok)
-        owns = self.replica.owner is not None
-        if not owns:  # the owner waits for the acknowledgement, nobody for the rest
-            self._carry_on(soon=not ok)
+        if self.replica.owner is None:  # the owner waits for the acknowledgement, nobody for the rest
+            self._carry_on(soon=not ok, writes=False)  # the next append is told of after this one
         if ok:
             self._listener.appended(group, seconds=ended - started)
-        if owns:
-            self._carry_on(soon=not ok)
+        self._carry_on(soon=not ok)
 
     def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:

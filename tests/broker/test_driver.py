@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -498,3 +499,27 @@ async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
     monkeypatch.setattr(follower, "appended", noted_appended)
     await stand.publish(b"b")
     await settled(lambda: done == ["acknowledged", "counted"], f"{done}")
+
+
+async def test_a_follower_feeds_its_ring_in_the_order_of_the_log(stand: ClusterStand) -> None:
+    """One write is on the worker, the next one is queued meanwhile and quick enough to be done on the loop."""
+    await stand.start(flush=pb.NEVER)
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    owner = await stand.owner()
+    name = others(owner)[0]
+    follower, peer = stand.partition(name), await stand.peer(name)
+    entry = pb.SubscribeEntry(topic_id=TOPIC_ID, offset=1)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
+    stand.disks[name].hold("write")
+    await stand.publish(b"b", to=owner)
+    await stand.disks[name].held_up()
+    await stand.publish(b"c", to=owner)
+    await settled(lambda: len(follower.driver._queue) == 2, "nothing waits for the write")
+    follower.node.inline_writes.took(math.inf, -math.inf)  # from here on, whatever is small
+    stand.disks[name].heal()
+    await settled(lambda: follower.readable_end == 3, "it is not written")
+    assert (follower.ring.end_offset, follower.log.end_offset) == (3, 3)
+    async with asyncio.timeout(10):
+        while (await peer.event()).envelope.message_event.next_offset < 3:
+            pass
