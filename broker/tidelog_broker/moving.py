@@ -28,7 +28,8 @@ from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 16
+"""Moves under way at an owner, and begun in a period: some thirty a second, each some milliseconds for its writers."""
 PERIOD_S: Final = 0.5
 AGAIN_S: Final = 2.0
 TRIES: Final = 3
