@@ -15,13 +15,20 @@ from tidelog_broker.core.push import Follower
 from tidelog_broker.core.registry import NodeRegistry
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.links import Links
-from tidelog_broker.moving import AT_ONCE, TRIES, Mover
+from tidelog_broker.moving import TRIES, Mover
 from tidelog_broker.new_copies import STALLED_MS, NewCopies, Told
 from tidelog_broker.remedies import Owned, Remedies
 from tidelog_proto import broker_pb2 as pb
 
 TOPIC = b"t" * 16
 PARTITIONS = 10
+AT_ONCE = 4
+"""Fewer than there are partitions here, so that it matters."""
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "AT_ONCE", AT_ONCE)
 
 
 class World:
