@@ -88,6 +88,7 @@ class Broker(Services):
             cluster=self.cluster,
             routes=self.routes,
             copies_default=settings.replication_factor_default,
+            partitions_max=settings.partitions_max,
         )
         self.mover = Mover(
             owned=self._owned,

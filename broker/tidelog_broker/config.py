@@ -91,6 +91,9 @@ class NodeSettings(BaseModel):
     peer_queue_bytes: int = Field(
         64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be sent to one other node; more is dropped."
     )
+    partitions_max: int = Field(
+        20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
+    )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
     push_windows_bytes: int = Field(

@@ -34,6 +34,7 @@ class Controller:
         cluster: for the places of new partitions.
         routes: for who stores what.
         copies_default: the replication factor of a topic whose creator says nothing.
+        partitions_max: of all topics; each costs every node some memory, and its replicas files, used or not.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Controller:
         cluster: Cluster,
         routes: Routes,
         copies_default: int,
+        partitions_max: int,
     ) -> None:
         self._meta_log = meta_log
         self._topics = topics
@@ -52,6 +54,7 @@ class Controller:
         self._cluster = cluster
         self._routes = routes
         self._copies_default = copies_default
+        self._partitions_max = partitions_max
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
@@ -70,6 +73,7 @@ class Controller:
             await self._meta_log.ready()
             if self._topics.exists(asked.name):
                 raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
+            self._refuse_too_many(config.partitions)
             return await self._write_new(asked.name, uuid.uuid4().bytes, config)
 
     async def alter_topic(self, change: pb.TopicAlter) -> pb.TopicRecord:
@@ -83,6 +87,7 @@ class Controller:
             standing = self._topics.named(change.name)
             record = altered(standing, change, copies_max=self._copies_max)
             first = standing.config.partitions
+            self._refuse_too_many(record.config.partitions - first)
             record.first_epochs.extend(self._first_epochs(record.topic_id, record.config, first))
             await self._meta_log.write_topic(record)
         return record
@@ -132,6 +137,15 @@ class Controller:
         )
         await self._meta_log.write_topic(record)
         return record
+
+    def _refuse_too_many(self, added: int) -> None:
+        there = sum(record.config.partitions for record in self._topics.live())
+        if added and there + added > self._partitions_max:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{added} more partitions would make {there + added} in the cluster; at most {self._partitions_max} "
+                "are allowed (partitions_max): delete topics, or raise it on every node",
+            )
 
     def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
         try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer
+from tests.broker.stand import Stand
 from tests.broker.test_moving import TOPIC, World
 
 from tidelog_broker.broker import internal_config
@@ -26,6 +27,23 @@ async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
     standing = node.topics.get(OFFSETS_TOPIC_ID)
     await node.controller.found_offsets(internal_config())
     assert node.topics.get(OFFSETS_TOPIC_ID) is standing
+
+
+async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
+    node = await stand.start(partitions_max=6)
+    peer = await stand.peer()
+    there = sum(record.config.partitions for record in node.topics.live())
+    await peer.create(partitions=5 - there)
+    refused = await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(partitions=2)))
+    assert refused.code == pb.INVALID_REQUEST
+    await peer.create("u", partitions=1)
+    grown = await peer.refused(topic_alter=pb.TopicAlter(name="u", partitions=2))
+    assert grown.code == pb.INVALID_REQUEST
+    assert "1 more partitions would make 7" in grown.message
+    await peer.ask(topic_alter=pb.TopicAlter(name="u", retention_bytes=1 << 20))
+    assert node.topics.named("u").config.retention_bytes == 1 << 20, "what adds none is not refused"
+    await peer.delete("u")
+    await peer.create("v", partitions=1)
 
 
 async def test_copies_are_as_many_as_asked_for_and_as_nodes_allow(founded: Founded) -> None:
@@ -116,6 +134,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
         cluster=world.cluster,
         routes=Routes(topics, lambda _: route),
         copies_default=3,
+        partitions_max=1000,
     )
 
 
