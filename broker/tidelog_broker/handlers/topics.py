@@ -15,7 +15,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import at_owner
-from tidelog_broker.route_news import WAIT_MS_MAX, is_news
+from tidelog_broker.route_news import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
 from tidelog_broker.told import merge_topic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -30,43 +30,46 @@ async def metadata(node: Broker, request: Request) -> None:
     """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for too many names.
+        ProtocolError: INVALID_REQUEST for too many names, or too much that is known.
     """
     asked = request.envelope.metadata
     names = asked.topics
-    for topics in (names, asked.known):
-        if len(topics) > ENTRIES_PER_REQUEST_MAX:
-            raise ProtocolError(pb.INVALID_REQUEST, f"{len(topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
-    if asked.wait_ms and asked.known:
+    if len(names) > ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
+    check_known(asked.known)
+    holds = bool(asked.wait_ms and asked.known) and node.route_news.has_room(asked.known)
+    if holds:
         await _until_news(node, request)
     unsure = await _hear_of(node, names) if request.connection.peer_id is None else None
-    reply = pb.MetadataReply(cluster_id=node.cluster_id, nodes=node.cluster.nodes())
+    answer = pb.Envelope()
+    reply = answer.metadata_reply
+    reply.cluster_id = node.cluster_id
+    reply.nodes.extend(node.cluster.nodes())
+    view = node.route_news.view if holds else view_of
     for record in _records(node, list(names), reply, unsure, internal=request.connection.peer_id is not None):
-        topic = reply.topics.add(name=record.name, topic_id=record.topic_id, config=record.config)
-        for index in range(record.config.partitions):
-            route = node.routes.get((record.topic_id, index))
-            if route is not None:
-                topic.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)
-    request.reply(pb.Envelope(metadata_reply=reply))
+        reply.topics.append(view(record, node.routes.get).info)
+    request.reply(answer)
 
 
 async def _until_news(node: Broker, request: Request) -> None:
     """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
     asked = request.envelope.metadata
-    deadline = node.loop.time() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
-    with node.route_news.listening(known.topic_id for known in asked.known) as woken:
-        request.connection.closed_listeners.add(woken.set)
+    wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
+    with node.route_news.listening(asked.known, wait_s=wait_s) as held:
+        request.connection.closed_listeners.add(held.woken.set)
         try:
-            async with asyncio.timeout_at(deadline):
-                while not node.stopping and request.connection.is_open:
-                    woken.clear()
-                    if any(is_news(known, node.topics.get(known.topic_id), node.routes.get) for known in asked.known):
-                        return
-                    await woken.wait()
-        except TimeoutError:
-            pass
+            while not node.stopping and request.connection.is_open:
+                await held.woken.wait()
+                held.woken.clear()
+                if held.is_over or any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
+                    return
         finally:
-            request.connection.closed_listeners.discard(woken.set)
+            request.connection.closed_listeners.discard(held.woken.set)
+
+
+def _view(node: Broker, topic_id: bytes) -> TopicView | None:
+    record = node.topics.get(topic_id)
+    return None if record is None or record.deleted else node.route_news.view(record, node.routes.get)
 
 
 async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:

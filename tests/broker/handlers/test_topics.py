@@ -8,6 +8,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker import route_news
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
@@ -263,7 +264,7 @@ async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(nod
     async with asyncio.timeout(5):
         (told,) = (await held).envelope.metadata_reply.topics
     assert len(told.partitions) == 2
-    assert not node.route_news._waiting
+    assert not node.route_news._topics
 
 
 async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Peer) -> None:
@@ -278,7 +279,7 @@ async def test_metadata_that_is_held_back_holds_nobody_up(stand: Stand, node: No
     topic = await peer.create(partitions=1)
     held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
     await peer.create("another")
-    assert node.route_news._waiting
+    assert node.route_news._topics
     async with asyncio.timeout(5):
         if end == "the node stops":
             await stand.stop()
@@ -286,13 +287,53 @@ async def test_metadata_that_is_held_back_holds_nobody_up(stand: Stand, node: No
         else:
             held.cancel()
             await peer.close()
-            while node.route_news._waiting:  # noqa: ASYNC110 - nothing tells
+            while node.route_news._topics:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
 
 
 async def test_too_much_that_is_known_is_refused(peer: Peer) -> None:
-    known = [pb.KnownEpochs()] * 4097
-    assert (await peer.refused(metadata=pb.Metadata(wait_ms=1, known=known))).code == pb.INVALID_REQUEST
+    for known in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 70_000)]):
+        assert (await peer.refused(metadata=pb.Metadata(wait_ms=1, known=known))).code == pb.INVALID_REQUEST
+
+
+async def test_metadata_that_makes_no_sense_is_answered_all_the_same(peer: Peer) -> None:
+    topic = await peer.create(partitions=1)
+    absurd = pb.KnownEpochs(topic_id=topic.topic_id, news_from=[2**64 - 1] * 4096)
+    repeated = pb.Metadata(topics=["t"] * 3, wait_ms=20, known=[absurd] * 8)
+    assert len((await peer.ask(metadata=repeated)).envelope.metadata_reply.topics) == 3
+    async with asyncio.timeout(5):  # at once: none of these is a topic
+        for topic_id in (b"", b"?", b"?" * 16, b"?" * 5000):
+            await peer.ask(metadata=asks_for_news(topic_id, 0, wait_ms=2**32 - 1))
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_that_a_topic_goes_is_told_to_who_waits_for_its_owners(node: Node, peer: Peer, *, again: bool) -> None:
+    topic = await peer.create(partitions=1)
+    held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
+    await peer.ask(metadata=pb.Metadata())
+    assert not held.done()
+    await peer.ask(topic_delete=pb.TopicDelete(name="t"))
+    made = await peer.create(partitions=1) if again else None
+    async with asyncio.timeout(5):
+        (told,) = (await held).envelope.metadata_reply.topics
+    if made is None or told.HasField("error"):
+        assert told.error.code == pb.UNKNOWN_TOPIC
+    else:
+        assert told.topic_id == made.topic_id
+    assert not node.route_news._topics
+
+
+async def test_past_what_may_be_held_metadata_is_answered_at_once(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create(partitions=1)
+    monkeypatch.setattr(route_news, "HELD_BYTES_MAX", 6000)
+    held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
+    await peer.ask(metadata=pb.Metadata())
+    async with asyncio.timeout(5):
+        await peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic)))
+    assert not held.done()
+    held.cancel()
 
 
 async def test_a_new_owner_is_told_at_once_to_who_waits_for_one(founded: Founded) -> None:
