@@ -310,7 +310,8 @@ class Candidate:
         elif sender in self._host.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)
-        if len(self._agreed) >= self.seal_quorum and not self._host.owner_may_be_slow:
+        is_gone = self._host.misses_owner(now_ms) and not self._host.owner_may_be_slow
+        if is_gone and len(self._agreed) >= self.seal_quorum:
             self._seal(now_ms)
 
     # --- prepare ---------------------------------------------------------------------------------------

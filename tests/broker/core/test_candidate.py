@@ -289,3 +289,13 @@ def test_an_owner_that_is_there_after_all_ends_the_pre_vote(told: str) -> None:
     trial.asked()
     trial.candidate.consider(500)
     assert set(trial.asked()) == set(NODES), "when it dies then, nothing is left of the first attempt to wait for"
+
+
+def test_an_owner_that_is_there_after_all_is_not_sealed_because_others_had_agreed_before() -> None:
+    trial = CandidateBench()
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    trial.agree("b", "c")
+    trial.missing = trial.owner_may_be_slow = False  # it has sent something, whatever gossip says of it
+    trial.agree("a", agrees=False)
+    assert trial.phase == "idle"
