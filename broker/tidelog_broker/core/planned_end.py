@@ -5,6 +5,9 @@ owner's writers would be fenced while the disks write it. So the owner first ask
 they hold, and goes on appending meanwhile. What has come since is synced within the fence as ever: nothing is promised
 or durable by what happens here, and whoever does not answer costs time only.
 
+What was planned may be past before it is proposed. An end whose next owner has died, or has come to harm, or that no
+quorum is there to decide, would fence the writers for nothing: it is dropped, and whoever planned it plans anew.
+
 A round ends when this node, the next owner and a decide quorum have answered. Where one took long, much has come since,
 so there is another one, a few at most: each has less to write, unless the writers are as fast as the disks.
 
@@ -79,26 +82,39 @@ class PlannedEnd:
             self._next_round(now_ms)
 
     def forget(self) -> None:
-        """The epoch has ended."""
+        """The epoch has ended, or is not to end like this."""
         self._plan = None
 
     def tick(self, now_ms: int) -> None:
-        """Ask again, or wait no longer."""
-        if self._plan is None or now_ms < self._wake_ms:
+        """Ask again, or wait no longer; drop a plan that names a dead owner, or that too few are there to decide."""
+        if self._plan is None:
             return
-        if now_ms >= self._limit_ms:
+        active = self._state.active
+        living = [node for node in active.placement if self._is_there(node)]
+        if not self._is_there(self._plan.owner) or len(living) < active.ack_quorum:
+            self.forget()
+        elif now_ms < self._wake_ms:
+            return
+        elif now_ms >= self._limit_ms:
             self._go(now_ms)
         else:
             self._ask(now_ms)
+
+    def _is_there(self, node: str) -> bool:
+        return node == self._state.node_id or self._state.surroundings.alive(node)
 
     def synced(self, attempt: int, now_ms: int) -> None:
         """This node's own log is synced ahead."""
         self._answer(self._state.node_id, attempt, now_ms)
 
     def on_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
-        """Count who has synced ahead, of those that can accept."""
-        if reply.status == pb.HELD and sender in self._state.active.placement:
+        """Count who has synced ahead, of those that can accept; one that cannot is not to be the next owner either."""
+        if sender not in self._state.active.placement:
+            return
+        if reply.status == pb.HELD:
             self._answer(sender, reply.attempt, now_ms)
+        elif self._plan is not None and sender == self._plan.owner:
+            self.forget()
 
     def _answer(self, node: str, attempt: int, now_ms: int) -> None:
         if self._plan is not None and attempt == SYNC_AHEAD | self._round:

@@ -88,7 +88,7 @@ def test_answers_that_do_not_count_are_passed_over() -> None:
     owner = Planning()
     owner.end.begin(TO_B, 0)
     owner.hears("a", attempt=SYNC_AHEAD | 1)
-    owner.hears("b", attempt=SYNC_AHEAD | 1, status=pb.IN_LIMBO)
+    owner.hears("c", attempt=SYNC_AHEAD | 1, status=pb.IN_LIMBO)
     owner.hears("b", attempt=SYNC_AHEAD | 2)
     owner.hears("d", attempt=SYNC_AHEAD | 1)
     assert owner.proposed == []
@@ -136,6 +136,28 @@ def test_a_later_plan_takes_the_place_of_the_one_before() -> None:
     owner.hears("a", "c", attempt=SYNC_AHEAD | 1)
     owner.end.begin(TO_A, 9)
     assert (owner.proposed, owner.asked()) == ([(TO_A, 9)], {})
+
+
+@pytest.mark.parametrize("dead", ["b", "bc", "c"])
+def test_a_plan_is_dropped_when_its_next_owner_or_the_quorum_dies(dead: str) -> None:
+    for plan in (TO_B, TO_A):
+        owner = Planning()
+        owner.end.begin(plan, 0)
+        owner.hints.dead = set(dead)
+        owner.end.tick(1)  # who is alive has changed
+        is_past = plan.owner in dead or len(dead) == 2
+        assert owner.end.is_waiting != is_past
+        owner.end.tick(owner.timing.sync_ahead_ms)
+        assert owner.proposed == ([] if is_past else [(plan, owner.timing.sync_ahead_ms)])
+
+
+def test_a_plan_is_dropped_when_its_next_owner_cannot_take_part() -> None:
+    owner = Planning()
+    owner.end.begin(TO_B, 0)
+    owner.hears("c", attempt=SYNC_AHEAD | 1, status=pb.IN_LIMBO)
+    assert owner.end.is_waiting
+    owner.hears("b", attempt=SYNC_AHEAD | 1, status=pb.IN_LIMBO)
+    assert not owner.end.is_waiting
 
 
 def test_an_epoch_that_has_ended_is_not_ended_again_and_old_answers_are_not_taken_for_new_ones() -> None:
@@ -204,6 +226,23 @@ def test_an_owner_appends_until_the_replicas_have_synced_ahead_and_then_hands_ov
     assert stage.owner().node_id == other
     assert (stage.owner().active.epoch, stage.owner().active.start_offset) == (epoch + 1, 2)
     assert not first.moving
+
+
+def test_nothing_is_fenced_for_a_next_owner_that_has_died_meanwhile() -> None:
+    stage = Unsynced()
+    stage.publish("one")
+    first = stage.owner()
+    heir = next(node for node in NODES if node != first.node_id)
+    stage.slow = {heir}
+    epoch = first.active.epoch
+    first.roll_over(Plan(heir, NODES, 2), stage.now_ms)
+    stage.run()
+    stage.down = {heir}
+    stage.later(200)
+    assert not first.moving
+    assert first.can_append
+    stage.later(first.timing.sync_ahead_ms)
+    assert (stage.owner(), first.active.epoch) == (first, epoch)
 
 
 def test_an_epoch_that_is_taken_over_meanwhile_is_not_ended_by_plan() -> None:
