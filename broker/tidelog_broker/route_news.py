@@ -36,6 +36,8 @@ WAIT_MS_MAX: Final = 10_000
 KNOWN_PARTITIONS_MAX: Final = 16 * PARTITIONS_MAX
 """Of all topics of a question together; an answer about as many would fit no envelope."""
 
+HELD_TOPICS_MAX: Final = 256
+"""Of one question. One with more is answered at once: each look at it would take too long."""
 HELD_BYTES_MAX: Final = 64 * MIB
 """What questions that are held may take, all together. Past this they are answered at once."""
 
@@ -46,6 +48,7 @@ VIEW_S: Final = 0.02
 """For how long a view is shared. What changes a route ends it sooner; this is for what does not say so."""
 
 _HELD_BYTES: Final = 4 * KIB
+_TOPIC_BYTES: Final = 512
 _EPOCH_BYTES: Final = 8
 
 RouteOf = Callable[[tuple[bytes, int]], Route | None]
@@ -111,9 +114,9 @@ class RouteNews:
             for held in listened.waiting:
                 held.woken.set()
 
-    def has_room(self, known: Sequence[pb.KnownEpochs]) -> bool:
+    def may_hold(self, known: Sequence[pb.KnownEpochs]) -> bool:
         """Whether one more question may be held."""
-        return self._held_bytes + _size_bytes(known) <= HELD_BYTES_MAX
+        return 0 < len(known) <= HELD_TOPICS_MAX and self._held_bytes + _size_bytes(known) <= HELD_BYTES_MAX
 
     @contextlib.contextmanager
     def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[Held]:
@@ -221,4 +224,4 @@ def check_known(known: Sequence[pb.KnownEpochs]) -> None:
 
 
 def _size_bytes(known: Sequence[pb.KnownEpochs]) -> int:
-    return _HELD_BYTES + _EPOCH_BYTES * sum(len(each.news_from) for each in known)
+    return _HELD_BYTES + _TOPIC_BYTES * len(known) + _EPOCH_BYTES * sum(len(each.news_from) for each in known)

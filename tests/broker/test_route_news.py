@@ -128,11 +128,18 @@ async def test_a_view_does_not_outlive_what_says_nothing(monkeypatch: pytest.Mon
 async def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_news, "HELD_BYTES_MAX", 8192)
     news, small, large = RouteNews(), known(ID), [pb.KnownEpochs(topic_id=ID, news_from=[0] * 1000)]
-    assert not news.has_room(large)
-    assert news.has_room(small)
+    assert not news.may_hold(large)
+    assert news.may_hold(small)
     with news.listening(small, wait_s=LONG_S):
-        assert not news.has_room(small)
-    assert news.has_room(small)
+        assert not news.may_hold(small)
+    assert news.may_hold(small)
+
+
+def test_a_question_with_many_topics_is_not_held() -> None:
+    news = RouteNews()
+    assert news.may_hold(known(ID) * 256)
+    assert not news.may_hold(known(ID) * 257)
+    assert not news.may_hold([])
 
 
 def test_more_than_an_answer_can_hold_is_not_known() -> None:

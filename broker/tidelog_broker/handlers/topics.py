@@ -33,20 +33,25 @@ async def metadata(node: Broker, request: Request) -> None:
         ProtocolError: INVALID_REQUEST for too many names, or too much that is known.
     """
     asked = request.envelope.metadata
-    names = asked.topics
-    if len(names) > ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{len(names)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}")
+    if len(asked.topics) > ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{len(asked.topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}"
+        )
+    names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
     check_known(asked.known)
-    holds = bool(asked.wait_ms and asked.known) and node.route_news.has_room(asked.known)
+    holds = asked.wait_ms > 0 and node.route_news.may_hold(asked.known)
     if holds:
         await _until_news(node, request)
+        if not request.connection.is_open:
+            request.drop()
+            return
     unsure = await _hear_of(node, names) if request.connection.peer_id is None else None
     answer = pb.Envelope()
     reply = answer.metadata_reply
     reply.cluster_id = node.cluster_id
     reply.nodes.extend(node.cluster.nodes())
     view = node.route_news.view if holds else view_of
-    for record in _records(node, list(names), reply, unsure, internal=request.connection.peer_id is not None):
+    for record in _records(node, names, reply, unsure, internal=request.connection.peer_id is not None):
         reply.topics.append(view(record, node.routes.get).info)
     request.reply(answer)
 
@@ -58,10 +63,12 @@ async def _until_news(node: Broker, request: Request) -> None:
     with node.route_news.listening(asked.known, wait_s=wait_s) as held:
         request.connection.closed_listeners.add(held.woken.set)
         try:
-            while not node.stopping and request.connection.is_open:
+            while True:
                 await held.woken.wait()
                 held.woken.clear()
-                if held.is_over or any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
+                if held.is_over or node.stopping or not request.connection.is_open:
+                    return
+                if any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)
