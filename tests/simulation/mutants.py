@@ -76,6 +76,8 @@ FURTHER = [
     Mutant("membership as authority", vote.membership_decides),
     Mutant("acknowledged before synced", driver.tells_before_sync),
     Mutant("accepted before the log is synced", driver.accepts_unsynced, mixture="lights out"),
+    Mutant("a planned end of before the sync ahead", vote.end_of_before_sync_ahead, mixture="lights out"),
+    Mutant("an accept that relies on the sync ahead", vote.sync_ahead_is_enough, mixture="lights out"),
     Mutant("accept answered before persisted", vote.accept_answered_early),
     Mutant("promise answered before persisted", vote.promise_answered_early),
     Mutant("an accepted value taken for decided", vote.accepted_is_decided),

@@ -10,10 +10,10 @@ from unittest.mock import patch
 from tidelog_broker.core import candidate, takeover
 from tidelog_broker.core.acceptor import Acceptor, Opening
 from tidelog_broker.core.candidate import Candidate
-from tidelog_broker.core.effects import WriteChain, WriteFences
+from tidelog_broker.core.effects import EpochFenced, SyncAhead, WriteChain, WriteFences
 from tidelog_broker.core.fence import Fence
 from tidelog_broker.core.history import History
-from tidelog_broker.core.ports import Plan
+from tidelog_broker.core.ports import Plan, Position
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.core.replica_state import ReplicaState
 from tidelog_broker.core.takeover import Promise, ballot_key
@@ -210,6 +210,42 @@ def second_value_at_reserved_ballot() -> Replacements:
         self._settle(now_ms)
 
     return [(Replica, "roll_over", roll_over)]
+
+
+def end_of_before_sync_ahead() -> Replacements:
+    """A planned end is where the log ended when the replicas were asked to sync ahead."""
+    roll_over = Replica.roll_over
+    ends: dict[int, Position] = {}
+
+    def planned(self: Replica, plan: Plan, now_ms: int) -> None:
+        if not self.moving:
+            ends[id(self)] = self.tail.queued
+        roll_over(self, plan, now_ms)
+
+    def propose(self: Replica, plan: Plan, now_ms: int) -> None:
+        if self.can_append:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+            self.candidate.roll_over(plan, ends[id(self)], now_ms)
+
+    return [(Replica, "roll_over", planned), (Replica, "_propose", propose)]
+
+
+def sync_ahead_is_enough() -> Replacements:
+    """What has been synced ahead is not synced again when the end is accepted."""
+    synced_ahead, accept = Replica.synced_ahead, Acceptor._accept
+    synced: dict[int, int] = {}
+
+    def noted(self: Replica, effect: SyncAhead, now_ms: int) -> None:
+        synced[id(self)] = effect.epoch
+        synced_ahead(self, effect, now_ms)
+
+    def accepted(self: Acceptor, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        is_synced = synced.get(id(self._state)) == ask.epoch
+        with patch.object(ReplicaState, "syncs_appends", is_synced or self._state.syncs_appends):
+            accept(self, sender, ask, reply, now_ms)
+
+    return [(Replica, "synced_ahead", noted), (Acceptor, "_accept", accepted)]
 
 
 def fence_dropped_before_decision() -> Replacements:
