@@ -8,7 +8,8 @@ that cannot be done it says that another try may help.
 One question covers all who came before it was asked: one is under way at a time and the next begins `ASK_AGAIN_S` after
 it, for all who have come meanwhile. So a flood of ids that do not exist costs the owner a bounded number of small
 questions, and each of who asks at most two rounds. An id that turns out not to exist is remembered
-(`TopicRegistry.deny`), so who goes on naming it is answered here and at once.
+(`TopicRegistry.deny`), so who goes on naming it is answered here and at once. A name may be made at any time, so who
+names an unknown one waits for the next question each time.
 
 Rejected: asking for the ids themselves, which needs a message of its own and leaves this node as ignorant as before;
 saying "send again" to everything unknown, with which an id that does not exist is tried until the client's time is
@@ -66,10 +67,16 @@ class Hearing:
         unknown = [key for key in keys if self._topics.is_open_question(*key)]
         if not unknown:
             return
-        is_current = await asyncio.shield(self._join())
-        if is_current:
+        if await self.is_current():
             for topic_id, _ in unknown:
                 self._topics.deny(topic_id)
+
+    async def is_current(self) -> bool:
+        """Return True when all that is in `__meta` by now has been applied, False if that cannot be found out.
+
+        For who asks by name: a name can be made at any time, so that there is none is not remembered.
+        """
+        return await asyncio.shield(self._join())
 
     def _join(self) -> asyncio.Future[bool]:
         """Return whether the next question, which is asked after now, has had its answer."""
@@ -86,7 +93,7 @@ class Hearing:
             while self._next is not None:
                 asked, self._next = self._next, None
                 try:
-                    asked.set_result(await self._is_current())
+                    asked.set_result(await self._catch_up())
                 finally:
                     if not asked.done():  # the node stops
                         asked.set_result(False)
@@ -97,7 +104,7 @@ class Hearing:
                 self._next.set_result(False)
                 self._next = None
 
-    async def _is_current(self) -> bool:
+    async def _catch_up(self) -> bool:
         """Apply `__meta` as it is now; return whether that is done."""
         owner = self._routes.owner(META_KEY)
         try:

@@ -239,6 +239,27 @@ async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> No
     assert not deaf.node.hearing._asking or deaf.node.hearing._next is None
 
 
+async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> None:
+    peers = [await three.peer(deaf.node.node_id) for _ in range(4)]
+
+    async def told(peer: Peer, name: str) -> pb.TopicInfo:
+        (topic,) = (await peer.ask(metadata=pb.Metadata(topics=[name]))).envelope.metadata_reply.topics
+        return topic
+
+    first = asyncio.create_task(told(peers[0], "none"))
+    async with asyncio.timeout(20):
+        await deaf.asked.wait()
+    topic = await made_elsewhere(three, deaf, name="made")
+    flood = [asyncio.create_task(told(peers[number % 4], f"none-{number}")) for number in range(200)]
+    made = asyncio.create_task(told(peers[0], "made"))
+    await asyncio.sleep(0)
+    await deaf.hears()
+    for answer in await asyncio.gather(first, *flood):
+        assert answer.error.code == pb.UNKNOWN_TOPIC
+    assert (await made).topic_id == topic.topic_id
+    assert 1 <= deaf.questions <= 3
+
+
 async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Deaf) -> None:
     waiting = [asyncio.create_task(deaf.node.hearing.hear_of([(secrets.token_bytes(16), 0)])) for _ in range(2)]
     async with asyncio.timeout(20):

@@ -80,31 +80,17 @@ def _view(node: Broker, topic_id: bytes) -> TopicView | None:
 
 
 async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:
-    """Hear of topics that this node does not know and the owner of `__meta` does: they were just made.
+    """Hear of topics that this node does not know: they may just have been made.
 
     Returns:
         What to say of those that are unknown still: None when they are, an error when nobody who knows can be asked.
     """
-    owner = node.routes.owner(META_KEY)
-    unknown = [name for name in names if not node.topics.exists(name)]
-    if not unknown or node.cluster.is_alone:
+    unknown = next((name for name in names if not node.topics.exists(name)), None)
+    if unknown is None or node.cluster.is_alone or await node.hearing.is_current():
         return None
-    unsure = ProtocolError(
-        pb.EPOCH_CHANGING, f"whether there is a topic {unknown[0]!r} cannot be asked at the moment; send again"
+    return ProtocolError(
+        pb.EPOCH_CHANGING, f"whether there is a topic {unknown!r} cannot be asked at the moment; send again"
     )
-    try:
-        if owner == node.node_id:
-            await node.meta_log.ready(confirmed=True)
-            return None
-        if not owner:
-            return unsure
-        asked = pb.Envelope(metadata=pb.Metadata(topics=unknown))
-        told = (await node.cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.metadata_reply
-    except ProtocolError:
-        return unsure
-    coming = [topic.name for topic in told.topics if not topic.HasField("error")]
-    await _wait_until(lambda: all(node.topics.exists(name) for name in coming))
-    return unsure if not all(node.topics.exists(name) for name in coming) else None
 
 
 async def _wait_until(condition: Callable[[], bool]) -> None:
