@@ -352,6 +352,7 @@ class History:
         def finished(_ok: bool, now_ms: int) -> None:
             self._fill_pull = None
             self.incomplete.discard(pull.epoch)
+            self._note_left_behind(pull.epoch)
             self.fill(now_ms)
             if not self._wanted():
                 self._whole()
@@ -360,6 +361,17 @@ class History:
             state.write(FinishFill(pull.epoch), finished)
         else:
             self._refill(pull, f"the copy of epoch {pull.epoch} ends in {self._fill_at}, decided was {pull.end}")
+
+    def _note_left_behind(self, epoch: int) -> None:
+        """Older copies that waited for this one are in the log with it, but for one that turned out to be damaged."""
+        state = self._state
+        for older in range(epoch - 1, state.chain.genesis.epoch - 1, -1):
+            end_offset = state.decision(older).end_offset
+            if end_offset <= state.log_start:
+                return
+            if end_offset > state.start_of(older) and not self._is_whole(older):
+                self.incomplete.add(older)
+                return  # what is older still waits for that
 
     def _refill(self, pull: Pull, reason: str) -> None:
         """Begin a sealed epoch anew, from nothing."""

@@ -143,7 +143,7 @@ def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
 @pytest.mark.parametrize("is_writing", [False, True])
 def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*, is_writing: bool) -> None:
     past = Past()
-    trial = past.lacking(0)
+    trial = past.lacking(0, held=(1,))
     trial.asked()
     trial.reply(past.batches[0][:1], epoch=0, base=Position(0, 0))
     if not is_writing:
@@ -274,6 +274,20 @@ def test_a_copy_that_came_into_the_log_with_another_one_is_not_filled_again() ->
     trial.wrote()
     trial.wrote()
     assert trial.history.incomplete == {0}
+    assert trial.asked()[1].epoch == 0
+
+
+def test_a_copy_that_did_not_come_into_the_log_with_the_one_it_waited_for_is_filled() -> None:
+    """It was whole as far as anybody knew, waited for the next one to be filled, and could not be opened then."""
+    past = Past()
+    trial = past.lacking(2, held=(0, 1))
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    del trial.disk.epochs[0]
+    trial.wrote()
+    trial.wrote()
+    assert trial.history.incomplete == {0}
+    assert trial.times_whole == 0, "nobody is told that all is here"
     assert trial.asked()[1].epoch == 0
 
 
