@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -32,6 +32,7 @@ from tidelog_loadtest.nodes import NodeProcess, Nodes
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_loadtest.view import View, balanced, settled, settled_everywhere, view_of
+from tidelog_proto import broker_pb2 as pb
 
 T = TypeVar("T")
 
@@ -232,15 +233,12 @@ class _Rounds:
 
         It is asked for right before the fault: a cluster that was just healed may still give a partition back.
         """
-        newest: dict[int, tuple[int, str]] = {}
+        told: list[pb.PartitionInfo] = []
         for node in self._nodes.by_id.values():
             async with view_of(node.address) as view:
-                for partition in (await view.routes(_TOPIC)).partitions:
-                    told = (partition.epoch, partition.owner)
-                    newest[partition.partition] = max(newest.get(partition.partition, told), told)
-        owners = [owner for _, owner in newest.values()]
-        measured = newest[MEASURED][1]
-        return self._nodes.by_id[measured], owners.count(measured)
+                told += (await view.routes(_TOPIC)).partitions
+        owners = newest_owners(told)
+        return self._nodes.by_id[owners[MEASURED]], list(owners.values()).count(owners[MEASURED])
 
     async def _harm(self, node: NodeProcess) -> None:
         await (node.kill() if self._plan.fault == "kill" else node.pause())
@@ -260,6 +258,12 @@ class _Rounds:
                 f"no publish was acknowledged, or a partition had no owner, for {TAKEOVER_S:.0f} s "
                 f"({load.failed} sends failed: {load.last_error or 'none yet'})"
             ) from None
+
+
+def newest_owners(told: Iterable[pb.PartitionInfo]) -> dict[int, str]:
+    """Return the owner of each partition by the newest epoch that anybody has told of it."""
+    newest = {info.partition: info for info in sorted(told, key=lambda info: info.epoch)}
+    return {partition: info.owner for partition, info in newest.items()}
 
 
 async def _all_moved(survivor: View, gone: str) -> int:

@@ -78,6 +78,11 @@ class StandNode(Node):
         await self.partitions.follow(record)
 
 
+def others(node_id: str) -> list[str]:
+    """Return the nodes but one."""
+    return [name for name in NODES if name != node_id]
+
+
 class ClusterStand:
     """Nodes by id. Messages from and to nodes in `cut` are lost; who believes what about that is told apart.
 

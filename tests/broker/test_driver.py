@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, others, standing
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -24,10 +24,6 @@ from tidelog_proto.limits import KIB
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     async with standing(tmp_path) as made:
         yield made
-
-
-def others(node_id: str) -> list[str]:
-    return [name for name in NODES if name != node_id]
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])

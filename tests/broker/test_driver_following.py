@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
 from tests.broker.stand import settled
 
 from tidelog_broker.core.effects import Append, PeerMessage
@@ -19,10 +19,6 @@ from tidelog_proto import broker_pb2 as pb
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     async with standing(tmp_path) as made:
         yield made
-
-
-def others(node_id: str) -> list[str]:
-    return [name for name in NODES if name != node_id]
 
 
 async def test_a_follower_acknowledges_before_it_sees_to_anything_else(

@@ -153,6 +153,17 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
     opened.set()
 
 
+async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "ASK_AGAIN_S", 3600)
+    deaf.may_apply.set()
+    await deaf.node.hearing.hear_of([(b"1" * 16, 0)])
+    later = asyncio.create_task(deaf.node.hearing.hear_of([(b"2" * 16, 0)]))
+    peer = await three.peer(deaf.node.node_id)
+    await peer.ask(metadata=pb.Metadata())
+    assert deaf.questions == 1
+    later.cancel()
+
+
 @pytest.mark.parametrize("ask", ASKS)
 async def test_a_topic_that_was_just_made_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> None:
     topic = await made_elsewhere(three, deaf)

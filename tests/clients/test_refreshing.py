@@ -135,3 +135,14 @@ async def test_who_joins_a_question_that_is_held_back_hurries_no_later_one(asked
     await first
     await refresher.want("a", patient=True)
     assert asked.holds_s == [HOLD_S, HOLD_S]
+
+
+async def test_after_an_answer_that_was_held_back_the_next_question_is_due_at_once(
+    asked: Asked, refresher: Refresher
+) -> None:
+    asked.hold = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.05, asked.hold.set)
+    await refresher.want("a", patient=True)
+    await asyncio.sleep(0)
+    assert refresher._next_at <= loop.time(), "what was waited for counts"

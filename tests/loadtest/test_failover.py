@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from tidelog_loadtest.environment import environment_of
-from tidelog_loadtest.failover import FailoverPlan, FailoverResult, Fault, Round, failover
+from tidelog_loadtest.failover import FailoverPlan, FailoverResult, Fault, Round, failover, newest_owners
 from tidelog_loadtest.ledger import Audit
+from tidelog_proto import broker_pb2 as pb
 
 
 def _round(first_ack_ms: float, *, lost: int = 0) -> Round:
@@ -43,6 +44,14 @@ def test_the_table_says_what_became_of_the_records() -> None:
 
 def test_only_some_partitions_get_records() -> None:
     assert [FailoverPlan(partitions=count).loaded for count in (1, 3, 1_000)] == [1, 3, 4]
+
+
+def test_the_owner_is_whom_the_newest_epoch_names_whoever_is_asked_last() -> None:
+    told = [
+        pb.PartitionInfo(partition=partition, epoch=epoch, owner=owner)
+        for partition, epoch, owner in [(0, 3, "b"), (1, 1, "a"), (0, 2, "a"), (1, 10, "c"), (1, 9, "b")]
+    ]
+    assert newest_owners(told) == {0: "b", 1: "c"}
 
 
 @pytest.mark.e2e
