@@ -1,7 +1,8 @@
 """The benchmarks: produce, consume and one-record latency, product and limit probe in turns.
 
 Machines are noisy, so a figure alone says little: each round measures the product and then the probe on the same
-batches, and the medians over the rounds are compared. To publish, both start from the same Arrow batches and make
+batches, and the medians over the rounds are compared. Each goes on for a while before it is measured: what the other
+one has left in the caches and in memory is not its own. To publish, both start from the same Arrow batches and make
 bytes of them inside the measured time; what the product's encoding costs is a row of its own besides.
 
 Publishing is measured in the steady state of a log under retention, on both sides: the product's segments and the
@@ -37,14 +38,20 @@ SENDS_UNDER_WAY: Final = 16
 """How many batches are given to either side before the first is acknowledged."""
 READ_BYTES: Final = 4 * MIB
 """About what the consumer fetches at a time."""
-RETENTION_BYTES: Final = 512 * MIB
-WARM_BYTES: Final = 2 * RETENTION_BYTES
+RETENTION_BYTES: Final = 256 * MIB
+"""One segment. Three copies of it and three files of the probe must stay below the point from which the kernel slows
+down who writes (15 % of the memory that is free, as it comes): beyond that the disk is measured, on either side."""
+PROBE_KEEP_BYTES: Final = 512 * MIB
+"""What the product's log takes with that retention: the segment that grows, and the one before it."""
+WARM_BYTES: Final = 3 * PROBE_KEEP_BYTES
 """After so much a log under retention writes into files that were written before, and the probe has gone round."""
 WARM_ROUNDS_MAX: Final = 10
-PROBE_KEEP_BYTES: Final = 1024 * MIB
-"""What the product's log takes with that retention: two segments more, the one that grows and the one that is next."""
 
-ProductRound = Callable[[], Awaitable[Run]]
+LEAD: Final = 0.5
+"""Before each measured round the same goes on unmeasured, for this share of it."""
+
+ProductRound = Callable[[float], Awaitable[Run]]
+"""Is given a share of the plan's budget; to read is to read all, whatever the share."""
 ProbeRound = Callable[[Run], Awaitable[Run]]
 """Is given the product's run, to do the same work."""
 
@@ -58,7 +65,7 @@ class Plan:
 
     size_bytes: int = 100
     batch_records: int = 4_000
-    rounds: int = 3
+    rounds: int = 5
     seconds: float = 2.0
     records: int | None = None
     data: Path | None = None
@@ -66,11 +73,11 @@ class Plan:
     window: int = SENDS_UNDER_WAY
     nodes: int = 1
 
-    def budget(self, batch_records: int) -> Budget:
-        """Return the budget of one round."""
+    def budget(self, batch_records: int, share: float = 1.0) -> Budget:
+        """Return the budget of one round, or of a share of one."""
         if self.records is None:
-            return Budget(seconds=self.seconds)
-        return Budget(batches=max(1, self.records // batch_records))
+            return Budget(seconds=self.seconds * share)
+        return Budget(batches=max(1, int(self.records * share) // batch_records))
 
 
 async def produce(plan: Plan, flush: FlushName) -> Result:
@@ -90,8 +97,8 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
     ):
         await _settle(plan, where, topic)
 
-        async def product_round() -> Run:
-            budget = plan.budget(plan.batch_records)
+        async def product_round(share: float) -> Run:
+            budget = plan.budget(plan.batch_records, share)
             return await product.produce_run(client, topic, batches, batch_bytes, budget, window=plan.window)
 
         async def probe_round(mine: Run) -> Run:
@@ -124,7 +131,7 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
         same = Budget(batches=stored.batches)
         await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
 
-        async def product_round() -> Run:
+        async def product_round(_share: float) -> Run:
             return await product.consume_run(client, topic, stored.records)
 
         async def probe_round(_: Run) -> Run:
@@ -149,8 +156,8 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
     ):
         await _settle(plan, where, topic)
 
-        async def product_round() -> Run:
-            return await product.latency_run(client, topic, value, plan.budget(1))
+        async def product_round(share: float) -> Run:
+            return await product.latency_run(client, topic, value, plan.budget(1, share))
 
         async def probe_round(mine: Run) -> Run:
             return await probe_client.append_run(where.probe_port, payloads, Budget(batches=mine.batches), window=1)
@@ -208,16 +215,18 @@ async def _in_turns(
     """
     moved_bytes = 0
     for _ in range(WARM_ROUNDS_MAX):
-        run = await product_round()
+        run = await product_round(1.0)
         await probe_round(run)
         moved_bytes += run.length_bytes
         if moved_bytes >= warm_bytes:
             break
     mine, limit = Side([], []), Side([], [])
     for _ in range(plan.rounds):
+        lead = await product_round(LEAD)
         async with Watch(where.product_pids) as watch:
-            mine.runs.append(await product_round())
+            mine.runs.append(await product_round(1.0))
         mine.watches.append(watch)
+        await probe_round(lead)
         async with Watch(where.probe_pids) as watch:
             limit.runs.append(await probe_round(mine.runs[-1]))
         limit.watches.append(watch)

@@ -68,18 +68,23 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
 async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) -> None:
     done: list[str] = []
 
-    async def product_round() -> Run:
-        done.append("product")
-        return Run(length_bytes=100)
+    async def product_round(share: float) -> Run:
+        done.append(f"product {share}")
+        return Run(length_bytes=100, batches=int(100 * share))
 
     async def probe_round(mine: Run) -> Run:
-        done.append("probe")
+        done.append(f"probe {mine.batches / 100}")
         return mine
+
+    def turns(warm: int) -> list[str]:
+        measured = ["product 0.5", "product 1.0", "probe 0.5", "probe 1.0"]
+        return [*(["product 1.0", "probe 1.0"] * warm), *(measured * 2)]
 
     where = Stand("", 0, {}, {}, tmp_path)
     mine, limit = await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=250)
     assert (len(mine.runs), len(limit.runs)) == (2, 2)
-    assert done == ["product", "probe"] * (3 + 2)
+    assert done == turns(3)
+    assert {run.batches for run in (*mine.runs, *limit.runs)} == {100}, "what leads in is not measured"
     done.clear()
     await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
-    assert done == ["product", "probe"] * (bench.WARM_ROUNDS_MAX + 2), "not for ever"
+    assert done == turns(bench.WARM_ROUNDS_MAX), "not for ever"
