@@ -195,10 +195,14 @@ class Lane:
             self._backoff.reset()
 
     def _full(self) -> bool:
-        options = self._options
-        return bool(self._queue) and (
-            self._queued_bytes >= options.batch_bytes
-            or self._queued_records >= options.batch_records
+        """Whether a batch is not worth waiting for any longer: one more like the last columns would not fit it."""
+        if not self._queue:
+            return False
+        options, last = self._options, self._queue[-1]
+        next_bytes, next_records = (last.size_bytes, last.count) if isinstance(last, ColumnsLoad) else (1, 1)
+        return (
+            self._queued_bytes + next_bytes > options.batch_bytes
+            or self._queued_records + next_records > options.batch_records
             or self._queue[0].size_bytes >= JOIN_BYTES_MAX
         )
 

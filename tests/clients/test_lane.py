@@ -89,6 +89,29 @@ def test_full_batches_are_pipelined_up_to_the_bound() -> None:
     assert send(lane).base_sequence == 5
 
 
+@pytest.mark.parametrize(("sizes_bytes", "goes"), [([40], False), ([40, 30], False), ([40, 31], True), ([100], True)])
+def test_a_batch_is_not_kept_for_columns_that_would_not_fit_it(sizes_bytes: list[int], goes: bool) -> None:
+    lane = lane_of(batch_bytes=100)
+    lane.add(load_of(b"a"))
+    send(lane)
+    for size_bytes in sizes_bytes:
+        lane.add(load_of(b"b", size_bytes=size_bytes))
+    assert (lane.next_to_send(0.0, 0) is not None) is goes
+
+
+def test_loose_records_gather_until_the_batch_is_full() -> None:
+    lane = lane_of(batch_bytes=100)
+    lane.add(load_of(b"a"))
+    send(lane)
+    load = LooseLoad(partition=0, deadline=FAR, timestamped=False)
+    lane.add(load)
+    for _ in range(3):
+        assert lane.next_to_send(0.0, 0) is None
+        load.add(b"x", key=None, headers=None, tag=None, timestamp_us=None, size_bytes=34)
+        lane.grew(34)
+    assert send(lane).count == 3
+
+
 def test_loads_with_other_columns_are_not_joined() -> None:
     lane = lane_of(batch_bytes=1000)
     lane.add(load_of(b"a"))
