@@ -6,8 +6,8 @@ acknowledgements behind it, for which, perhaps, the peer's own full queues wait.
 
 A batch is handed on with its header parsed and its body's CRC32C checked, so damage from a peer's disk or memory gets
 no further than here: that entry is dropped and said, the others and the connection go on. A message whose *lengths* do
-not add up is no mistake that a node of this build makes, and ends the connection. Messages with more than
-`VERIFY_INLINE_BYTES` of batches are verified on a worker; what arrives behind them waits for its turn.
+not add up is no mistake that a node of this build makes, and ends the connection. What would take long to verify is
+verified on a worker; what arrives behind it waits for its turn.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, Final
 
 from tidelog_broker.budget import Budget
@@ -27,12 +28,17 @@ from tidelog_proto.batch import body_of, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, split_attachment
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, KIB
+from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, KIB, MIB
 
 log = logging.getLogger(__name__)
 
 VERIFY_INLINE_BYTES: Final = 256 * KIB
 """Up to here batches are verified on the event loop, which takes less than handing them to a thread."""
+
+VERIFY_FEW_BYTES: Final = 4 * MIB
+FEW_BATCHES: Final = 16
+"""And up to here where they are few: then it is the checksums that take their time, less than the copying did, and a
+thread on the same core is no second pair of hands."""
 
 Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
 """Called with the sender's node id, one message and its verified batches."""
@@ -43,7 +49,7 @@ _Judged = Sequence[Sequence[Batch] | ProtocolError]
 class _Arrived:
     """A message on its way through; `judged` has the batches of each entry once they are verified."""
 
-    __slots__ = ("attachment_bytes", "entries", "judged", "parts", "size_bytes")
+    __slots__ = ("attachment_bytes", "entries", "is_long", "judged", "parts", "size_bytes")
 
     def __init__(self, entries: Sequence[LinkMessage], parts: Sequence[memoryview], attachment_bytes: int) -> None:
         self.entries = entries
@@ -51,10 +57,21 @@ class _Arrived:
         self.attachment_bytes = attachment_bytes
         self.size_bytes = attachment_bytes
         """Its share of the budget."""
+        self.is_long = attachment_bytes > VERIFY_INLINE_BYTES and not self._has_few()
+        """Whether it is verified on a worker."""
         self.judged: _Judged | None = None
 
     def verify(self) -> _Judged:
         return [_verified(part) for part in self.parts]
+
+    def _has_few(self) -> bool:
+        if self.attachment_bytes > VERIFY_FEW_BYTES:
+            return False
+        batches = chain.from_iterable(map(iter_batches, self.parts))
+        try:
+            return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
+        except ProtocolError:
+            return True  # verifying comes no further either
 
 
 class Inbox:
@@ -117,7 +134,7 @@ class Inbox:
                 self._hand_on(entry, ())
             return
         self._bytes_in.value += message.attachment_bytes
-        if message.attachment_bytes > VERIFY_INLINE_BYTES:
+        if message.is_long:
             self._waiting.append(message)
             self._verifiers.start(0, message.verify, lambda judged, error: self._verified(message, judged, error))
         elif self._waiting:
@@ -139,7 +156,7 @@ class Inbox:
         message.judged = judged
         while self._waiting:
             first = self._waiting[0]
-            if first.judged is None and first.attachment_bytes > VERIFY_INLINE_BYTES:
+            if first.judged is None and first.is_long:
                 return
             self._waiting.popleft()
             self._deliver(first)

@@ -10,7 +10,7 @@ from tests.broker.peer import batch
 from tidelog_broker.budget import Budget
 from tidelog_broker.core.outbox import LinkMessage, Outbox
 from tidelog_broker.core.ports import Batch
-from tidelog_broker.inbox import VERIFY_INLINE_BYTES, Inbox
+from tidelog_broker.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_INLINE_BYTES, Inbox
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
 from tidelog_broker.storage.workers import IoWorkers
@@ -19,7 +19,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, MIB
 
-BIG = batch(b"x" * (VERIFY_INLINE_BYTES + 1))
+BIG = batch(b"x" * (VERIFY_FEW_BYTES + 1))
+BUDGET_BYTES = 16 * MIB
 
 
 class Stand:
@@ -28,7 +29,7 @@ class Stand:
     def __init__(self, workers: IoWorkers) -> None:
         self.workers = workers
         self.ear = Ear()
-        self.budget = Budget(4 * MIB)
+        self.budget = Budget(BUDGET_BYTES)
         self.metrics = NodeMetrics()
         self.inbox = self.make(self.ear)
 
@@ -103,7 +104,26 @@ async def test_large_batches_are_verified_elsewhere_and_nothing_overtakes_them(s
     assert stand.budget.in_flight_bytes == 0
 
 
-@pytest.mark.parametrize("size", [10, VERIFY_INLINE_BYTES + 1])
+@pytest.mark.parametrize(("count", "is_here"), [(FEW_BATCHES, True), (FEW_BATCHES + 1, False)])
+async def test_large_batches_are_verified_here_only_while_they_are_few(stand: Stand, count: int, is_here: bool) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // 15))
+    stand.take((append(1), [data] * count))
+    assert len(stand.ear.got) == is_here
+    ((_, _, batches),) = await stand.ear.heard(1)
+    assert len(batches) == count
+
+
+async def test_large_batches_of_many_entries_count_together(stand: Stand) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    entries = [append(number, number) for number in range(FEW_BATCHES + 1)]
+    for entry in entries:
+        entry.length = len(data)
+    stand.take_frame(pb.Envelope(append_batch=pb.AppendBatches(entries=entries)), data * len(entries))
+    assert not stand.ear.got
+    await stand.ear.heard(len(entries))
+
+
+@pytest.mark.parametrize("size", [10, VERIFY_INLINE_BYTES + 1, VERIFY_FEW_BYTES + 1])
 @pytest.mark.parametrize("at", [20, 130, -1], ids=["header", "body", "end"])
 async def test_a_damaged_batch_costs_its_entry_and_no_other(stand: Stand, size: int, at: int) -> None:
     damaged = bytearray(batch(b"x" * size))
@@ -145,12 +165,12 @@ async def test_a_message_out_of_shape_is_refused(stand: Stand, envelope: pb.Enve
 
 
 async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stand: Stand) -> None:
-    stand.budget.take(4 * MIB - 10)
+    stand.budget.take(BUDGET_BYTES - 10)
     assert not stand.inbox.admit(11)
     assert stand.dropped == 1
     stand.take((append(1), []))
     assert len(stand.ear.got) == 1
-    stand.budget.give_back(4 * MIB - 10)
+    stand.budget.give_back(BUDGET_BYTES - 10)
 
 
 async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> None:
