@@ -6,6 +6,10 @@ deleting matters most, so the file is made with the second segment (`PartitionLo
 the second one came with another epoch or a copy, and is written over in its place where there is no space for another.
 A disk that refuses even that is full, not broken: it is said once, and tried again with the next look. Rejected: making
 it whenever an epoch begins, which a takeover would wait for.
+
+A copy that retention overtakes while it catches up cannot follow the epoch any more: the epoch ends for its sake, the
+next one begins with fresh files, and under full load the same happens again. So what a living copy still lacks is left
+to it, up to `PATIENCE` times the bound.
 """
 
 from __future__ import annotations
@@ -13,12 +17,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.log_start import keep_space, load_log_start, save_log_start
 
 log = logging.getLogger(__name__)
+
+PATIENCE: Final = 2
+"""How many times its bound a log may grow to for copies that are behind."""
+
+_EVERYTHING: Final = 2**63 - 1
 
 
 class Retention:
@@ -67,8 +77,7 @@ class Retention:
                     log_start = replica.log_start
                     await self._io.call(self._io_key, self._delete_oldest, log_start, 0, log_start)
             elif self._is_past_bound:
-                bytes_max = partition.topic.config.retention_bytes
-                await self._io.call(self._io_key, self._delete_oldest, 0, bytes_max, partition.high_watermark)
+                await self._io.call(self._io_key, self._delete_past_bound, *self._bounds())
                 self._raise_log_start()
         except DiskFullError as error:
             self._no_space(error)
@@ -82,12 +91,8 @@ class Retention:
     def look_soon(self) -> None:
         """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
         if self._is_past_bound:
-            bytes_max, committed = self._partition.topic.config.retention_bytes, self._partition.high_watermark
-            self._io.start(
-                self._io_key,
-                lambda: self._delete_oldest(0, bytes_max, committed),
-                lambda _, error: self._looked(error),
-            )
+            bounds = self._bounds()
+            self._io.start(self._io_key, lambda: self._delete_past_bound(*bounds), lambda _, error: self._looked(error))
 
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
@@ -123,6 +128,18 @@ class Retention:
             return False
         epochs = partition.log.epochs
         return len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Return how many bytes may stay, what is committed, and what every living copy holds."""
+        replica = self._partition.replica
+        held = [each.held_offset for each in replica.followers if replica.surroundings.alive(each.node_id)]
+        bytes_max = self._partition.topic.config.retention_bytes
+        return bytes_max, self._partition.high_watermark, min(held, default=_EVERYTHING)
+
+    def _delete_past_bound(self, bytes_max: int, committed: int, held_offset: int) -> None:
+        """Delete segments until `bytes_max` are left; those that copies lack only where it is too much for patience."""
+        self._delete_oldest(0, bytes_max, min(committed, held_offset))
+        self._delete_oldest(0, PATIENCE * bytes_max, committed)
 
     def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
         """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.

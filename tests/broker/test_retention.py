@@ -1,23 +1,28 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.partition import Partition
+from tidelog_broker.retention import PATIENCE
 from tidelog_broker.storage.log_start import NAME, load_log_start, save_log_start
 from tidelog_proto.limits import KIB
+
+BOUND_BYTES = 192 * KIB
+SEGMENT_BYTES = 64 * KIB
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     async with standing(tmp_path) as stand:
-        await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
+        await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=10, ring_bytes=0)
         yield stand
 
 
@@ -73,6 +78,33 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
     assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+
+
+async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    slow = others(owner)[0]
+    partition, late = cluster.partition(owner), cluster.partition(slow)
+    epoch = partition.replica.active.epoch
+    with monkeypatch.context() as deaf:
+        deaf.setattr(late.driver, "receive", lambda *_: None)
+        for sequence in range(10):
+            await publish(cluster, owner, sequence)
+        await asyncio.sleep(0.1)  # looks come every 10 ms
+        assert partition.log.start_offset == 0
+        assert partition.log.size_bytes > BOUND_BYTES
+    await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
+
+    monkeypatch.setattr(late.driver, "receive", lambda *_: None)
+    for sequence in range(10, 30):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
+    assert BOUND_BYTES < partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
+    await cluster.stop(slow)
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
 
 
 async def begun_late(stand: ClusterStand) -> Partition:
@@ -132,7 +164,7 @@ async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
 
 async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the_next_look(tmp_path: Path) -> None:
     async with standing(tmp_path) as stand:
-        await stand.start(retention_bytes=192 * KIB, retention_interval_ms=3_600_000)
+        await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=3_600_000)
         owner = await stand.owner()
         for sequence in range(40):
             await publish(stand, owner, sequence)
