@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tidelog_cli.failures import CommandFailed
-from tidelog_loadtest.bench import RETENTION_BYTES
 from tidelog_loadtest.environment import Environment, environment_of
 from tidelog_loadtest.failover import FailoverPlan, failover
 from tidelog_loadtest.ledger import NUMBER_BYTES
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import caption_of
-from tidelog_loadtest.slow_replica import STEPS, SlowPlan, slow_replica
+from tidelog_loadtest.slow_replica import RETENTION_BYTES, STEPS, SlowPlan, slow_replica
 
 
 class FaultChoice(StrEnum):

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from tidelog import Client
 from tidelog_loadtest import product
-from tidelog_loadtest.bench import RETENTION_BYTES, SENDS_UNDER_WAY, WARM_ROUNDS_MAX
+from tidelog_loadtest.bench import SENDS_UNDER_WAY, WARM_ROUNDS_MAX
 from tidelog_loadtest.cluster_stand import copies_on, own_cluster
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import rss_anon_bytes
@@ -38,8 +38,9 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_loadtest.view import View, settled_everywhere, view_of
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import SEGMENT_BYTES_DEFAULT
+from tidelog_proto.limits import MIB, SEGMENT_BYTES_DEFAULT
 
+RETENTION_BYTES: Final = 512 * MIB
 SAMPLE_S: Final = 0.5
 CATCH_UP_S: Final = 120.0
 """How long is waited for the follower after it goes on; past it, it counts as not caught up."""
@@ -47,7 +48,6 @@ STEPS: Final = 5
 AROUND_S_MIN: Final = 20.0
 WARM_ROUND_S: Final = 2.0
 _POLL_S: Final = 0.05
-_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,7 @@ class SlowResult:
         table.add_row("records/s", *(f"{run.records_per_s:,.0f}" for run in runs))
         table.add_row("MB/s", *(f"{run.mb_per_s:,.1f}" for run in runs))
         table.add_row("longest wait of a batch, ms", *(f"{max(run.latencies_ns) / 1e6:,.0f}" for run in runs))
-        table.add_row(
-            "owner's peak memory, MiB", *(f"{self.memory.peak_bytes(name) / _MIB:,.0f}" for name in self.runs)
-        )
+        table.add_row("owner's peak memory, MiB", *(f"{self.memory.peak_bytes(name) / MIB:,.0f}" for name in self.runs))
         if self.catch_up_s is None:
             table.caption = f"the follower had not caught up after {CATCH_UP_S:.0f} s"
         else:
