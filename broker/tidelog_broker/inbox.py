@@ -71,7 +71,7 @@ class _Arrived:
         try:
             return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
         except ProtocolError:
-            return True  # verifying comes no further either
+            return False  # it is the entry's end, not the message's
 
 
 class Inbox:

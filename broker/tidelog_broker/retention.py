@@ -8,8 +8,8 @@ A disk that refuses even that is full, not broken: it is said once, and tried ag
 it whenever an epoch begins, which a takeover would wait for.
 
 A copy that retention overtakes while it catches up cannot follow the epoch any more: the epoch ends for its sake, the
-next one begins with fresh files, and under full load the same happens again. So what a living copy still lacks is left
-to it, up to `PATIENCE` times the bound.
+next one begins with fresh files, and under full load the same happens again. So what a living copy still lacks of the
+newest epoch is left to it, up to `PATIENCE` times the bound, unless the disk was full since the node started.
 """
 
 from __future__ import annotations
@@ -130,11 +130,13 @@ class Retention:
         return len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
 
     def _bounds(self) -> tuple[int, int, int]:
-        """Return how many bytes may stay, what is committed, and what every living copy holds."""
-        replica = self._partition.replica
-        held = [each.held_offset for each in replica.followers if replica.surroundings.alive(each.node_id)]
-        bytes_max = self._partition.topic.config.retention_bytes
-        return bytes_max, self._partition.high_watermark, min(held, default=_EVERYTHING)
+        """Return how many bytes may stay, what is committed, and what is waited for by no living copy."""
+        partition, replica = self._partition, self._partition.replica
+        is_patient = not partition.node.disk.spares.has_ended
+        held = [
+            each.held_offset for each in replica.followers if is_patient and replica.surroundings.alive(each.node_id)
+        ]
+        return partition.topic.config.retention_bytes, partition.high_watermark, min(held, default=_EVERYTHING)
 
     def _delete_past_bound(self, bytes_max: int, committed: int, held_offset: int) -> None:
         """Delete segments until `bytes_max` are left; those that copies lack only where it is too much for patience."""

@@ -113,6 +113,28 @@ async def test_large_batches_are_verified_here_only_while_they_are_few(stand: St
     assert len(batches) == count
 
 
+async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(stand: Stand) -> None:
+    few = batch(b"x" * (VERIFY_INLINE_BYTES + 1))
+    stand.take((append(1), [BIG]))
+    stand.take((append(2), [few]))
+    assert not stand.ear.got
+    assert [message.epoch for _, message, _ in await stand.ear.heard(2)] == [1, 2]
+    assert stand.budget.in_flight_bytes == 0
+
+
+async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    entries = [append(1, 0), append(2, 1)]
+    entries[0].length, entries[1].length = len(data), len(data) * (FEW_BATCHES + 1)
+    stand.take_frame(
+        pb.Envelope(append_batch=pb.AppendBatches(entries=entries)), bytes(len(data)) + data * (FEW_BATCHES + 1)
+    )
+    assert not stand.ear.got
+    assert stand.dropped == 0
+    ((_, message, _),) = await stand.ear.heard(1)
+    assert (message.epoch, stand.dropped) == (2, 1)
+
+
 async def test_large_batches_of_many_entries_count_together(stand: Stand) -> None:
     data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
     entries = [append(number, number) for number in range(FEW_BATCHES + 1)]

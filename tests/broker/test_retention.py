@@ -107,6 +107,18 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
 
 
+async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = await cluster.owner()
+    partition, late = cluster.partition(owner), cluster.partition(others(owner)[0])
+    monkeypatch.setattr(late.driver, "receive", lambda *_: None)
+    for sequence in range(10):
+        await publish(cluster, owner, sequence)
+    await asyncio.sleep(0.1)  # looks come every 10 ms
+    assert partition.log.start_offset == 0
+    partition.node.disk.spares.end()
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "space is kept that the disk needs")
+
+
 async def begun_late(stand: ClusterStand) -> Partition:
     """The owner's partition when retention has deleted something."""
     owner = await stand.owner()

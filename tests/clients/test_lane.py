@@ -25,7 +25,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of,
 )
-from tidelog.lane import Lane, LaneOptions
+from tidelog.lane import JOIN_BYTES_MAX, Lane, LaneOptions
 from tidelog.loads import ColumnsLoad, LooseLoad
 from tidelog.outgoing import OutgoingBatch
 from tidelog_broker.core.producers import ProducerTable
@@ -97,6 +97,29 @@ def test_a_batch_is_not_kept_for_columns_that_would_not_fit_it(sizes_bytes: list
     for size_bytes in sizes_bytes:
         lane.add(load_of(b"b", size_bytes=size_bytes))
     assert (lane.next_to_send(0.0, 0) is not None) is goes
+
+
+@pytest.mark.parametrize(("counts", "goes"), [([4], False), ([4, 2], False), ([4, 3], True), ([3, 4], True)])
+def test_a_batch_is_not_kept_for_columns_with_too_many_records_for_it(counts: list[int], goes: bool) -> None:
+    lane = Lane(0, LaneOptions(producer_id=5, batch_records=9))
+    lane.add(load_of(b"a"))
+    send(lane)
+    for count in counts:
+        lane.add(load_of(*[b"b"] * count))
+    assert (lane.next_to_send(0.0, 0) is not None) is goes
+
+
+def test_large_columns_wait_for_nothing() -> None:
+    lane = lane_of(batch_bytes=4 * JOIN_BYTES_MAX)
+    lane.add(load_of(b"a"))
+    send(lane)
+    lane.add(load_of(b"b", size_bytes=JOIN_BYTES_MAX - 1))
+    assert lane.next_to_send(0.0, 0) is None
+    lane = lane_of(batch_bytes=4 * JOIN_BYTES_MAX)
+    lane.add(load_of(b"a"))
+    send(lane)
+    lane.add(load_of(b"b", size_bytes=JOIN_BYTES_MAX))
+    assert send(lane).count == 1
 
 
 def test_loose_records_gather_until_the_batch_is_full() -> None:

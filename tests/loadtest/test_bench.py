@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,11 @@ async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) 
     done.clear()
     await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
     assert done == turns(bench.WARM_ROUNDS_MAX), "not for ever"
+
+
+def test_a_share_of_a_round_is_a_share_of_its_time_or_records() -> None:
+    whole, part = bench.Plan(records=8_000), bench.Plan(seconds=2.0)
+    assert [sum(iter(whole.budget(1_000, share).take, False)) for share in (1.0, 0.5, 0.01)] == [8, 4, 1]
+    budget = part.budget(1_000, 0.5)
+    budget.begin()
+    assert 0.9e9 < budget._deadline_ns - time.perf_counter_ns() <= 1e9

@@ -51,6 +51,11 @@ class SpareBudget:
             self.kept_bytes -= size_bytes
             assert self.kept_bytes >= 0, "more was given back than was taken"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the disk was full since the node started."""
+        return self._bytes_max == 0
+
     def end(self) -> None:
         """Keep nothing from here on: the disk was full."""
         with self._lock:
