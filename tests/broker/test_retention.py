@@ -107,6 +107,15 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
 
 
+async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
+    partition = cluster.partition(await cluster.owner())
+    for sequence in range(6):
+        await publish(cluster, partition.node.node_id, sequence)
+    assert (partition.log.epochs[0].segment_count, partition.log.epochs[0].oldest_end_offset) == (3, 2)
+    partition.retention._delete_past_bound(1, 3, 6)
+    assert partition.log.start_offset == 2
+
+
 async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = await cluster.owner()
     partition, late = cluster.partition(owner), cluster.partition(others(owner)[0])
