@@ -8,8 +8,9 @@ A disk that refuses even that is full, not broken: it is said once, and tried ag
 it whenever an epoch begins, which a takeover would wait for.
 
 A copy that retention overtakes while it catches up cannot follow the epoch any more: the epoch ends for its sake, the
-next one begins with fresh files, and under full load the same happens again. So what a living copy still lacks of the
-newest epoch is left to it, up to `PATIENCE` times the bound, unless the disk was full since the node started.
+next one begins with fresh files, and under full load the same happens again. So what a living copy that pulls still
+lacks of the newest epoch is left to it, up to `PATIENCE` times the bound, unless the disk was full since the node
+started.
 """
 
 from __future__ import annotations
@@ -133,8 +134,11 @@ class Retention:
         """Return how many bytes may stay, what is committed, and what is waited for by no living copy."""
         partition, replica = self._partition, self._partition.replica
         is_patient = not partition.node.disk.spares.has_ended
+        # Who is in the push window has the rest in a moment; waiting for that would keep the file from the next segment.
         held = [
-            each.held_offset for each in replica.followers if is_patient and replica.surroundings.alive(each.node_id)
+            each.held_offset
+            for each in replica.followers
+            if is_patient and not each.streaming and replica.surroundings.alive(each.node_id)
         ]
         return partition.topic.config.retention_bytes, partition.high_watermark, min(held, default=_EVERYTHING)
 

@@ -80,6 +80,12 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
 
 
+def pulls(partition: Partition, node_id: str) -> None:
+    """A follower is out of the push window, as far as its owner knows."""
+    (follower,) = [each for each in partition.replica.followers if each.node_id == node_id]
+    follower.streaming = False
+
+
 async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +95,7 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     epoch = partition.replica.active.epoch
     with monkeypatch.context() as deaf:
         deaf.setattr(late.driver, "receive", lambda *_: None)
+        pulls(partition, slow)
         for sequence in range(10):
             await publish(cluster, owner, sequence)
         await asyncio.sleep(0.1)  # looks come every 10 ms
@@ -99,12 +106,24 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
 
     monkeypatch.setattr(late.driver, "receive", lambda *_: None)
+    pulls(partition, slow)
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
     assert BOUND_BYTES < partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
     await cluster.stop(slow)
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
+
+
+async def test_a_copy_in_the_push_window_is_not_waited_for(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    monkeypatch.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
+    for sequence in range(10):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "what is in the window anyway is kept in the log")
 
 
 async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
@@ -118,8 +137,10 @@ async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStan
 
 async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = await cluster.owner()
-    partition, late = cluster.partition(owner), cluster.partition(others(owner)[0])
+    slow = others(owner)[0]
+    partition, late = cluster.partition(owner), cluster.partition(slow)
     monkeypatch.setattr(late.driver, "receive", lambda *_: None)
+    pulls(partition, slow)
     for sequence in range(10):
         await publish(cluster, owner, sequence)
     await asyncio.sleep(0.1)  # looks come every 10 ms
