@@ -134,7 +134,8 @@ class Retention:
         """Return how many bytes may stay, what is committed, and what is waited for by no living copy."""
         partition, replica = self._partition, self._partition.replica
         is_patient = not partition.node.disk.spares.has_ended
-        # Who is in the push window has the rest in a moment; waiting for that would keep the file from the next segment.
+        # Who is in the push window has the rest in a moment; waiting for that would keep the file from the segment that
+        # begins next.
         held = [
             each.held_offset
             for each in replica.followers
