@@ -80,10 +80,20 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
     assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
 
 
-def pulls(partition: Partition, node_id: str) -> None:
-    """A follower is out of the push window, as far as its owner knows."""
-    (follower,) = [each for each in partition.replica.followers if each.node_id == node_id]
+def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower hears nothing more, and is out of the push window as far as the owner knows."""
+    monkeypatch.setattr(stand.partition(late).driver, "receive", lambda *_: None)
+    (follower,) = [each for each in stand.partition(owner).replica.followers if each.node_id == late]
     follower.streaming = False
+
+
+async def publish_past_bound(stand: ClusterStand, owner: str) -> None:
+    """Publish half as much again as may stay, and let the looks come that would delete it, every 10 ms."""
+    for sequence in range(10):
+        await publish(stand, owner, sequence)
+    await asyncio.sleep(0.1)
+    assert stand.partition(owner).log.start_offset == 0
+    assert stand.partition(owner).log.size_bytes > BOUND_BYTES
 
 
 async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
@@ -94,19 +104,13 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     partition, late = cluster.partition(owner), cluster.partition(slow)
     epoch = partition.replica.active.epoch
     with monkeypatch.context() as deaf:
-        deaf.setattr(late.driver, "receive", lambda *_: None)
-        pulls(partition, slow)
-        for sequence in range(10):
-            await publish(cluster, owner, sequence)
-        await asyncio.sleep(0.1)  # looks come every 10 ms
-        assert partition.log.start_offset == 0
-        assert partition.log.size_bytes > BOUND_BYTES
+        fall_behind(cluster, owner, slow, deaf)
+        await publish_past_bound(cluster, owner)
     await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
     assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
 
-    monkeypatch.setattr(late.driver, "receive", lambda *_: None)
-    pulls(partition, slow)
+    fall_behind(cluster, owner, slow, monkeypatch)
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
@@ -137,14 +141,9 @@ async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStan
 
 async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = await cluster.owner()
-    slow = others(owner)[0]
-    partition, late = cluster.partition(owner), cluster.partition(slow)
-    monkeypatch.setattr(late.driver, "receive", lambda *_: None)
-    pulls(partition, slow)
-    for sequence in range(10):
-        await publish(cluster, owner, sequence)
-    await asyncio.sleep(0.1)  # looks come every 10 ms
-    assert partition.log.start_offset == 0
+    partition = cluster.partition(owner)
+    fall_behind(cluster, owner, others(owner)[0], monkeypatch)
+    await publish_past_bound(cluster, owner)
     partition.node.disk.spares.end()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "space is kept that the disk needs")
 
