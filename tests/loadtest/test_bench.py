@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidelog_loadtest import bench
+from tidelog_loadtest import bench, product
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.measure import Run
 from tidelog_loadtest.product import FlushName
@@ -97,3 +98,21 @@ def test_a_share_of_a_round_is_a_share_of_its_time_or_records() -> None:
     budget = part.budget(1_000, 0.5)
     budget.begin()
     assert 0.9e9 < budget._deadline_ns - time.perf_counter_ns() <= 1e9
+
+
+@pytest.mark.parametrize(("name", "batch_records"), [("produce", 100), ("latency", 1)])
+async def test_what_leads_in_is_half_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, batch_records: int
+) -> None:
+    whole: Any = getattr(product, f"{name}_run")
+    batches: list[int] = []
+
+    async def counted(*args: Any, **options: Any) -> Run:
+        run: Run = await whole(*args, **options)
+        batches.append(run.batches)
+        return run
+
+    monkeypatch.setattr(product, f"{name}_run", counted)
+    plan = bench.Plan(batch_records=batch_records, rounds=1, records=20 * batch_records, data=tmp_path)
+    await getattr(bench, name)(plan, "never")
+    assert batches == [20, 10, 20], "to get warm, to lead in, and to be measured"
