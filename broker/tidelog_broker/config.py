@@ -100,7 +100,7 @@ class NodeSettings(BaseModel):
         256 * MIB,
         ge=MIB,
         description="About what is kept in memory for replicas that have not acknowledged it, all partitions together; "
-        "at most 32 MiB for one.",
+        "at most 128 MiB for one.",
     )
     ring_bytes: int = Field(16 * MIB, ge=0, description="The newest batches of a partition kept in memory.")
     rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")

@@ -31,7 +31,12 @@ class World:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.timing = Timing(pull_bytes=scenario.pull_bytes, fill_bytes=300, window_bytes=scenario.window_bytes)
+        self.timing = Timing(
+            pull_bytes=scenario.pull_bytes,
+            tail_bytes=3 * scenario.pull_bytes,
+            fill_bytes=300,
+            window_bytes=scenario.window_bytes,
+        )
         self.clock = Clock(scenario.seed)
         random = self.clock.random
         self.network = Network(

@@ -7,6 +7,9 @@ digests of this node's log (`tail.check_run`) and, for a sealed epoch, against t
 Who does not answer in time may be busy with what was asked for before. So of a sealed epoch less is asked for then, and
 after a round in which nobody answered, the next one has twice the time. Asking for the same again at the same pace
 would bring nothing but answers that come too late, for ever.
+
+Of the open epoch more and more is asked for while answers are prompt, since at full load small ranges are fetched more
+slowly than the log grows. Where many partitions fetch at once, answers are not prompt, and the ranges stay small.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class Pull:
         self.digest_unknown = False
         """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
         self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
+        self._asked_ms = 0
         """How much is asked for next."""
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
@@ -76,6 +80,7 @@ class Pull:
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
         """Return the request for what follows `position`, to be sent to `source`."""
         self._outstanding = True
+        self._asked_ms = now_ms
         silent_rounds = self._silences // len(self._sources)
         self._retry_ms = now_ms + (self._timing.pull_ms << min(silent_rounds, self._doublings_max))
         return pb.Backfill(
@@ -109,6 +114,13 @@ class Pull:
         """Ask no sooner than this."""
         self._outstanding = False
         self._retry_ms = max(until_ms, self._retry_ms or until_ms)
+
+    def answered_tail(self, now_ms: int) -> None:
+        """As `answered`, about the open epoch."""
+        is_prompt = now_ms - self._asked_ms <= self._timing.prompt_ms
+        range_bytes = 2 * self.range_bytes if is_prompt else self.range_bytes // 2
+        self.answered()
+        self.range_bytes = min(max(range_bytes, self._timing.pull_bytes), self._timing.tail_bytes)
 
     def answered(self) -> None:
         """What was asked for is here and being written."""

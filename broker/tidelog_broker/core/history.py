@@ -168,7 +168,7 @@ class History:
             else:
                 self._tail_fetched(reply.source_end_offset, now_ms)
             return
-        pull.answered()
+        pull.answered_tail(now_ms)
         source_end = reply.source_end_offset
 
         def written(durable: Position, now_ms: int) -> None:
@@ -436,7 +436,8 @@ class History:
             end = state.decision(ask.epoch).end_offset
         if status == pb.HELD and ask.from_offset < end:
             limit = min(end, ask.end_offset or end)
-            bytes_max = min(ask.max_bytes, state.timing.pull_bytes)
+            is_tail = ask.epoch == state.tail.epoch
+            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.pull_bytes)
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)

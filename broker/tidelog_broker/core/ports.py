@@ -82,6 +82,11 @@ class Timing:
     ask_ms: int = 50
     """A peer is asked for the same chain at most this often."""
     pull_bytes: int = 1024 * 1024
+    tail_bytes: int = 4 * 1024 * 1024
+    """The largest range of the open epoch: the first is `pull_bytes`, and after each prompt answer twice as much is
+    asked for, as who pulls under full load comes back with large ranges only."""
+    prompt_ms: int = 100
+    """Whoever answers later has much to do, or for many."""
     fill_bytes: int = 64 * 1024
     """The first range of a sealed epoch that is asked for; each one behind it is twice as large, up to `pull_bytes`."""
     window_bytes: int = 8 * 1024 * 1024

@@ -169,6 +169,19 @@ def test_less_is_asked_for_and_more_time_given_where_nobody_answers() -> None:
     assert subject.ask(AT, now_ms).max_bytes == 3072, "it grows by little from then on"
 
 
+def test_more_of_the_open_epoch_is_asked_for_while_answers_are_prompt() -> None:
+    timing = Timing(pull_bytes=1000, tail_bytes=6000, prompt_ms=100)
+    subject = Pull(KEY, 4, ["a"], timing)
+    asked: list[int] = []
+    for answer_ms in (0, 100, 100, 100, 101, 2000, 100):
+        asked.append(subject.ask(AT, 50_000).max_bytes)
+        subject.answered_tail(50_000 + answer_ms)
+    assert asked == [1000, 2000, 4000, 6000, 6000, 3000, 1500]
+    for _ in range(3):
+        subject.answered_tail(10**9)
+    assert subject.ask(AT, 0).max_bytes == 1000
+
+
 def test_what_others_wait_for_is_asked_for_again_at_once_and_as_a_whole() -> None:
     subject = pull("a")
     for at_ms in (0, 1000, 2000, 3000):

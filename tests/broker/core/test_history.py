@@ -216,7 +216,7 @@ def test_what_is_durable_is_served_and_never_more_than_was_asked_for() -> None:
     serve(trial)
     assert trial.take(ReadLog) == [ReadLog("c", 0, 0, 5, 1000)]
     serve(trial, at=end_of(OPEN[:1]), end=3, size=10**9)
-    assert trial.take(ReadLog) == [ReadLog("c", 0, 2, 3, trial.timing.pull_bytes)]
+    assert trial.take(ReadLog) == [ReadLog("c", 0, 2, 3, trial.timing.tail_bytes)]
 
 
 def test_who_has_everything_is_told_where_it_ends_and_what_is_committed() -> None:

@@ -31,4 +31,5 @@ def test_the_times_fit_each_other() -> None:
     assert timing.resend_ms < min(timing.pre_vote_ms, timing.seal_ms, timing.open_ms), "each is asked again in its time"
     assert timing.open_ms < timing.fetch_ms
     assert timing.back_off_ms < timing.back_off_ms_max
-    assert timing.pull_bytes < timing.window_bytes, "who pulls meets the window again"
+    assert timing.pull_bytes < timing.tail_bytes < timing.window_bytes, "who pulls meets the window again"
+    assert timing.prompt_ms < timing.pull_ms
