@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.filesystem import RealFileSystem
-from tidelog_broker.storage.segment import SEGMENT_SUFFIX
+from tidelog_broker.storage.segment import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_broker.storage.verify import SegmentReport, verify
 
 EXIT_DAMAGED: Final = 1
@@ -82,8 +82,8 @@ def _reports(path: Path) -> Iterator[SegmentReport]:
 
 def _segment_bytes(path: Path) -> int:
     """Return how many bytes the walk will look at."""
-    files = [path] if path.is_file() else path.rglob(f"*{SEGMENT_SUFFIX}")
-    return sum(file.stat().st_size for file in files)
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
 
 
 def _show(reports: list[SegmentReport], *, as_json: bool) -> None:

@@ -411,6 +411,7 @@ class Partition(PartitionReads):
 
     async def remove(self) -> None:
         """Delete everything of a deleted topic's partition."""
+        self.retention.close()
         await self.offload.call(self.io_key, self.log.delete)
 
     def hide(self) -> None:
@@ -421,6 +422,7 @@ class Partition(PartitionReads):
     async def close(self) -> None:
         """Write the producer snapshot, sync what is not, close the files."""
         self._cancel_sync()
+        self.retention.close()
         self.driver.stop()
         if self.refusal is None:
             self.save_producers()

@@ -1,11 +1,13 @@
 """Deleting a partition's oldest segments: as an owner past the topic's bound, elsewhere what the owner has deleted.
 
-Where a copy is not the only one, each step first writes down where the log will begin (`storage.log_start`): a copy
-that begins late would look like one that lacks something. That note needs hardly any space, but a full disk is when
-deleting matters most, so the file is made with the second segment (`PartitionLog.reserve`), or with the next look where
-the second one came with another epoch or a copy, and is written over in its place where there is no space for another.
-A disk that refuses even that is full, not broken: it is said once, and tried again with the next look. Rejected: making
-it whenever an epoch begins, which a takeover would wait for.
+It takes two steps on two threads. The first one waits for the disk: the names of the log's segments are made durable,
+since what is newer must be there for good before what is older goes; and where a copy is not the only one it is noted
+where the log will begin (`storage.log_start`), or a copy that begins late would look like one that lacks something. The
+second one takes the names away, on the thread that appends, which must not wait for what the first does.
+
+The note needs hardly any space, but a full disk is when deleting matters most, so its file is made when the second
+segment has begun, or with the next look. A disk that refuses even that is full, not broken: it is said once, and tried
+again with the next look. Rejected: making it whenever an epoch begins, which a takeover would wait for.
 
 A copy that retention overtakes while it catches up cannot follow the epoch any more: the epoch ends for its sake, the
 next one begins with fresh files, and under full load the same happens again. So what a living copy that pulls still
@@ -15,21 +17,18 @@ started.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
-from tidelog_broker.storage.log_start import keep_space, load_log_start, save_log_start
+from tidelog_broker.storage.log_start import keep_space, raise_log_start
 
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 2
 """How many times its bound a log may grow to for copies that are behind."""
-
-_EVERYTHING: Final = 2**63 - 1
 
 
 class Retention:
@@ -43,12 +42,17 @@ class Retention:
     def __init__(self, partition: PartitionReads, failed: Callable[[BaseException], None]) -> None:
         self._partition = partition
         self._failed = failed
-        self._io, self._io_key = partition.node.io, partition.io_key
+        self._io, self._notes, self._io_key = partition.node.io, partition.node.notes, partition.io_key
         self._told_of_full_disk = False
         self._has_space = False
-        """Whether there is surely a file for the note."""
+        """Whether there is surely a file for the note, or it is being made."""
         self._followed_offset = 0
         """Below this the owner has deleted, and this copy after it."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Delete nothing more: the log is about to be closed, or removed."""
+        self._is_closed = True
 
     async def delete_before(self, offset: int) -> None:
         """Delete whole segments below `offset`.
@@ -58,7 +62,7 @@ class Retention:
             StorageFailedError: the disk failed.
         """
         partition = self._partition
-        await self._io.call(self._io_key, self._delete_oldest, offset, 0, partition.high_watermark)
+        await self._delete(self._outdated(offset, 0, partition.high_watermark))
         if partition.replica.owner is not None:
             self._raise_log_start()
 
@@ -70,50 +74,50 @@ class Retention:
         """
         partition = self._partition
         replica = partition.replica
-        if partition.refusal is not None or replica.halted is not None:
+        if self._is_over or replica.halted is not None:
             return
         try:
             if replica.owner is None:
                 if replica.log_start > partition.log.start_offset:
-                    log_start = replica.log_start
-                    await self._io.call(self._io_key, self._delete_oldest, log_start, 0, log_start)
+                    await self._delete(self._outdated(replica.log_start, 0, replica.log_start))
             elif self._is_past_bound:
-                await self._io.call(self._io_key, self._delete_past_bound, *self._bounds())
+                await self._delete(self._past_bound())
                 self._raise_log_start()
         except DiskFullError as error:
             self._no_space(error)
         else:
             self._told_of_full_disk = False
-        if self._lacks_space:
-            with contextlib.suppress(DiskFullError):  # the next look tries again
-                await self._io.call(self._io_key, keep_space, partition.node.disk.fs, partition.log.directory)
-                self._has_space = True
+        self._see_to_space()
 
     def look_soon(self) -> None:
         """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
+        self._see_to_space()
         if self._is_past_bound:
-            bounds = self._bounds()
-            self._io.start(self._io_key, lambda: self._delete_past_bound(*bounds), lambda _, error: self._looked(error))
+            self._delete_soon(self._past_bound())
 
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
+        if not self._has_space:
+            self._see_to_space()
         replica = self._partition.replica
         offset = replica.log_start
         if offset > self._followed_offset and replica.owner is None:
             self._followed_offset = offset
-            self._io.start(
-                self._io_key, lambda: self._delete_oldest(offset, 0, offset), lambda _, error: self._looked(error)
-            )
+            self._delete_soon(self._outdated(offset, 0, offset))
 
     def note_log_start(self) -> None:
         """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
         partition = self._partition
         start_offset = partition.replica.log_start
-        is_served = partition.refusal is None  # the directory of a deleted topic may be gone
-        if start_offset > 0 and is_served and partition.log.epochs and not partition.is_alone:
-            self._io.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
+        if start_offset > 0 and not self._is_over and partition.log.epochs and not partition.is_alone:
+            self._notes.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
     # ------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the partition is served no more: its directory may be gone."""
+        return self._is_closed or self._partition.refusal is not None
 
     @property
     def _is_past_bound(self) -> bool:
@@ -121,18 +125,29 @@ class Retention:
         bytes_max = partition.topic.config.retention_bytes
         return bool(bytes_max) and partition.log.size_bytes > bytes_max and not partition.replica.history.incomplete
 
-    @property
-    def _lacks_space(self) -> bool:
-        """Whether there may be no file for the note, and something to delete; not when the topic was deleted."""
+    def _see_to_space(self) -> None:
+        """Have a file for the note made, once there is something to delete."""
         partition = self._partition
-        if self._has_space or partition.refusal is not None or partition.is_alone:
-            return False
+        if self._has_space or self._is_over or partition.is_alone:
+            return
         epochs = partition.log.epochs
-        return len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
+        if len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1):
+            self._has_space = True
+            fs, directory = partition.node.disk.fs, partition.log.directory
+            self._notes.start(
+                self._io_key, lambda: keep_space(fs, directory), lambda _, error: self._saw_to_space(error)
+            )
 
-    def _bounds(self) -> tuple[int, int, int]:
-        """Return how many bytes may stay, what is committed, and what is waited for by no living copy."""
+    def _saw_to_space(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._has_space = False  # the next look tries again
+            if not isinstance(error, DiskFullError) and not self._is_over:
+                self._failed(error)
+
+    def _past_bound(self) -> int:
+        """Return below which offset segments go; those that copies lack only where it is too much for patience."""
         partition, replica = self._partition, self._partition.replica
+        bytes_max, committed = partition.topic.config.retention_bytes, partition.high_watermark
         is_patient = not partition.node.disk.spares.has_ended
         # Who is in the push window has the rest in a moment; waiting for that would keep the file from the segment that
         # begins next.
@@ -141,38 +156,66 @@ class Retention:
             for each in replica.followers
             if is_patient and not each.streaming and replica.surroundings.alive(each.node_id)
         ]
-        return partition.topic.config.retention_bytes, partition.high_watermark, min(held, default=_EVERYTHING)
+        return max(
+            self._outdated(0, bytes_max, min([committed, *held])),
+            self._outdated(0, PATIENCE * bytes_max, committed),
+        )
 
-    def _delete_past_bound(self, bytes_max: int, committed: int, held_offset: int) -> None:
-        """Delete segments until `bytes_max` are left; those that copies lack only where it is too much for patience."""
-        self._delete_oldest(0, bytes_max, min(committed, held_offset))
-        self._delete_oldest(0, PATIENCE * bytes_max, committed)
-
-    def _delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
-        """Delete segments that end at or below `offset`, or until `bytes_max` are left. Runs on an I/O worker.
+    def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
+        """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.
 
         Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that.
         """
+        return self._partition.log.outdated(below=offset, bytes_max=bytes_max, committed=committed)
+
+    async def _delete(self, offset: int) -> None:
+        """Delete whole segments below `offset`.
+
+        Raises:
+            DiskFullError, StorageFailedError: as `delete_before`.
+        """
+        if not offset:
+            return
+        try:
+            await self._notes.call(self._io_key, self._prepare, offset)
+            if not self._is_over:
+                await self._io.call(self._io_key, self._delete_below, offset)
+        except StorageFailedError:
+            if not self._is_over:
+                raise
+
+    def _delete_soon(self, offset: int) -> None:
+        """As `_delete`, without waiting for it."""
+        if offset:
+            self._notes.start(
+                self._io_key, lambda: self._prepare(offset), lambda _, error: self._prepared(offset, error)
+            )
+
+    def _prepare(self, offset: int) -> None:
+        """Wait for the disk in front of a deletion. Runs on a worker of its own."""
+        self._partition.log.settle()
+        if not self._partition.is_alone:
+            self._keep(offset)
+
+    def _prepared(self, offset: int, error: BaseException | None) -> None:
+        if error is not None:
+            self._looked(error)
+        elif not self._is_over:
+            self._io.start(self._io_key, lambda: self._delete_below(offset), lambda _, failure: self._looked(failure))
+
+    def _delete_below(self, offset: int) -> None:
+        """Runs on an I/O worker."""
         store = self._partition.log
-        while store.epochs and store.limbo is None:
-            oldest = store.epochs[0]
-            end_offset = oldest.oldest_end_offset
-            is_last = len(store.epochs) == 1 and oldest.segment_count == 1
-            past_bound = bool(bytes_max) and store.size_bytes > bytes_max
-            if is_last or end_offset > committed or not (end_offset <= offset or past_bound):
-                return
-            if not self._partition.is_alone:
-                self._keep(end_offset)
-            store.delete_before(end_offset)
+        if store.limbo is None:
+            store.delete_before(offset)
 
     def _keep(self, offset: int) -> None:
-        """Write down at least `offset`: what was asked for earlier may come after a deletion went further."""
-        fs, directory = self._partition.node.disk.fs, self._partition.log.directory
-        save_log_start(fs, directory, max(offset, load_log_start(fs, directory)))
+        raise_log_start(self._partition.node.disk.fs, self._partition.log.directory, offset)
 
     def _kept(self, error: BaseException | None) -> None:
         if isinstance(error, StorageFailedError):
-            self._failed(error)
+            if not self._is_over:
+                self._failed(error)
         elif error is not None:
             # Until it is, a start takes for missing what retention has deleted, and asks the owner.
             log.warning("%s: where the log begins was not written down: %s", self._partition.name, error)
@@ -180,10 +223,10 @@ class Retention:
     def _looked(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError):
             self._no_space(error)
-        elif error is not None:
-            self._failed(error)
-        else:
+        elif error is None:
             self._raise_log_start()
+        elif not self._is_over:
+            self._failed(error)
 
     def _raise_log_start(self) -> None:
         self._partition.driver.raise_log_start(self._partition.log.start_offset)

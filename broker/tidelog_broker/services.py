@@ -101,13 +101,14 @@ class Services:
             ProtocolError: a journal is damaged or cannot be read.
         """
         self.loop = asyncio.get_running_loop()
-        io_workers, journal_workers, read_workers, ahead_workers, verify_workers = (
+        io_workers, journal_workers, read_workers, ahead_workers, note_workers, verify_workers = (
             self._own(IoWorkers(count, name=name))
             for name, count in (
                 ("io", self.settings.io_workers),
                 ("journal", JOURNALS),
                 ("read", self.settings.io_workers),
                 ("ahead", 1),
+                ("note", 1),
                 ("verify", 1),
             )
         )
@@ -117,6 +118,8 @@ class Services:
         self.readers = Offload(read_workers, self.loop)
         self.ahead = Offload(ahead_workers, self.loop)
         """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""
+        self.notes = Offload(note_workers, self.loop)
+        """For small files beside the logs, and for what a deletion waits for."""
         self.verifiers = Offload(verify_workers, self.loop)
         self.idle_poll = IdlePoll(
             self.loop,
@@ -128,6 +131,7 @@ class Services:
             fs=self._fs,
             preallocator=self._own(Background("preallocate")),
             syncer=self._own(Background("sync")),
+            namer=self._own(Background("name")),
         )
         meta = self._own(MetaJournal.open(self.disk.fs, self.dir.meta_journal))
         fences = self._own(FenceJournal.open(self.disk.fs, self.dir.fences))

@@ -12,7 +12,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.partition import Partition
 from tidelog_broker.retention import PATIENCE
-from tidelog_broker.storage.log_start import NAME, load_log_start, save_log_start
+from tidelog_broker.storage.log_start import NAME, load_log_start, raise_log_start
 from tidelog_proto.limits import KIB
 
 BOUND_BYTES = 192 * KIB
@@ -35,11 +35,10 @@ async def publish(stand: ClusterStand, owner: str, sequence: int) -> None:
 async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: ClusterStand) -> None:
     owner = await cluster.owner()
     disk, partition = cluster.disks[owner], cluster.partition(owner)
-    partition.retention._has_space = True  # as far as the looks know
     await publish(cluster, owner, 0)
     await publish(cluster, owner, 1)
     await publish(cluster, owner, 2)
-    assert partition.log.directory.joinpath(NAME).exists(), "made with the second segment"
+    await settled(partition.log.directory.joinpath(NAME).exists, "it is made when the second segment has begun")
     full = OSError(errno.ENOSPC, "no space")
     disk.fail = lambda operation, path: full if operation == "create" and NAME in path.name else None
     for sequence in range(3, 20):
@@ -135,8 +134,8 @@ async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStan
     for sequence in range(6):
         await publish(cluster, partition.node.node_id, sequence)
     assert (partition.log.epochs[0].segment_count, partition.log.epochs[0].oldest_end_offset) == (3, 2)
-    partition.retention._delete_past_bound(1, 3, 6)
-    assert partition.log.start_offset == 2
+    assert partition.log.outdated(below=0, bytes_max=1, committed=3) == 2
+    assert partition.log.outdated(below=0, bytes_max=1, committed=6) == 4
 
 
 async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +161,9 @@ async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) 
     partition = await begun_late(cluster)
     fs, directory = partition.node.disk.fs, partition.log.directory
     further = partition.log.end_offset
-    await partition.node.io.call(partition.io_key, save_log_start, fs, directory, further)
+    await partition.node.notes.call(partition.io_key, raise_log_start, fs, directory, further)
     partition.retention.note_log_start()
-    await partition.node.io.call(partition.io_key, lambda: None)
+    await partition.node.notes.call(partition.io_key, lambda: None)
     assert load_log_start(fs, directory) == further
 
 
@@ -172,6 +171,7 @@ async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node
     partition = await begun_late(cluster)
     owner = await cluster.owner()
     broken = OSError(errno.EIO, "broken")
+    partition.log.directory.joinpath(NAME).unlink()
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
     await settled(lambda: partition.refusal is not None, "a broken disk went on")

@@ -20,7 +20,7 @@ from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.log_view import LogView
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.errors import DamagedError
-from tidelog_broker.storage.log_start import load_log_start, save_log_start
+from tidelog_broker.storage.log_start import load_log_start, raise_log_start
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto.errors import ProtocolError
 
@@ -105,18 +105,11 @@ class Store:
 
     def delete_oldest(self, offset: int, bytes_max: int, committed: int) -> None:
         """Delete committed segments that end at or below `offset`, or until `bytes_max` are left."""
-        while self.log.epochs and self.log.limbo is None:
-            oldest = self.log.epochs[0]
-            end_offset = oldest.oldest_end_offset
-            is_last = len(self.log.epochs) == 1 and oldest.segment_count == 1
-            if (
-                is_last
-                or end_offset > committed
-                or not (end_offset <= offset or (bytes_max and self.log.size_bytes > bytes_max))
-            ):
-                return
-            save_log_start(self._fs, self.log.directory, end_offset)
-            self.log.delete_before(end_offset)
+        below = self.log.outdated(below=offset, bytes_max=bytes_max, committed=committed)
+        if below:
+            self.log.settle()
+            raise_log_start(self._fs, self.log.directory, below)
+            self.log.delete_before(below)
 
     # ------------------------------------------------------------------------------------------ reading
 

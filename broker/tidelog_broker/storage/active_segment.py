@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.storage.disk import Disk, OpenSegment
-from tidelog_broker.storage.errors import StorageFailedError, is_disk_full
+from tidelog_broker.storage.errors import is_disk_full
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.index import Index, SegmentEnd, pack_index
 from tidelog_broker.storage.preallocate import next_chunk_bytes
@@ -21,6 +21,7 @@ from tidelog_broker.storage.segment import (
     SEGMENT_HEADER_BYTES,
     BatchFields,
     SegmentHeader,
+    begun_path,
     index_path,
     pack_mark,
     segment_path,
@@ -72,14 +73,13 @@ class ActiveSegment:
         self._look_ahead()
 
     @classmethod
-    def create(
+    def begin(
         cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, spare: Path | None = None
     ) -> ActiveSegment:
-        """Make a new segment file, or take a `spare` one, durable with its header before it has its name.
+        """Make a new segment file, or take a `spare` one; `settle` makes its header durable and gives it its name.
 
         Raises:
-            OSError: it has no name, nothing has changed.
-            StorageFailedError: it has its name, but perhaps not durably.
+            OSError: nothing has changed.
         """
         header = SegmentHeader(
             nonce=secrets.randbits(64),
@@ -91,30 +91,33 @@ class ActiveSegment:
             synced_offset=start.synced_offset,
         )
         path = segment_path(directory, start.base_offset)
-        unnamed = path.with_name(path.name + NEW_SUFFIX)
-        if disk.fs.exists(unnamed):
-            disk.fs.unlink(unnamed)
+        begun = begun_path(path)
+        if disk.fs.exists(begun):
+            disk.fs.unlink(begun)
         if spare is not None:
-            disk.fs.rename(spare, unnamed)
-        file = disk.fs.open(unnamed, create=spare is None)
+            disk.fs.rename(spare, begun)
+        file = disk.fs.open(begun, create=spare is None)
         try:
             if spare is None:
                 file.allocate(0, next_chunk_bytes(0))
-            file.pwritev_durably([header.pack()], 0)
-            disk.fs.rename(unnamed, path)
+            file.pwritev([header.pack()], 0)
         except OSError:
             file.close()
-            _remove_leftover(disk.fs, unnamed)
+            _remove_leftover(disk.fs, begun)
             raise
-        try:
-            disk.fs.sync_dir(directory)
-        except OSError as error:
-            file.close()
-            raise StorageFailedError(f"{directory} could not be synced: {error}") from error
         opened = OpenSegment(file, Index())
         disk.open_segments.adopt(path, opened)
         end = SegmentEnd(start.base_offset, SEGMENT_HEADER_BYTES, start.start_digest)
         return cls(disk, path, header, opened, end, marked_offset=start.synced_offset, segment_bytes=segment_bytes)
+
+    def settle(self) -> None:
+        """Make the header durable, then give the file its name; whoever calls it syncs the directory. From any thread.
+
+        Raises:
+            OSError: the segment must not be used any more.
+        """
+        self.opened.file.pwritev_durably([self.header.pack()], 0)
+        self._disk.fs.rename(begun_path(self.path), self.path)
 
     @property
     def base_offset(self) -> int:

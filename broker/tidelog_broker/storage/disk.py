@@ -181,10 +181,15 @@ class OpenSegments:
 
 @dataclass(slots=True)
 class Disk:
-    """The shared parts, passed to every log. Without background threads the appender does their work itself."""
+    """The shared parts, passed to every log. Without background threads the appender does their work itself.
+
+    The threads take space ahead, sync rolled segments, and make names durable: the last of these never waits for the
+    others, since the next segment may wait for it.
+    """
 
     fs: FileSystem = field(default_factory=RealFileSystem)
     open_segments: OpenSegments = field(default_factory=OpenSegments)
     preallocator: Background | None = None
     syncer: Background | None = None
+    namer: Background | None = None
     spares: SpareBudget = field(default_factory=SpareBudget)

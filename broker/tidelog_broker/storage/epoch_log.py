@@ -28,15 +28,15 @@ from tidelog_broker.storage.errors import (
     space_or_failure,
 )
 from tidelog_broker.storage.index import SegmentEnd
+from tidelog_broker.storage.owed_names import OwedNames
 from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_epoch_dir, remove_segment, reopen_last
 from tidelog_broker.storage.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.sealed_segment import SealedSegment
-from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, BatchFields, batch_fields
+from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, check_group
 from tidelog_broker.storage.spare import Spare
 from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
 from tidelog_broker.storage.unsynced import OwedSyncs
-from tidelog_proto.header import Buffer, digest_after
-from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.header import Buffer
 
 State = Literal["active", "sealed", "limbo", "failed"]
 
@@ -67,6 +67,7 @@ class EpochLog(EpochReader):
         self.segment_bytes = segment_bytes
         self._active = active
         self._unsynced = OwedSyncs(disk)
+        self._names = OwedNames(disk, directory)
         self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
@@ -102,7 +103,12 @@ class EpochLog(EpochReader):
             if disk.fs.exists(unnamed):
                 remove_epoch_dir(disk.fs, unnamed)
             disk.fs.make_dir(unnamed)
-            ActiveSegment.create(disk, unnamed, start, segment_bytes=segment_bytes).abandon()
+            first = ActiveSegment.begin(disk, unnamed, start, segment_bytes=segment_bytes)
+            try:
+                first.settle()
+            finally:
+                first.abandon()
+            disk.fs.sync_dir(unnamed)
             disk.fs.rename(unnamed, directory)
         except OSError as error:
             raise space_or_failure(f"epoch {epoch} cannot begin in {directory}", error) from error
@@ -193,7 +199,7 @@ class EpochLog(EpochReader):
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.
         """
         active = self._writable()
-        fields = self._check_group(batches)
+        fields = check_group(batches, epoch=self.epoch, offset=self._end.offset, digest=self._end.digest)
         before = active.end
         try:
             active.write(batches, fields, self.synced_offset)
@@ -210,9 +216,10 @@ class EpochLog(EpochReader):
         """
         active = self._writable()
         target = self._end.offset
-        if target == self.synced_offset and not self._unsynced:
+        if target == self.synced_offset and not self._unsynced and not self._names:
             return target
         try:
+            self._names.settle()
             self._unsynced.sync()
             active.datasync()
         except OSError as error:
@@ -249,6 +256,7 @@ class EpochLog(EpochReader):
         finally:
             self._give_up_spare()
             self._unsynced.give_up()
+            self._names.give_up()
             if self._active is not None:
                 self._disk.open_segments.release(self._active.opened)
                 self._active = None
@@ -274,6 +282,7 @@ class EpochLog(EpochReader):
         if digest is None:
             raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
         try:
+            self._names.settle()
             if end_offset != self.end_offset or (self.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
             remove_note(self._disk.fs, self.directory)
@@ -294,6 +303,7 @@ class EpochLog(EpochReader):
             return
         try:
             write_note(self._disk.fs, self.directory)
+            self._names.settle()
             self._cut(self.end_offset, self.end_digest)
         except OSError as error:
             raise self._fail("cutting the log in front of its damage", error) from error
@@ -314,20 +324,21 @@ class EpochLog(EpochReader):
         self.damage, self.is_repairing = None, False
 
     def delete_oldest_segment(self) -> int:
-        """Delete the oldest of several segments and return the bytes given back.
+        """Delete the oldest of several segments and return the bytes given back; `settle` makes that durable.
 
         Raises:
             StorageFailedError: its name could not be removed.
         """
         assert len(self._segments) > 1, "the newest segment stays"
         oldest = self._segments[0]
-        self._segments = self._segments[1:]
         try:
+            # One by one: a crash must never leave a hole behind an older segment that came back.
+            self._names.settle()
+            self._segments = self._segments[1:]
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
-            # Durable one by one: a crash must never leave a hole behind an older segment that came back.
-            self._disk.fs.sync_dir(self.directory)
+            self._names.add()
             self._unsynced.forget_all_but(len(self._segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
@@ -345,6 +356,17 @@ class EpochLog(EpochReader):
         while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
             freed_bytes += self.delete_oldest_segment()
         return freed_bytes
+
+    def settle(self) -> None:
+        """Make durable under which names the segments are. May be called by any thread, to spare the appending one.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before; the log's next step fails with it.
+        """
+        try:
+            self._names.settle()
+        except OSError as error:
+            raise StorageFailedError(f"{self.directory} could not be synced: {error}; check the disk") from error
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -410,7 +432,7 @@ class EpochLog(EpochReader):
     def _writable(self) -> ActiveSegment:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
-        if self._unsynced and (error := self._unsynced.error) is not None:
+        if (error := self._names.error) is not None or (self._unsynced and (error := self._unsynced.error) is not None):
             raise self._fail("a sync in the background", error)
         if self.damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
@@ -426,25 +448,10 @@ class EpochLog(EpochReader):
         self._failure = f"{what} failed: {error}"
         return StorageFailedError(f"{self.directory}: {self._failure}; the log is stopped, check the disk and restart")
 
-    def _check_group(self, batches: Sequence[Buffer]) -> list[BatchFields]:
-        """Assert that the caller stamped the group onto the end of this log."""
-        assert batches, "a group has at least one batch"
-        offset, digest = self._end.offset, self._end.digest
-        group: list[BatchFields] = []
-        for batch in batches:
-            fields = batch_fields(batch)
-            assert fields.epoch == self.epoch, f"a batch of epoch {fields.epoch} in epoch {self.epoch}"
-            assert fields.base_offset == offset, f"a batch at offset {fields.base_offset} where {offset} comes next"
-            assert fields.body_length + HEADER_BYTES == len(batch), "a batch is as long as its header says"
-            digest = digest_after(batch, 0, digest)
-            assert fields.digest == digest, "the running digest continues the one before"
-            offset += fields.last_offset_delta + 1
-            group.append(fields)
-        return group
-
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
         """Begin the next segment and retire the old one. An OSError before the next has its name changes nothing."""
         try:
+            self._names.settle()
             self._unsynced.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
@@ -454,9 +461,10 @@ class EpochLog(EpochReader):
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._end.offset, self._end.digest, self.synced_offset
         )
-        new = ActiveSegment.create(
+        new = ActiveSegment.begin(
             self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
         )
+        self._names.add(new.settle)
         self._active = new
         try:
             self._segments = (*self._segments[:-1], self._retire(old), new)

@@ -57,6 +57,11 @@ class EpochReader:
         return self._end.offset
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._segments
+
+    @property
     def oldest_end_offset(self) -> int:
         """The end of the oldest segment."""
         return self._segments[0].end_offset

@@ -1,12 +1,13 @@
-"""Where a partition's log begins by retention, kept beside it: `log-start`, a line with the offset and its CRC32C.
+"""Where a partition's log begins by retention, kept beside it in `log-start`: two lines, an offset and its CRC32C each.
 
 A copy that begins late may lack what is still to be filled from peers, or what retention has deleted; only this file
 tells the two apart. It is written before anything is deleted. A missing or damaged one means 0: then what was deleted
 counts as missing until the partition's owner says otherwise.
 
-A new one is made beside and renamed. A full disk refuses that just when something must be deleted: then the old one is
-written over in its place, and a crash in the middle leaves a damaged one. So that there is an old one, `keep_space`
-makes it early. Rejected: always writing in place, which risks that for nothing.
+Each line has a block of its own, and the higher one counts. A new offset goes over the lower one, in its place: a crash
+in the middle leaves the other, a full disk has no need to refuse it, and one synced write is all it takes. `keep_space`
+makes the file early, because a full disk is when deleting matters most. Rejected: a new file beside that is renamed,
+which takes two syncs, and a full disk refuses it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.errors import StorageFailedError, is_disk_full, space_or_failure
-from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.errors import StorageFailedError, space_or_failure
+from tidelog_broker.storage.filesystem import File, FileSystem
 from tidelog_broker.storage.segment import NEW_SUFFIX
 
 NAME: Final = "log-start"
-_BYTES: Final = 29
+LINES_AT: Final = (0, 4096)
+"""In blocks of their own: where a write is torn, the disk may lose all of the block around it."""
+_LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
@@ -36,11 +39,9 @@ def load_log_start(fs: FileSystem, directory: Path) -> int:
         if not fs.exists(path):
             return 0
         with closing(fs.open_readonly(path)) as file:
-            text = file.pread(_BYTES, 0)
+            return max(_read(file))
     except OSError as error:
         raise space_or_failure(f"{path} cannot be read", error) from error
-    offset, crc = text[:20], text[21:]
-    return int(offset) if crc == b"%08x" % crc32c(offset) and offset.isdigit() else 0
 
 
 def keep_space(fs: FileSystem, directory: Path) -> None:
@@ -51,48 +52,61 @@ def keep_space(fs: FileSystem, directory: Path) -> None:
         StorageFailedError: the disk failed.
     """
     if not fs.exists(directory / NAME):
-        save_log_start(fs, directory, 0)
+        _make(fs, directory, 0)
 
 
-def save_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Keep `offset` durably in the place of the one before it.
+def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
+    """Keep `offset` durably, unless a higher one is kept. One thread of a node at a time may call this for a partition.
 
     Raises:
-        DiskFullError: no space, and no old one to write over, or one that takes space, too; the old one stands.
+        DiskFullError: no space; what was kept before still is.
         StorageFailedError: the disk failed.
     """
     path = directory / NAME
-    text = b"%020d" % offset
-    line = b"%s %08x" % (text, crc32c(text))
-    assert len(line) == _BYTES
     try:
-        try:
-            _replace(fs, path, line)
-        except OSError as error:
-            if not is_disk_full(error) or not fs.exists(path):
-                raise
-            with closing(fs.open(path)) as file:
-                file.pwritev([line], 0)
-                file.datasync()
-            return
+        if not fs.exists(path):
+            return _make(fs, directory, offset)
+        with closing(fs.open(path)) as file:
+            kept = _read(file)
+            if offset > max(kept):
+                file.pwritev_durably([_line(offset)], LINES_AT[kept.index(min(kept))])
     except OSError as error:
         raise space_or_failure(f"{path} cannot be written", error) from error
+
+
+def _make(fs: FileSystem, directory: Path, offset: int) -> None:
+    """Make the file with all of its blocks, durably, under its name or not at all."""
+    path = directory / NAME
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    try:
+        if fs.exists(unnamed):
+            fs.unlink(unnamed)
+        with closing(fs.open(unnamed, create=True)) as file:
+            line = _line(offset)
+            file.pwritev([line, bytes(LINES_AT[1] - len(line)), line], 0)
+            file.datasync()
+        fs.rename(unnamed, path)
+    except OSError as error:
+        raise space_or_failure(f"{path} cannot be made", error) from error
     try:
         fs.sync_dir(directory)
     except OSError as error:
         raise StorageFailedError(f"{path}: its new name could not be synced: {error}; check the disk") from error
 
 
-def _replace(fs: FileSystem, path: Path, line: bytes) -> None:
-    """Give a new file the name; not yet durably.
+def _line(offset: int) -> bytes:
+    text = b"%020d" % offset
+    line = b"%s %08x" % (text, crc32c(text))
+    assert len(line) == _LINE_BYTES
+    return line
 
-    Raises:
-        OSError: the old one stands.
-    """
-    unnamed = path.with_name(path.name + NEW_SUFFIX)
-    if fs.exists(unnamed):
-        fs.unlink(unnamed)
-    with closing(fs.open(unnamed, create=True)) as file:
-        file.pwritev([line], 0)
-        file.datasync()
-    fs.rename(unnamed, path)
+
+def _read(file: File) -> list[int]:
+    """Return the offsets of the lines, 0 for one that is not there or damaged."""
+    offsets: list[int] = []
+    for at in LINES_AT:
+        line = file.pread(_LINE_BYTES, at)
+        text, crc = line[:20], line[21:]
+        is_whole = text.isdigit() and crc == b"%08x" % crc32c(text)
+        offsets.append(int(text) if is_whole else 0)
+    return offsets

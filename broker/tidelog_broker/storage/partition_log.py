@@ -12,14 +12,12 @@ A partition is deleted by renaming it into the trash first; what is in the trash
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import AppendedGroup, EpochLog
-from tidelog_broker.storage.errors import DiskFullError, LimboError, StorageFailedError
-from tidelog_broker.storage.log_start import keep_space
+from tidelog_broker.storage.errors import LimboError, StorageFailedError
 from tidelog_broker.storage.partition_copies import PartitionCopies, find_lost_epoch
 from tidelog_broker.storage.partition_dirs import (
     TRASH_PREFIX,
@@ -73,12 +71,7 @@ class PartitionLog(PartitionCopies):
         """See `EpochLog.reserve`."""
         log = self._writable()
         log.segment_bytes = self.segment_bytes
-        segments = log.segment_count
         log.reserve(needed_bytes)
-        if log.segment_count > segments:
-            # From here on there is something that retention may delete, and must be able to on a full disk.
-            with contextlib.suppress(DiskFullError):
-                keep_space(self._disk.fs, self.directory)
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
@@ -130,21 +123,30 @@ class PartitionLog(PartitionCopies):
         self._lost = None
         return new
 
-    def retain(self, retention_bytes: int) -> int:
-        """Delete whole old segments, and epochs left empty, until at most this much is held; the newest stays.
+    def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
+        """Return below which offset whole old segments are to go, 0 for none. May be called by any thread.
 
-        Returns the bytes given back.
+        Those go that end at or below `below`, or that are past `bytes_max` (0: no bound); none that ends behind
+        `committed`, never the newest, and in LIMBO nothing.
+        """
+        if self.limbo is not None:
+            return 0
+        offset, held_bytes = 0, self.size_bytes
+        for segment in [segment for log in self._epochs for segment in log.segments][:-1]:
+            is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
+            if not is_old or segment.end_offset > committed:
+                break
+            offset, held_bytes = segment.end_offset, held_bytes - segment.size_bytes
+        return offset
+
+    def settle(self) -> None:
+        """See `EpochLog.settle`. May be called by any thread.
 
         Raises:
-            StorageFailedError: a name could not be removed.
+            StorageFailedError: the disk failed, now or before.
         """
-        if self.size_bytes > retention_bytes:
-            # What is older than the log would be deleted as soon as it got into it.
-            self._drop_fills_below(self.start_offset)
-        freed_bytes = 0
-        while self.size_bytes > retention_bytes and (freed := self._delete_oldest()):
-            freed_bytes += freed
-        return freed_bytes
+        for log in self._epochs:
+            log.settle()
 
     def delete_before(self, offset: int) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.

@@ -28,6 +28,7 @@ from tidelog_broker.storage.filesystem import File, FileSystem
 from tidelog_broker.storage.scan import SegmentScan, Tail, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.sealed_segment import SealedSegment, peek_index_end, try_load_index
 from tidelog_broker.storage.segment import (
+    BEGUN_SUFFIX,
     NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
     SEGMENT_SUFFIX,
@@ -100,6 +101,7 @@ def recover_epoch(fs: FileSystem, directory: Path, *, sealed_end_offset: int | N
     """
     try:
         _remove_unfinished(fs, directory)
+        _settle_begun(fs, directory)
         found, damage = _read_headers(fs, directory)
         if sealed_end_offset is not None and damage is None:
             return _recover_sealed(fs, found, sealed_end_offset)
@@ -112,6 +114,30 @@ def _remove_unfinished(fs: FileSystem, directory: Path) -> None:
     for name in fs.list_dir(directory):
         if name.endswith(NEW_SUFFIX):
             fs.unlink(directory / name)
+
+
+def _settle_begun(fs: FileSystem, directory: Path) -> None:
+    """Give segments their names that were only begun; one without a header has nothing that was ever synced, and goes.
+
+    Such a header was never written, or only to the page cache: where it is another's, the file was used before.
+    """
+    begun = [directory / name for name in fs.list_dir(directory) if name.endswith(BEGUN_SUFFIX)]
+    for path in begun:
+        segment = path.with_suffix(SEGMENT_SUFFIX)
+        with closing(fs.open(path)) as file:
+            try:
+                header = read_segment_header(file)
+                is_there = segment_path(directory, header.base_offset) == segment
+            except LayoutError:
+                is_there = False
+            if is_there:
+                file.pwritev_durably([file.pread(SEGMENT_HEADER_BYTES, 0)], 0)
+        if is_there:
+            fs.rename(path, segment)
+        else:
+            fs.unlink(path)
+    if begun:
+        fs.sync_dir(directory)
 
 
 def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage | None]:

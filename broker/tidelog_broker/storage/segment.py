@@ -38,19 +38,22 @@ of its own, which makes it two syncs.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog_proto.header import Buffer
-from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, TOPIC_ID_BYTES
+from tidelog_proto.header import Buffer, digest_after
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, TOPIC_ID_BYTES
 
 SEGMENT_HEADER_BYTES: Final = 128
 MARK_BYTES: Final = 64
 SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
+BEGUN_SUFFIX: Final = ".beg"
+"""A segment whose header may not be on the disk yet; see `owed_names`."""
 NEW_SUFFIX: Final = ".new"
 """What is being made; a leftover of a crash, removed at open."""
 
@@ -161,6 +164,22 @@ def batch_fields(batch: Buffer) -> BatchFields:
     return _made(BatchFields, _BATCH_FIELDS.unpack_from(batch))
 
 
+def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: int) -> list[BatchFields]:
+    """Assert that the caller stamped a group onto the end of a log, and return its fields."""
+    assert batches, "a group has at least one batch"
+    group: list[BatchFields] = []
+    for batch in batches:
+        fields = batch_fields(batch)
+        assert fields.epoch == epoch, f"a batch of epoch {fields.epoch} in epoch {epoch}"
+        assert fields.base_offset == offset, f"a batch at offset {fields.base_offset} where {offset} comes next"
+        assert fields.body_length + HEADER_BYTES == len(batch), "a batch is as long as its header says"
+        digest = digest_after(batch, 0, digest)
+        assert fields.digest == digest, "the running digest continues the one before"
+        offset += fields.last_offset_delta + 1
+        group.append(fields)
+    return group
+
+
 def padded(length_bytes: int) -> int:
     """Return what a batch of this length takes in a segment."""
     return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
@@ -169,6 +188,11 @@ def padded(length_bytes: int) -> int:
 def segment_path(directory: Path, base_offset: int) -> Path:
     """Return the path of the segment that begins at an offset."""
     return directory / f"{base_offset:020d}{SEGMENT_SUFFIX}"
+
+
+def begun_path(segment: Path) -> Path:
+    """Return the path of a segment until its header is durable."""
+    return segment.with_suffix(BEGUN_SUFFIX)
 
 
 def index_path(segment: Path) -> Path:

@@ -29,7 +29,14 @@ from tidelog_broker.storage.partition_dirs import (
 from tidelog_broker.storage.repair import has_note
 from tidelog_broker.storage.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.sealed_segment import try_load_index
-from tidelog_broker.storage.segment import SEGMENT_SUFFIX, LayoutError, index_path, segment_path
+from tidelog_broker.storage.segment import (
+    BEGUN_SUFFIX,
+    SEGMENT_SUFFIX,
+    LayoutError,
+    begun_path,
+    index_path,
+    segment_path,
+)
 
 Severity = Literal["damage", "torn", "note"]
 """Damage was synced once; what is torn was not, and the next start cuts it; a note asks for nothing."""
@@ -123,17 +130,21 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
     Raises:
         OSError: the disk does not read.
     """
+    is_begun = path.suffix == BEGUN_SUFFIX
     with closing(fs.open_readonly(path)) as file:
         report = SegmentReport(path, file.size(), role_of(path.parent))
         try:
             header = read_segment_header(file)
         except LayoutError as error:
-            report.findings.append(Finding("damage", path, 0, None, str(error)))
+            report.findings.append(_never_begun(path) if is_begun else Finding("damage", path, 0, None, str(error)))
+            return report
+        if is_begun and path != begun_path(segment_path(path.parent, header.base_offset)):
+            report.findings.append(_never_begun(path))
             return report
         scan = scan_segment(file, header)
         tail = examine_tail(file, nonce=header.nonce, position=scan.end_position)
     _fill(report, scan)
-    if path != segment_path(path.parent, header.base_offset):
+    if not is_begun and path != segment_path(path.parent, header.base_offset):
         message = f"the header says base offset {header.base_offset}"
         report.findings.append(Finding("damage", path, 0, header.base_offset, message))
     if tail.synced_offset is not None and tail.synced_offset > scan.end_offset:
@@ -144,6 +155,12 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         report.findings.append(Finding("torn", path, scan.stop.position, scan.end_offset, message))
     _check_index(fs, report, scan)
     return report
+
+
+def _never_begun(path: Path) -> Finding:
+    return Finding(
+        "torn", path, 0, None, "it has no header of its own, so nothing in it was synced: a start removes it"
+    )
 
 
 def _fill(report: SegmentReport, scan: SegmentScan) -> None:
@@ -203,7 +220,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 
 def _verify_epoch(fs: FileSystem, directory: Path, before: SegmentReport | None) -> Iterator[SegmentReport]:
     """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
-    names = [name for name in fs.list_dir(directory) if name.endswith(SEGMENT_SUFFIX)]
+    names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     for name in names:
         report = inspect_segment(fs, directory / name)
         fault = _seam(before, report)

@@ -43,3 +43,8 @@ def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> Parti
     return PartitionLog.open(
         Disk(fs=sim), HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
     )
+
+
+def retain(log: PartitionLog, bytes_max: int) -> int:
+    """Delete whole old segments until at most this much is held; return the bytes given back."""
+    return log.delete_before(log.outdated(below=0, bytes_max=max(1, bytes_max), committed=log.end_offset))

@@ -43,6 +43,15 @@ class Node:
         self.durable = bytes(self.current)
         self.versions.clear()
 
+    def sync_range(self, at: int, length_bytes: int) -> None:
+        """As a write that waits for the disk: these sectors are durable, and a size that covers them; no others."""
+        first, end = at // SECTOR_BYTES, -(-(at + length_bytes) // SECTOR_BYTES)
+        covered = bytes(self.current[first * SECTOR_BYTES : end * SECTOR_BYTES])
+        before = self.durable[: first * SECTOR_BYTES].ljust(first * SECTOR_BYTES, b"\0")
+        self.durable = before + covered + self.durable[end * SECTOR_BYTES :]
+        for sector in range(first, end):
+            self.versions.pop(sector, None)
+
     def after_power_cut(self, random: Random) -> Node:
         size = random.choice([len(self.durable), len(self.current)])
         content = bytearray(self.durable[:size].ljust(size, b"\0"))
@@ -99,7 +108,8 @@ class SimFile:
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
         self.pwritev(buffers, at)
-        self.datasync()
+        self._step("sync")
+        self.node.sync_range(at, sum(map(len, buffers)))
 
     def allocate(self, at: int, length_bytes: int) -> None:
         assert self._writable

@@ -5,20 +5,27 @@ import errno
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID, batch, stamp
 from tests.broker.storage.logs import new_disk
-from tests.broker.storage.sim_disk import SimDisk
+from tests.broker.storage.sim_disk import SECTOR_BYTES, SimDisk
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.errors import StorageFailedError
 from tidelog_broker.storage.index import load_index
-from tidelog_broker.storage.scan import read_segment_header, scan_segment
-from tidelog_broker.storage.segment import MARK_BYTES, SEGMENT_HEADER_BYTES, batch_fields, index_path, padded
+from tidelog_broker.storage.scan import scan_segment
+from tidelog_broker.storage.segment import (
+    MARK_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    batch_fields,
+    begun_path,
+    index_path,
+    padded,
+)
 
 START = SegmentStart(TOPIC_ID, PARTITION, epoch=0, base_offset=40, start_digest=6, synced_offset=40)
 
 
 def create(sim: SimDisk) -> ActiveSegment:
-    return ActiveSegment.create(Disk(fs=sim), HOME, START, segment_bytes=SEGMENT_BYTES)
+    return ActiveSegment.begin(Disk(fs=sim), HOME, START, segment_bytes=SEGMENT_BYTES)
 
 
 def write(segment: ActiveSegment, body: bytes, *, synced_offset: int) -> None:
@@ -56,13 +63,17 @@ def test_sealing_gives_back_space_and_leaves_a_whole_index() -> None:
 
 def test_a_segment_has_its_name_only_with_a_durable_header() -> None:
     sim = new_disk()
-    create(sim)
-    (path,) = sim.files(HOME, ".seg")
-    assert read_segment_header(sim.open(path)).base_offset == 40
-    assert sim.node(path).durable == bytes(sim.node(path).current)
+    segment = create(sim)
+    assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
+    assert not sim.node(begun_path(segment.path)).durable
+    write(segment, b"a", synced_offset=40)
+    segment.settle()
+    assert sim.list_dir(HOME) == ["00000000000000000040.seg"]
+    assert SegmentHeader.unpack(sim.node(segment.path).durable) == segment.header
+    assert len(sim.node(segment.path).durable) == SECTOR_BYTES, "what else it holds waits for a sync"
 
 
-@pytest.mark.parametrize("operation", ["create", "allocate", "write", "sync", "rename"])
+@pytest.mark.parametrize("operation", ["create", "allocate", "write"])
 def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(operation: str) -> None:
     sim = new_disk()
     sim.fail = lambda what, path: OSError(errno.ENOSPC, "full") if what == operation else None
@@ -74,16 +85,19 @@ def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(operation: str
     create(sim)
 
 
-def test_a_name_that_may_not_be_durable_is_a_failure() -> None:
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
+def test_a_header_that_does_not_get_to_the_disk_gives_no_name(operation: str) -> None:
     sim = new_disk()
-    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == "sync_dir" else None
-    with pytest.raises(StorageFailedError):
-        create(sim)
+    segment = create(sim)
+    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
+    with pytest.raises(OSError, match="broken"):
+        segment.settle()
+    assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
 
 
 def test_when_a_chunk_does_not_fit_the_needed_bytes_may() -> None:
     sim = new_disk()
-    segment = ActiveSegment.create(Disk(fs=sim), HOME, START, segment_bytes=10**9)
+    segment = ActiveSegment.begin(Disk(fs=sim), HOME, START, segment_bytes=10**9)
     held = segment.opened.file.size()
     sim.free_bytes = 1000
     segment.ensure_space(held - SEGMENT_HEADER_BYTES + 1000)

@@ -235,8 +235,13 @@ def test_a_disk_that_fails_while_rolling_stops_the_log(operation: str) -> None:
     batches = append(log, [batch(b"x" * 3500)])
     log.sync()
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
-    with pytest.raises(StorageFailedError):
+
+    def roll() -> None:
         log.reserve(3000)
+        log.sync()
+
+    with pytest.raises(StorageFailedError):
+        roll()
     assert log.state == "failed"
     assert read_all(reopen(sim.restart())) == batches
 

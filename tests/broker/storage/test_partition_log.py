@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch, read_all
-from tests.broker.storage.logs import new_disk, open_partition
+from tests.broker.storage.logs import new_disk, open_partition, retain
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.errors import (
@@ -51,7 +51,7 @@ def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
     assert list(log.scan_headers(0)) == []
     assert log.load_producer_snapshot() is None
     assert log.epoch_end(0, 7) == (7, 0)
-    assert log.retain(0) == log.delete_before(9) == 0
+    assert retain(log, 0) == log.delete_before(9) == 0
     with pytest.raises(StorageFailedError, match="no epoch"):
         log.reserve(10)
     log.delete()
@@ -88,13 +88,13 @@ def test_out_of_range_gives_the_bounds_of_the_whole_partition() -> None:
 def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
     sim = new_disk()
     log, batches = filled(sim)
-    freed = log.retain(9000)
+    freed = retain(log, 9000)
     assert freed > 0
     assert log.size_bytes <= 9000
     assert log.epochs[0].epoch > 0
     assert read_all(log) == batches[log.start_offset // 2 :]
     assert read_all(open_partition(sim.restart())) == batches[log.start_offset // 2 :]
-    log.retain(0)
+    retain(log, 0)
     assert [one.segment_count for one in log.epochs] == [1]
     assert list(epoch_dirs(sim, DIRECTORY)) == [2]
 
@@ -105,7 +105,7 @@ def test_power_cuts_during_retention_leave_a_log_without_holes() -> None:
         log, batches = filled(sim)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            log.retain(0)
+            retain(log, 0)
             break
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.limbo is None
@@ -178,7 +178,7 @@ def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
     log.start_epoch(9, 60)
     append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
     append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
-    assert log.retain(0) > 0
+    assert retain(log, 0) > 0
     assert log.start_offset == 62
     with pytest.raises(ProtocolError) as caught:
         log.read(60, 10, limit_offset=64)
@@ -241,7 +241,7 @@ def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> Non
         log.reserve(10)
     with pytest.raises(LimboError):
         log.start_epoch(7, log.end_offset)
-    assert log.retain(0) == 0
+    assert retain(log, 0) == 0
     damage = log.epochs[1].damage
     assert damage is not None
     offset, found = 0, list[bytes]()
@@ -289,7 +289,7 @@ def test_a_disk_that_fails_is_said_plainly() -> None:
     log, _ = filled(sim, epochs=1)
     sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation in {"unlink", "rename"} else None
     with pytest.raises(StorageFailedError, match="broken"):
-        log.retain(0)
+        retain(log, 0)
     with pytest.raises(StorageFailedError, match="broken"):
         log.delete()
 

@@ -9,6 +9,7 @@ from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.partition_dirs import partition_dir_name
+from tidelog_broker.storage.segment import begun_path
 from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
 
 DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
@@ -89,6 +90,22 @@ def test_rot_torn_tails_and_notes_are_told_apart() -> None:
     sim = filled()
     sim.node(sim.files(DIRECTORY / "epoch-00000000", ".idx")[0]).current[70] ^= 1
     assert messages(walk(sim)) == [("note", "the index does not check; it is rebuilt when needed")]
+
+
+def test_a_segment_that_was_begun_is_walked_and_one_without_a_header_is_no_damage() -> None:
+    sim = filled()
+    newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
+    records = sum(report.records for report in walk(sim))
+    begun = begun_path(newest)
+    sim.rename(newest, begun)
+    assert (messages(walk(sim)), sum(report.records for report in walk(sim))) == ([], records)
+    header = bytes(sim.node(begun).current[:128])
+    sim.node(begun).current[:128] = bytes(sim.node(sim.files(DIRECTORY / "epoch-00000001", ".seg")[0]).current[:128])
+    assert [severity for severity, _ in messages(walk(sim))] == ["torn"]
+    sim.node(begun).current[:128] = bytes(128)
+    assert [severity for severity, _ in messages(walk(sim))] == ["torn"]
+    sim.node(begun).current[:128] = header
+    assert messages(walk(sim)) == []
 
 
 def test_a_bad_header_a_hole_and_a_stranger_are_damage() -> None:
