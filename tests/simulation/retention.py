@@ -37,8 +37,8 @@ class Retention:
 
     def _retain(self, driver: PartitionDriver) -> None:
         replica, store = driver.replica, driver.store
-        if replica.halted is not None:
-            return
+        if replica.halted is not None or driver.cuts():
+            return  # a node deletes behind the cut, on the thread that cuts
         if replica.owner is None:
             if replica.log_start > store.start_offset:
                 driver.process.on_disk(lambda: store.delete_oldest(replica.log_start, 0, replica.log_start))

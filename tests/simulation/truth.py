@@ -156,7 +156,9 @@ class Truth:
         self.durable[node, epoch] = end_offset
 
     def filled(self, node: str, epoch: int, end: tuple[int, int] | None) -> None:
-        """A node has made a fetched copy part of its log (I15)."""
+        """A node has made a fetched copy part of its log (I15), unless retention has taken it meanwhile (see I16)."""
+        if end is None:
+            return
         chosen = self.chosen.get(epoch)
         self.require(chosen is not None, "I15", f"{node} has filled epoch {epoch}, which has not ended")
         assert chosen is not None
