@@ -170,8 +170,7 @@ class PartitionCopies(PartitionReader):
         if not fill.is_complete:
             raise DivergedError(f"epoch {epoch} is filled to {fill.position}, decided is {fill.target.end}")
         fill.seal()
-        while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
-            self._take_in(ready)
+        self._take_in_whole()
         if epoch in self._fills and fill.target.start == fill.target.end:
             # An epoch without records need not lie anywhere: those around it continue each other.
             self.abandon_fill(epoch)
@@ -345,6 +344,11 @@ class PartitionCopies(PartitionReader):
         if fill.target.epoch > newest.epoch:
             return newest.end_offset == fill.log.start_offset and newest.state in {"sealed", "active"}
         return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
+
+    def _take_in_whole(self) -> None:
+        """Take every complete copy into the log that continues it."""
+        while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
+            self._take_in(ready)
 
     def _take_in(self, fill: EpochFill) -> None:
         epoch, end_offset = fill.target.epoch, fill.target.end.offset

@@ -121,6 +121,7 @@ class PartitionLog(PartitionCopies):
         )
         self._epochs = (*self._epochs, new)
         self._lost = None
+        self._take_in_whole()  # what was complete and did not continue the older epochs that have left the log
         return new
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:

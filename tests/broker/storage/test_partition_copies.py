@@ -65,6 +65,18 @@ def test_filling_newest_first_extends_what_can_be_read_downwards() -> None:
     assert list(log.fill_epochs) == []
 
 
+def test_a_copy_that_is_complete_before_the_next_epoch_begins_comes_into_use_with_that() -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(1, HISTORY[1].start_offset)
+    copy(log, HISTORY[1].batches[:3])
+    assert not fill(log, HISTORY[3]), "the log ends before it"
+    log.start_epoch(4, HISTORY[4].start_offset)
+    copy(log, HISTORY[4].batches)
+    assert [one.epoch for one in log.epochs] == [3, 4]
+    assert list(log.fill_epochs) == [1]
+    assert read_all(log) == HISTORY[3].batches + HISTORY[4].batches
+
+
 def test_filling_oldest_first_comes_into_use_with_the_last_one() -> None:
     log = with_hole(new_disk())
     for epoch in (0, 1, 2):
