@@ -13,6 +13,8 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.partition import Partition
 from tidelog_broker.retention import PATIENCE
 from tidelog_broker.storage.log_start import NAME, load_log_start, raise_log_start
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 BOUND_BYTES = 192 * KIB
@@ -213,3 +215,40 @@ async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the
         await settled(lambda: all(copy.log.start_offset > 0 for copy in copies), "a copy keeps what its owner has not")
         await settled(lambda: len({copy.log.end_offset for copy in copies}) == 1, "a copy lacks something")
         assert max(copy.log.size_bytes for copy in copies) < 2 * 192 * KIB
+
+
+async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    for sequence in range(4):
+        await publish(cluster, owner, sequence)
+    await settled(partition.log.directory.joinpath(NAME).exists, "there is nothing to write over")
+    disk.hold("sync", NAME)
+    for sequence in range(4, 20):
+        await publish(cluster, owner, sequence)
+    await disk.held_up()
+    assert partition.log.start_offset == 0, "something was deleted before it was noted"
+    disk.heal()
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
+    assert load_log_start(disk, partition.log.directory) == partition.log.start_offset
+
+
+async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_else_along(
+    cluster: ClusterStand,
+) -> None:
+    owner = await cluster.owner()
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    for sequence in range(4):
+        await publish(cluster, owner, sequence)
+    await settled(partition.log.directory.joinpath(NAME).exists, "there is nothing to write over")
+    disk.hold("write", NAME)
+    for sequence in range(4, 20):
+        await publish(cluster, owner, sequence)
+    await disk.held_up()
+    partition.refuse(ProtocolError(pb.UNKNOWN_TOPIC, "it was deleted"))
+    await partition.remove()
+    disk.heal()
+    await partition.node.notes.call(partition.io_key, lambda: None)
+    await asyncio.sleep(0.05)
+    assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
+    assert (cluster.nodes[owner].health.state, cluster.nodes[owner].exit_code) == ("running", 0)

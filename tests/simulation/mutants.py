@@ -75,6 +75,7 @@ FURTHER = [
     Mutant("quorum clamped to the living", vote.quorum_of_the_living),
     Mutant("membership as authority", vote.membership_decides),
     Mutant("acknowledged before synced", driver.tells_before_sync),
+    Mutant("synced without a durable name", driver.synced_without_a_name, mixture="lights out"),
     Mutant("accepted before the log is synced", driver.accepts_unsynced, mixture="lights out"),
     Mutant("a planned end of before the sync ahead", vote.end_of_before_sync_ahead, mixture="lights out"),
     Mutant("an accept that relies on the sync ahead", vote.sync_ahead_is_enough, mixture="lights out"),

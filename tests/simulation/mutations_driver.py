@@ -15,7 +15,9 @@ from tests.simulation.store import Store
 from tidelog_broker.core.effects import SyncLog, Write
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.log_view import LogView
+from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.owed_names import OwedNames
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -29,6 +31,17 @@ def fences_not_written() -> Replacements:
             self._take(entry)
 
     return [(FenceJournal, "append", append)]
+
+
+def synced_without_a_name() -> Replacements:
+    """What is in a segment that has no durable name yet is called durable."""
+    original = EpochLog.sync
+
+    def sync(self: EpochLog) -> int:
+        with patch.object(self, "_names", OwedNames(self._disk, self.directory)):
+            return original(self)
+
+    return [(EpochLog, "sync", sync)]
 
 
 def wiped_node_keeps_its_id() -> Replacements:
