@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.storage.build import append, batch, read_all
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
-from tests.broker.storage.sim_disk import SimDisk
+from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.background import Background
 from tidelog_broker.storage.disk import Disk
@@ -106,6 +107,23 @@ def test_a_segment_without_a_header_was_never_begun(seed: int) -> None:
     assert read_all(again)[:1] == batches
     assert BEGUN_SUFFIX not in names(sim)
     append(again, [batch(b"next")])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_cut_while_a_start_gives_it_its_name_costs_nothing_that_was_synced(seed: int) -> None:
+    for cut in range(12):
+        sim = new_disk()
+        log = create(sim)
+        batches = append(log, [batch(b"first")])
+        log.sync()
+        roll(log)
+        sim = sim.restart()
+        sim.cut_at = cut
+        with suppress(PowerCutError):
+            reopen(sim)
+        again = reopen(sim.power_cut(Random(seed)))
+        assert again.state == "active", again.damage
+        assert read_all(again)[:1] == batches
 
 
 def test_a_begun_file_with_the_header_that_it_had_before_is_not_taken_for_a_segment() -> None:
