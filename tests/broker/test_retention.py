@@ -109,6 +109,7 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
         await publish_past_bound(cluster, owner)
     await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: late.replica.log_start == partition.log.start_offset, "with nothing published it is not told")
     assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
 
     fall_behind(cluster, owner, slow, monkeypatch)

@@ -328,6 +328,11 @@ class Ownership:
         if self._pushes is not None:
             self._pushes.bound(window_bytes)
 
+    def log_start_raised(self) -> None:
+        """See that the other replicas hear where the log begins."""
+        if self._pushes is not None:
+            self._pushes.log_start = self._state.log_start
+
     def has_left_behind(self, node_id: str, from_offset: int) -> bool:
         """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next."""
         log_start = self._state.log_start

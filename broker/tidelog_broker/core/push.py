@@ -44,6 +44,7 @@ class Follower:
     answered: bool = False
     """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
     told_commit: int = -1
+    told_log_start: int = 0
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -80,6 +81,8 @@ class Pushes:
     recent_bytes: int = 0
     window_bytes: int = 0
     """What may be kept; see `bound`."""
+    log_start: int = 0
+    """Where retention has let the log begin in this epoch: everybody is told, also when nothing more is published."""
     _end_offset: int = 0
     _recent: deque[Sent] = field(default_factory=deque)
 
@@ -113,7 +116,7 @@ class Pushes:
             follower.aim(end.offset, now_ms)
             if follower.streaming:
                 sends.append(Send(follower.node_id, message, batches))
-                self._told(follower, commit, now_ms)
+                self._told(follower, commit, log_start, now_ms)
         return sends
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
@@ -146,13 +149,13 @@ class Pushes:
             for sent in self._recent
             if sent.end.offset > from_offset
         ]
-        self._told(follower, commit, now_ms)
+        self._told(follower, commit, log_start, now_ms)
         return sends
 
     def heartbeats(
         self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
     ) -> list[Send]:
-        """Return the empty appends that are due: for who has not been told the commit, or does not answer."""
+        """Return the empty appends that are due: for who is silent, or does not know what everybody should."""
         living = set(alive)
         sends: list[Send] = []
         for follower in self.followers.values():
@@ -162,7 +165,7 @@ class Pushes:
                 continue
             beat = Sent(end, end, (), 0, now_ms)
             sends.append(Send(follower.node_id, self._message(beat, commit=commit, log_start=log_start)))
-            self._told(follower, commit, now_ms)
+            self._told(follower, commit, log_start, now_ms)
             # One that gets lost would leave readers there waiting until the next publish.
             follower.answered = False
         return sends
@@ -183,12 +186,17 @@ class Pushes:
         """Whether everybody holds and knows everything: nobody needs an empty append, alive or not."""
         return not any(self._needs(follower, end_offset, commit) for follower in self.followers.values())
 
-    @staticmethod
-    def _needs(follower: Follower, end_offset: int, commit: int) -> bool:
-        return not follower.answered or follower.held_offset < end_offset or follower.told_commit < commit
+    def _needs(self, follower: Follower, end_offset: int, commit: int) -> bool:
+        return (
+            not follower.answered
+            or follower.held_offset < end_offset
+            or follower.told_commit < commit
+            or follower.told_log_start < self.log_start
+        )
 
-    def _told(self, follower: Follower, commit: int, now_ms: int) -> None:
+    def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
         follower.told_commit = max(follower.told_commit, commit)
+        follower.told_log_start = max(follower.told_log_start, log_start)
         # Who keeps up hears the commit soon; who is silent is reminded at leisure.
         wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
         silent_ms = now_ms - follower.last_heard_ms

@@ -354,6 +354,7 @@ class Replica(ReplicaState):
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
         self.history.raise_log_start(offset, now_ms)
+        self.ownership.log_start_raised()
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""

@@ -49,6 +49,28 @@ class Owner:
             self.pushes.followers[node].told_commit = self.commit
 
 
+def test_who_was_not_told_where_the_log_begins_is_told_although_nothing_is_published() -> None:
+    owner = Owner()
+    owner.add(10)
+    owner.quiet()
+    assert owner.pushes.quiet(owner.end.offset, owner.commit)
+    owner.pushes.log_start = 5
+    assert not owner.pushes.quiet(owner.end.offset, owner.commit)
+    deadline = owner.deadline()
+    assert deadline is not None
+    beats = owner.pushes.heartbeats(owner.end, commit=owner.commit, log_start=5, alive=ALL, now_ms=deadline)
+    assert [(beat.to, append(beat).log_start_offset) for beat in beats] == [("b", 5), ("c", 5)]
+    owner.quiet(deadline + 1)
+    assert owner.deadline() is None
+    owner.pushes.log_start = 6
+    owner.end = Position(owner.end.offset, 0)
+    owner.pushes.add(
+        owner.end, Position(12, 9), [memoryview(b"x")], commit=owner.commit, log_start=6, now_ms=deadline + 2
+    )
+    for node in "bc":
+        assert owner.pushes.followers[node].told_log_start == 6, "an append tells it, too"
+
+
 def append(send: Send) -> pb.AppendBatch:
     assert isinstance(send.message, pb.AppendBatch)
     return send.message
