@@ -53,6 +53,7 @@ from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica import Replica
 from tidelog_broker.log_view import LogView, Stretch
 from tidelog_broker.offload import Offload
+from tidelog_broker.sleeps import sleeps
 from tidelog_broker.storage.errors import StorageError
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.syncing_ahead import SyncingAhead
@@ -399,12 +400,13 @@ class ReplicaDriver:
             size_bytes = log_writes.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and log_writes.has_room(self.view, group[0], size_bytes):
                 failed: StorageError | None = None
+                slept = sleeps()
                 try:
                     log_writes.append_in_place(self.view, group)
                 except StorageError as error:
                     failed = error
                 ended = time.perf_counter()
-                inline_writes.took(ended - started, ended)
+                inline_writes.took(ended - started, ended, slept=sleeps() != slept)
                 self._appended(group, started, ok=True, error=failed)
                 return
         write = partial(log_writes.append, self.view, group, synced=synced)

@@ -127,7 +127,7 @@ class ClusterStand:
             directory = self._dirs[node_id] = open_node_dir(home, node_id=node_id)
             checked = NodeSettings(data=home, **DEFAULTS).model_copy(update=self.settings)
             node = StandNode(self, checked, directory, disk)
-            node.inline_writes.took(math.inf, math.inf)
+            node.inline_writes.took(math.inf, math.inf, slept=True)
             await node.start()
             self.nodes[node_id] = node
         self.tell()

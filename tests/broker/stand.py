@@ -49,7 +49,7 @@ class Stand:
         self._dir = open_node_dir(self.path)
         node = self._node = Node(checked, self._dir, fs=self.disk)
         # A held write must hold a worker and not the event loop that the test itself runs on.
-        node.inline_writes.took(math.inf, math.inf)
+        node.inline_writes.took(math.inf, math.inf, slept=True)
         try:
             await node.start()
         except BaseException:

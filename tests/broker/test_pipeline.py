@@ -220,7 +220,7 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
     stand.disk.fail = note
     node.inline_writes._paused_until_s = 0
     await peer.publish(topic.topic_id, batch(b"x"))
-    node.inline_writes.took(math.inf, math.inf)
+    node.inline_writes.took(math.inf, math.inf, slept=True)
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]

@@ -3,7 +3,8 @@
 A copy into the page cache takes a fraction of a millisecond, two thread switches cost more than a small one, and a
 node lives on one core, where a worker is no second pair of hands. But the same call can stall when the kernel
 throttles writers or memory is short. So the loop writes by itself only while that is quick: a write that was slow
-sends everything to the workers for a while, and then one more is tried.
+because it waited sends everything to the workers for a while, and then one more is tried. One that only lost the
+processor does not count: where processors are short, two thread switches are what costs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class InlineWrites:
         """Whether a group of this size may be written from the event loop."""
         return size_bytes <= INLINE_BYTES_MAX and now_s >= self._paused_until_s
 
-    def took(self, seconds: float, now_s: float) -> None:
-        """Note how long such a write took, at its end."""
-        if seconds > SLOW_S:
+    def took(self, seconds: float, now_s: float, *, slept: bool) -> None:
+        """Note how long such a write took, at its end, and whether it waited for anything but a processor."""
+        if slept and seconds > SLOW_S:
             self._paused_until_s = now_s + PAUSE_S

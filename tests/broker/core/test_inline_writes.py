@@ -13,8 +13,10 @@ def test_only_groups_up_to_a_size() -> None:
 
 def test_a_slow_write_pauses_them_and_then_one_more_is_tried() -> None:
     policy = InlineWrites()
-    policy.took(SLOW_S, 10.0)
+    policy.took(SLOW_S, 10.0, slept=True)
     assert policy.allows(1, 10.0)
-    policy.took(SLOW_S * 1.1, 10.0)
+    policy.took(SLOW_S * 1.1, 10.0, slept=False)
+    assert policy.allows(1, 10.0), "it only lost the processor"
+    policy.took(SLOW_S * 1.1, 10.0, slept=True)
     verdicts = [policy.allows(1, 10.0), policy.allows(1, 10.0 + PAUSE_S * 0.99), policy.allows(1, 10.0 + PAUSE_S)]
     assert verdicts == [False, False, True]
