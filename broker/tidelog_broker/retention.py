@@ -48,6 +48,8 @@ class Retention:
         """Whether there is surely a file for the note, or it is being made."""
         self._followed_offset = 0
         """Below this the owner has deleted, and this copy after it."""
+        self._soon = self._soon_after = 0
+        """Below which offset is being deleted while nobody waits for it, and what is to follow."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -62,9 +64,10 @@ class Retention:
             StorageFailedError: the disk failed.
         """
         partition = self._partition
-        await self._delete(self._outdated(offset, 0, partition.high_watermark))
+        below = self._outdated(offset, 0, partition.high_watermark)
+        await self._delete(below)
         if partition.replica.owner is not None:
-            self._raise_log_start()
+            self._raise_log_start(below)
 
     async def look(self) -> None:
         """Delete what is to go, now, and see that there is a file for the note.
@@ -81,8 +84,9 @@ class Retention:
                 if replica.log_start > partition.log.start_offset:
                     await self._delete(self._outdated(replica.log_start, 0, replica.log_start))
             elif self._is_past_bound:
-                await self._delete(self._past_bound())
-                self._raise_log_start()
+                below = self._past_bound()
+                await self._delete(below)
+                self._raise_log_start(below)
         except DiskFullError as error:
             self._no_space(error)
         else:
@@ -185,8 +189,11 @@ class Retention:
                 raise
 
     def _delete_soon(self, offset: int) -> None:
-        """As `_delete`, without waiting for it."""
-        if offset:
+        """As `_delete`, without waiting for it. One at a time: what comes meanwhile is begun behind it, all at once."""
+        if self._soon:
+            self._soon_after = max(self._soon_after, offset)
+        elif offset:
+            self._soon = offset
             self._notes.start(
                 self._io_key, lambda: self._prepare(offset), lambda _, error: self._prepared(offset, error)
             )
@@ -198,10 +205,12 @@ class Retention:
             self._keep(offset)
 
     def _prepared(self, offset: int, error: BaseException | None) -> None:
-        if error is not None:
-            self._looked(error)
-        elif not self._is_over:
-            self._io.start(self._io_key, lambda: self._delete_below(offset), lambda _, failure: self._looked(failure))
+        if error is not None or self._is_over:
+            self._looked(offset, error)
+        else:
+            self._io.start(
+                self._io_key, lambda: self._delete_below(offset), lambda _, failure: self._looked(offset, failure)
+            )
 
     def _delete_below(self, offset: int) -> None:
         """Runs on an I/O worker."""
@@ -220,16 +229,21 @@ class Retention:
             # Until it is, a start takes for missing what retention has deleted, and asks the owner.
             log.warning("%s: where the log begins was not written down: %s", self._partition.name, error)
 
-    def _looked(self, error: BaseException | None) -> None:
+    def _looked(self, offset: int, error: BaseException | None) -> None:
+        after, self._soon, self._soon_after = self._soon_after, 0, 0
+        if self._is_over:
+            return
         if isinstance(error, DiskFullError):
             self._no_space(error)
-        elif error is None:
-            self._raise_log_start()
-        elif not self._is_over:
+        elif error is not None:
             self._failed(error)
+        else:
+            self._raise_log_start(offset)
+            self._delete_soon(after)
 
-    def _raise_log_start(self) -> None:
-        self._partition.driver.raise_log_start(self._partition.log.start_offset)
+    def _raise_log_start(self, deleted: int) -> None:
+        """Say what has been deleted, and no more: where something is still to be fetched the log begins later."""
+        self._partition.driver.raise_log_start(min(deleted, self._partition.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:
         if not self._told_of_full_disk:

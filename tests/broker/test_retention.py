@@ -160,6 +160,18 @@ async def begun_late(stand: ClusterStand) -> Partition:
     return partition
 
 
+async def test_what_a_log_lacks_is_not_said_to_be_deleted(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion is told of when an epoch has begun behind a hole meanwhile: the log begins there, for now."""
+    partition = await begun_late(cluster)
+    told: list[int] = []
+    monkeypatch.setattr(partition.driver, "raise_log_start", told.append)
+    deleted = partition.log.start_offset - 1
+    partition.retention._looked(deleted, None)
+    assert told == [deleted]
+
+
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
     partition = await begun_late(cluster)
     fs, directory = partition.node.disk.fs, partition.log.directory
@@ -229,6 +241,7 @@ async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_d
         await publish(cluster, owner, sequence)
     await disk.held_up()
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
+    assert partition.node.notes._pending <= 2, "every segment that begins asks for a note of its own"
     disk.heal()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
     assert load_log_start(disk, partition.log.directory) == partition.log.start_offset

@@ -21,7 +21,7 @@ from tests.faults.values import CONTROL, number_in
 from tidelog_broker.storage.filesystem import RealFileSystem
 from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
 from tidelog_broker.storage.scan import read_segment_header, scan_segment
-from tidelog_broker.storage.segment import SEGMENT_SUFFIX
+from tidelog_broker.storage.segment import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_proto.batch import RecordBatch
 
 
@@ -53,7 +53,7 @@ def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
             continue
         batches = found[Key(name.topic, name.partition)] = []
         for epoch in epoch_dirs(fs, directory).values():
-            for path in sorted(epoch.glob(f"*{SEGMENT_SUFFIX}")):
+            for path in _segments(epoch):
                 batches += _segment(fs, path)
     return found
 
@@ -78,8 +78,13 @@ def stored_spans(data: Path, topics: Collection[str]) -> dict[Key, Span]:
     return spans
 
 
+def _segments(epoch: Path) -> list[Path]:
+    """Return an epoch's segments, oldest first; after a kill the newest may not have its name yet."""
+    return sorted(path for path in epoch.iterdir() if path.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
+
+
 def _span(fs: RealFileSystem, directory: Path) -> Span | None:
-    paths = [path for epoch in epoch_dirs(fs, directory).values() for path in epoch.glob(f"*{SEGMENT_SUFFIX}")]
+    paths = [path for epoch in epoch_dirs(fs, directory).values() for path in _segments(epoch)]
     if not paths:
         return None
     with closing(fs.open_readonly(min(paths))) as file:

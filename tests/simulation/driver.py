@@ -148,10 +148,17 @@ class PartitionDriver:
     def _read(self, effect: fx.ReadLog) -> None:
         found = self.process.on_disk(lambda: self.store.read_epoch(effect))
         if found is not None:
-            if self.process.machine.lies and effect.epoch < self.replica.active.epoch:
+            if self.process.machine.lies and self._knows_the_end(effect.to, effect.epoch):
                 found = lie(*found)
             self.replica.read(effect, *found, self.process.now_ms)
             self.pump()
+
+    def _knows_the_end(self, node_id: str, epoch: int) -> bool:
+        """Whether this node and another one know the decision about an epoch, without which a lie cannot be told."""
+        machine = self.process.world.machine_of(node_id)
+        process = machine.running if machine is not None else None
+        other = process.partitions.get(self.key) if process is not None else None
+        return epoch < self.replica.active.epoch and other is not None and epoch < other.replica.active.epoch
 
     def _sync_ahead(self, effect: fx.SyncAhead) -> None:
         done = self.process.on_disk(lambda: self.store.sync_ahead(effect))

@@ -44,12 +44,12 @@ class Pull:
         self.digest_unknown = False
         """Whether nothing is held where it begins: retention has deleted what lies in front of that."""
         self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
-        self._asked_ms = 0
         """How much is asked for next."""
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
         self._was_too_much = False
         """Whether a range did not come in time, or could not be kept: from then on they grow by little."""
+        self._asked_ms = 0
         self._key = key
         self._sources = tuple(sources)
         self._timing = timing

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -276,17 +277,22 @@ class ActiveSegment:
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
-    """Write the index file of a sealed segment beside it and give it its name. It is not synced: its CRC is enough."""
+    """Write the index file of a sealed segment beside it and give it its name. It is not synced: its CRC is enough.
+
+    On a full disk there is none: whoever reads the segment makes the index anew.
+    """
     path = index_path(segment)
     unnamed = path.with_name(path.name + NEW_SUFFIX)
-    if fs.exists(unnamed):
-        fs.unlink(unnamed)
-    file = fs.open(unnamed, create=True)
     try:
-        file.pwritev([pack_index(index, nonce=header.nonce, end=end)], 0)
-    finally:
-        file.close()
-    fs.rename(unnamed, path)
+        if fs.exists(unnamed):
+            fs.unlink(unnamed)
+        with closing(fs.open(unnamed, create=True)) as file:
+            file.pwritev([pack_index(index, nonce=header.nonce, end=end)], 0)
+        fs.rename(unnamed, path)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        _remove_leftover(fs, unnamed)
 
 
 def _remove_leftover(fs: FileSystem, path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.errors import StorageFailedError, space_or_failure
+from tidelog_broker.storage.errors import StorageFailedError, is_disk_full, space_or_failure
 from tidelog_broker.storage.filesystem import File, FileSystem
 from tidelog_broker.storage.segment import NEW_SUFFIX
 
@@ -45,14 +45,21 @@ def load_log_start(fs: FileSystem, directory: Path) -> int:
 
 
 def keep_space(fs: FileSystem, directory: Path) -> None:
-    """Make the file, with offset 0, if there is none: so that a full disk can take another offset.
+    """Make the file with all of its blocks, with offset 0 if there is none: so that a full disk takes another offset.
 
     Raises:
         DiskFullError: no space; there is still none.
         StorageFailedError: the disk failed.
     """
-    if not fs.exists(directory / NAME):
-        _make(fs, directory, 0)
+    path = directory / NAME
+    try:
+        if not fs.exists(path):
+            return _make(fs, directory, 0)
+        with closing(fs.open(path)) as file:
+            if file.size() <= LINES_AT[1]:  # as one line was once kept
+                file.pwritev_durably([_line(max(_read(file)))], LINES_AT[1])
+    except OSError as error:
+        raise space_or_failure(f"{path} cannot be written", error) from error
 
 
 def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
@@ -69,9 +76,19 @@ def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
         with closing(fs.open(path)) as file:
             kept = _read(file)
             if offset > max(kept):
-                file.pwritev_durably([_line(offset)], LINES_AT[kept.index(min(kept))])
+                _write(file, offset, LINES_AT[kept.index(min(kept))])
     except OSError as error:
         raise space_or_failure(f"{path} cannot be written", error) from error
+
+
+def _write(file: File, offset: int, at: int) -> None:
+    """Write a line over. A full disk may have no space for a second one: then the only one is written over."""
+    try:
+        file.pwritev_durably([_line(offset)], at)
+    except OSError as error:
+        if at == 0 or not is_disk_full(error):
+            raise
+        file.pwritev_durably([_line(offset)], 0)
 
 
 def _make(fs: FileSystem, directory: Path, offset: int) -> None:

@@ -132,8 +132,9 @@ class PartitionLog(PartitionCopies):
         """
         if self.limbo is not None:
             return 0
-        offset, held_bytes = 0, self.size_bytes
-        for segment in [segment for log in self._epochs for segment in log.segments][:-1]:
+        segments = [segment for log in self._epochs for segment in log.segments]
+        offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # all of it at one moment
+        for segment in segments[:-1]:
             is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
             if not is_old or segment.end_offset > committed:
                 break

@@ -127,7 +127,8 @@ def _settle_begun(fs: FileSystem, directory: Path) -> None:
         with closing(fs.open(path)) as file:
             try:
                 header = read_segment_header(file)
-                is_there = segment_path(directory, header.base_offset) == segment
+                # A copy of a directory that was made in two goes may have it under both names.
+                is_there = segment_path(directory, header.base_offset) == segment and not fs.exists(segment)
             except LayoutError:
                 is_there = False
             if is_there:

@@ -104,3 +104,18 @@ def test_when_a_chunk_does_not_fit_the_needed_bytes_may() -> None:
     assert segment.opened.file.size() == held + 1000
     with pytest.raises(OSError, match="no space"):
         segment.ensure_space(held - SEGMENT_HEADER_BYTES + 1001)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "rename"])
+def test_a_full_disk_costs_a_sealed_segment_its_index_and_nothing_else(operation: str) -> None:
+    sim = new_disk()
+    segment = create(sim)
+    write(segment, b"a", synced_offset=40)
+    segment.settle()
+    full = OSError(errno.ENOSPC, "full")
+    sim.fail = lambda what, path: full if what == operation and ".idx" in path.suffixes else None
+    segment.seal()
+    assert sim.list_dir(HOME) == ["00000000000000000040.seg"]
+    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if ".idx" in path.suffixes else None
+    with pytest.raises(OSError, match="broken"):
+        segment.seal()

@@ -58,6 +58,31 @@ def test_a_file_of_one_line_as_it_once_was_is_read_and_goes_on(tmp_path: Path) -
     assert load_log_start(fs, tmp_path) == 6
 
 
+def test_a_full_disk_has_the_only_line_of_such_a_file_written_over(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    raise_log_start(disk, tmp_path, 5)
+    path = tmp_path / NAME
+    one_line = path.read_bytes()[:29]
+    path.write_bytes(one_line)
+    full = OSError(errno.ENOSPC, "full")
+    writes: list[int] = []
+
+    def fails_once(operation: str, _: Path) -> OSError | None:
+        if operation == "write":
+            writes.append(1)
+        return full if operation == "write" and len(writes) == 1 else None
+
+    disk.fail = fails_once
+    raise_log_start(disk, tmp_path, 6)
+    assert (load_log_start(disk, tmp_path), path.stat().st_size) == (6, 29)
+    disk.heal()
+    path.write_bytes(one_line)
+    keep_space(disk, tmp_path)
+    assert (load_log_start(disk, tmp_path), path.stat().st_size) == (5, LINES_AT[1] + 29), (
+        "it has its second block early"
+    )
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_cut_leaves_what_was_kept_or_what_was_being_kept(seed: int) -> None:
     random = Random(seed)

@@ -140,6 +140,20 @@ def test_a_begun_file_with_the_header_that_it_had_before_is_not_taken_for_a_segm
     assert not sim.exists(begun)
 
 
+def test_a_begun_file_beside_its_segment_is_an_older_copy_of_it() -> None:
+    """As when the directory of a running node was copied in two goes."""
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"first")])
+    log.close()
+    path = segment_path(EPOCH, 0)
+    stale = sim.open(begun_path(path), create=True)
+    stale.pwritev([bytes(sim.node(path).current[:128])], 0)
+    stale.close()
+    assert read_all(reopen(sim)) == batches
+    assert not sim.exists(begun_path(path))
+
+
 @pytest.mark.parametrize("operation", ["sync", "rename", "sync_dir"])
 def test_what_fails_in_the_background_fails_the_next_step_and_is_never_tried_again(operation: str) -> None:
     sim, background = new_disk(), Background("name")
