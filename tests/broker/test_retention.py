@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
+from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
@@ -230,16 +231,22 @@ async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the
         assert max(copy.log.size_bytes for copy in copies) < 2 * 192 * KIB
 
 
-async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
-    owner = await cluster.owner()
-    disk, partition = cluster.disks[owner], cluster.partition(owner)
+async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Partition]:
+    """The owner's disk and partition, while an operation on the note in front of a deletion takes its time."""
+    owner = await stand.owner()
+    disk, partition = stand.disks[owner], stand.partition(owner)
     for sequence in range(4):
-        await publish(cluster, owner, sequence)
+        await publish(stand, owner, sequence)
     await settled(partition.log.directory.joinpath(NAME).exists, "there is nothing to write over")
-    disk.hold("sync", NAME)
+    disk.hold(operation, NAME)
     for sequence in range(4, 20):
-        await publish(cluster, owner, sequence)
+        await publish(stand, owner, sequence)
     await disk.held_up()
+    return disk, partition
+
+
+async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
+    disk, partition = await held_note(cluster, "sync")
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
     assert partition.node.notes._pending <= 2, "every segment that begins asks for a note of its own"
     disk.heal()
@@ -250,19 +257,12 @@ async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_d
 async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_else_along(
     cluster: ClusterStand,
 ) -> None:
-    owner = await cluster.owner()
-    disk, partition = cluster.disks[owner], cluster.partition(owner)
-    for sequence in range(4):
-        await publish(cluster, owner, sequence)
-    await settled(partition.log.directory.joinpath(NAME).exists, "there is nothing to write over")
-    disk.hold("write", NAME)
-    for sequence in range(4, 20):
-        await publish(cluster, owner, sequence)
-    await disk.held_up()
+    disk, partition = await held_note(cluster, "write")
     partition.refuse(ProtocolError(pb.UNKNOWN_TOPIC, "it was deleted"))
     await partition.remove()
     disk.heal()
     await partition.node.notes.call(partition.io_key, lambda: None)
     await asyncio.sleep(0.05)
     assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
-    assert (cluster.nodes[owner].health.state, cluster.nodes[owner].exit_code) == ("running", 0)
+    node = cluster.nodes[partition.node.node_id]
+    assert (node.health.state, node.exit_code) == ("running", 0)
