@@ -101,8 +101,7 @@ class Retention:
 
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
-        if not self._has_space:
-            self._see_to_space()
+        self._see_to_space()
         replica = self._partition.replica
         offset = replica.log_start
         if offset > self._followed_offset and replica.owner is None:

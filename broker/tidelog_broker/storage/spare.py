@@ -74,7 +74,7 @@ class Spare:
     def keep(self, segment: Path, size_bytes: int) -> bool:
         """Rename a segment's file to be the spare; False when there is one or no room, and nothing was done.
 
-        Whoever calls it makes the names durable, and then calls `discard` if somebody still reads the file.
+        Whoever calls it then calls `discard` if somebody still reads the file, and has the names durable before `use`.
         """
         if self._size_bytes or not self._budget.take(size_bytes):
             return False
