@@ -178,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes and dispatch the requests that are whole."""
+        if self._receiver.goes_on(nbytes):
+            return
         self._idle_poll.came()
         try:
             for frame in self._receiver.received(nbytes):

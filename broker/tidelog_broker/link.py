@@ -56,19 +56,24 @@ class _Pending(NamedTuple):
 
 
 class LastFrame:
-    """The small message that was encoded last, for all links of a node: a batch goes to every follower in one form."""
+    """The message that was encoded last, for all links of a node: a batch goes to every follower in one form."""
 
-    __slots__ = ("attachment_bytes", "data", "message")
+    __slots__ = ("attachment_bytes", "data", "is_joined", "message")
 
     def __init__(self) -> None:
         self.message: LinkMessage | None = None
         self.data = b""
+        """The frame; without the batches where they are large."""
+        self.is_joined = True
         self.attachment_bytes = 0
 
     def keep(self, message: LinkMessage, outgoing: Outgoing) -> None:
-        """Encode a message with its batches."""
+        """Encode a message, with its batches where they are small."""
         self.attachment_bytes = outgoing.attachment_bytes
-        self.data = b"".join([encode_frame(outgoing.envelope, outgoing.attachment_bytes), *outgoing.attachment])
+        self.data = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
+        self.is_joined = self.attachment_bytes <= _JOIN_BYTES
+        if self.is_joined and self.attachment_bytes:
+            self.data = b"".join([self.data, *outgoing.attachment])
         self.message = message
 
 
@@ -172,13 +177,12 @@ class Link(asyncio.BufferedProtocol):
     def _write_alone(self, transport: asyncio.Transport, message: LinkMessage, batches: Sequence[memoryview]) -> None:
         last = self._last_frame
         if last.message is not message:
-            outgoing = alone(message, batches)
-            if outgoing.attachment_bytes > _JOIN_BYTES:
-                self._write(transport, outgoing)
-                return
-            last.keep(message, outgoing)
+            last.keep(message, alone(message, batches))
         self._bytes_out.value += last.attachment_bytes
-        transport.write(last.data)
+        if last.is_joined:
+            transport.write(last.data)
+        else:
+            transport.writelines([last.data, *batches])
 
     def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
         size_bytes = outgoing.attachment_bytes

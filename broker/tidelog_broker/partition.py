@@ -246,7 +246,8 @@ class Partition(PartitionReads):
         self.node.rings.push(self.ring, entry)
 
     def _restart_ring(self, offset: int) -> None:
-        self.node.rings.forget(self.ring)
+        if self.ring.size_bytes:
+            self.node.rings.forget(self.ring)
         self.ring.restart(offset)
 
     def owner_ready(self) -> None:

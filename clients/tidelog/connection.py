@@ -263,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
+        if self._receiver.goes_on(nbytes):
+            return
         self._idle_poll.came()
         try:
             for frame in self._receiver.received(nbytes):

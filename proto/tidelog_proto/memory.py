@@ -1,12 +1,11 @@
-"""Where large buffers live: frames being received, bodies being encoded.
+"""Where large buffers come from: frames being received (see `reused.py`), bodies being encoded.
 
 A process that moves batches takes and drops megabyte buffers all the time. Arrow's default allocator gives such
 memory back to the kernel within milliseconds and faults it in again, zeroed, for the next batch; jemalloc, which
 Arrow's wheels carry too, keeps it for about a second. On a 2-core virtual machine a node's work per 416 KB batch
 fell from 700 to 300 µs with it. Where a build lacks jemalloc the default serves.
 
-Rejected: making it the process's default pool (a library must not), and a pool of our own (who returns a buffer that
-a ring, a socket and a subscriber may still hold?).
+Rejected: making it the process's default pool (a library must not).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame, parse_envelope, parse_prefix
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
-from tidelog_proto.memory import allocate
+from tidelog_proto.reused import take
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
@@ -54,6 +54,14 @@ class FrameReceiver:
             return self._scratch[self._filled : FIRST_BYTES]
         return self._scratch[self._filled :]
 
+    def goes_on(self, size_bytes: int) -> bool:
+        """Take note of bytes in the middle of a large attachment; False for all others, which are for `received`."""
+        filled = self._attachment_filled + size_bytes
+        if self._envelope is None or filled >= len(self._attachment):
+            return False
+        self._attachment_filled = filled
+        return True
+
     def received(self, size_bytes: int) -> Iterator[Frame]:
         """Take note of `size_bytes` in `buffer()` and yield complete frames.
 
@@ -86,7 +94,7 @@ class FrameReceiver:
             part = self._scratch[at : at + here]
             at += here
             if here < attachment_bytes:
-                self._attachment = allocate(attachment_bytes)
+                self._attachment = take(attachment_bytes)
                 self._attachment[:here] = part
                 self._attachment_filled = here
                 self._envelope = envelope

@@ -318,9 +318,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("size_bytes", [5, 100_000])
-async def test_what_goes_to_several_nodes_is_encoded_once_if_it_is_small(
-    monkeypatch: pytest.MonkeyPatch, size_bytes: int
-) -> None:
+async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     encoded: list[int] = []
 
     def counted(envelope: pb.Envelope, attachment_bytes: int) -> bytes:
@@ -341,4 +339,4 @@ async def test_what_goes_to_several_nodes_is_encoded_once_if_it_is_small(
     assert wires[0].written == wires[1].written
     assert len(set(wires[0].written)) == 2
     assert [link._bytes_out.value for link in links] == [2 * size_bytes] * 2
-    assert encoded == ([size_bytes] * 2 if size_bytes < MIB // 64 else [size_bytes] * 4)
+    assert encoded == [size_bytes] * 2

@@ -21,10 +21,20 @@ def frame(correlation: int, attachment: bytes = b"", name: str = "") -> bytes:
 class Feeder:
     """Feeds a receiver the way a transport does: never more than the buffer it is given."""
 
-    def __init__(self, *, declined: frozenset[int] = frozenset(), frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        declined: frozenset[int] = frozenset(),
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        asks: bool = False,
+        piece_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self.asked: list[tuple[int, int]] = []
         self.got: list[tuple[int, bytes]] = []
+        self.went_on = 0
         self._declined = declined
+        self._asks = asks
+        self._piece_bytes_max = piece_bytes_max
         self.receiver = FrameReceiver(frame_bytes_max=frame_bytes_max, admit=self._admit)
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
@@ -36,9 +46,12 @@ class Feeder:
         while at < len(data):
             buffer = self.receiver.buffer()
             assert len(buffer) > 0
-            taken = min(len(buffer), len(data) - at)
+            taken = min(len(buffer), len(data) - at, self._piece_bytes_max)
             buffer[:taken] = data[at : at + taken]
             at += taken
+            if self._asks and self.receiver.goes_on(taken):
+                self.went_on += 1
+                continue
             self.got += [(f.envelope.correlation_id, bytes(f.attachment)) for f in self.receiver.received(taken)]
 
 
@@ -69,6 +82,17 @@ def test_an_attachment_larger_than_the_scratch_buffer(declined: frozenset[int]) 
     feeder = Feeder(declined=declined)
     feeder.feed(frame(1, large) + frame(2, b"after"))
     assert feeder.got == [(number, data) for number, data in ((1, large), (2, b"after")) if number not in declined]
+
+
+@pytest.mark.parametrize("declined", [frozenset[int](), frozenset({2})])
+def test_the_middle_of_a_large_attachment_is_only_noted(declined: frozenset[int]) -> None:
+    large = bytes(range(256)) * (SCRATCH_BYTES // 64)
+    feeder = Feeder(declined=declined, asks=True, piece_bytes_max=SCRATCH_BYTES)
+    feeder.feed(b"".join([frame(1, large), frame(2, large), frame(3, b"after"), frame(4, large)]))
+    sent = ((1, large), (2, large), (3, b"after"), (4, large))
+    assert feeder.got == [(number, data) for number, data in sent if number not in declined]
+    # Each is four times the scratch buffer: one piece along with the envelope, and one that ends it.
+    assert feeder.went_on == (3 - len(declined)) * 3
 
 
 def test_an_envelope_larger_than_the_scratch_buffer() -> None:
