@@ -38,12 +38,13 @@ SENDS_UNDER_WAY: Final = 16
 """How many batches are given to either side before the first is acknowledged."""
 READ_BYTES: Final = 4 * MIB
 """About what the consumer fetches at a time."""
-RETENTION_BYTES: Final = 256 * MIB
-"""One segment. Three copies of it and three files of the probe must stay below the point from which the kernel slows
-down who writes (15 % of the memory that is free, as it comes): beyond that the disk is measured, on either side."""
-PROBE_KEEP_BYTES: Final = 512 * MIB
+RETENTION_BYTES: Final = 128 * MIB
+"""One segment. What three copies and the probe's three files take must stay below the point from which the kernel
+writes back what nobody has asked for (a tenth of the memory that is free, as it comes): beyond that the disk is
+measured, on either side."""
+PROBE_KEEP_BYTES: Final = 2 * RETENTION_BYTES
 """What the product's log takes with that retention: the segment that grows, and the one before it."""
-WARM_BYTES: Final = 3 * PROBE_KEEP_BYTES
+WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES
 """After so much a log under retention writes into files that were written before, and the probe has gone round."""
 WARM_ROUNDS_MAX: Final = 10
 
@@ -93,7 +94,7 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
     encoding = encoding_run(batches, seconds=ENCODE_SECONDS)
     async with (
         _running(plan, flush, batch_bytes, keep_bytes=PROBE_KEEP_BYTES) as (where, client),
-        product.own_topic(client, flush, retention_bytes=RETENTION_BYTES) as topic,
+        product.own_topic(client, flush, retention_bytes=RETENTION_BYTES, segment_bytes=RETENTION_BYTES) as topic,
     ):
         await _settle(plan, where, topic)
 

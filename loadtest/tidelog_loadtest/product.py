@@ -27,14 +27,18 @@ class WrongCountError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def own_topic(client: Client, flush: FlushName, *, retention_bytes: int | None = None) -> AsyncIterator[str]:
+async def own_topic(
+    client: Client, flush: FlushName, *, retention_bytes: int | None = None, segment_bytes: int | None = None
+) -> AsyncIterator[str]:
     """Create a topic of one partition, yield its name, and delete it with its records on the way out.
 
-    With `retention_bytes` it keeps about that much; otherwise it keeps all.
+    With `retention_bytes` it keeps about that much; otherwise it keeps all. Segments are the node's unless told.
     The name is made up for each: a benchmark that runs against somebody's node must not touch what is there.
     """
     name = f"bench-{secrets.token_hex(6)}"
-    await client.create_topic(name, partitions=1, flush=flush, retention_bytes=retention_bytes)
+    await client.create_topic(
+        name, partitions=1, flush=flush, retention_bytes=retention_bytes, segment_bytes=segment_bytes
+    )
     try:
         yield name
     finally:
