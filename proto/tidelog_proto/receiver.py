@@ -55,7 +55,10 @@ class FrameReceiver:
         return self._scratch[self._filled :]
 
     def goes_on(self, size_bytes: int) -> bool:
-        """Take note of bytes in the middle of a large attachment; False for all others, which are for `received`."""
+        """Take note of bytes in the middle of a large attachment; False for all others, which are for `received`.
+
+        A short cut for who has nothing to do until a frame is whole; `received` takes these bytes as well.
+        """
         filled = self._attachment_filled + size_bytes
         if self._envelope is None or filled >= len(self._attachment):
             return False
@@ -69,8 +72,7 @@ class FrameReceiver:
             ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream has lost its shape and must be closed.
         """
         if self._envelope is not None:
-            self._attachment_filled += size_bytes
-            if self._attachment_filled == len(self._attachment):
+            if not self.goes_on(size_bytes):
                 yield self._finish()
             return
         filled = self._filled = self._filled + size_bytes

@@ -113,6 +113,11 @@ async def test_large_batches_are_verified_here_only_while_they_are_few(stand: St
     assert len(batches) == count
 
 
+async def test_one_large_batch_is_verified_here(stand: Stand) -> None:
+    stand.take((append(1), [batch(b"x" * (VERIFY_INLINE_BYTES + 1))]))
+    assert len(stand.ear.got) == 1
+
+
 async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(stand: Stand) -> None:
     few = batch(b"x" * (VERIFY_INLINE_BYTES + 1))
     stand.take((append(1), [BIG]))

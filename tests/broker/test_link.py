@@ -21,7 +21,7 @@ from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, FrameDecoder, encode_frame
-from tidelog_proto.limits import ENVELOPE_BYTES_MAX, MIB
+from tidelog_proto.limits import ENVELOPE_BYTES_MAX, KIB, MIB
 
 
 class FakeNode:
@@ -303,6 +303,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
+        self.parts: list[Sequence[bytes | memoryview]] = []
 
     def is_closing(self) -> bool:
         return False
@@ -313,7 +314,8 @@ class Wire:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def writelines(self, parts: Sequence[bytes]) -> None:
+    def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.parts.append(parts)
         self.write(b"".join(parts))
 
 
@@ -332,11 +334,14 @@ async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.Mo
     links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics(), last_frame=shared) for name in "bc"]
     for link, wire in zip(links, wires, strict=True):
         link.connection_made(cast("asyncio.Transport", wire))
-    for number, message in enumerate([append(1), append(2)]):
-        data = memoryview(bytes([number]) * size_bytes)
+    batches = [memoryview(bytes([number]) * size_bytes) for number in range(2)]
+    for message, data in zip([append(1), append(2)], batches, strict=True):
         for link in links:
             link.send(message, [data])
     assert wires[0].written == wires[1].written
     assert len(set(wires[0].written)) == 2
     assert [link._bytes_out.value for link in links] == [2 * size_bytes] * 2
     assert encoded == [size_bytes] * 2
+    as_they_lie = batches if size_bytes > KIB * 16 else []
+    assert [parts[1] for parts in wires[1].parts] == as_they_lie
+    assert all(parts[1] is data for parts, data in zip(wires[1].parts, as_they_lie, strict=True)), "it was copied"

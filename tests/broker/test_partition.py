@@ -172,3 +172,15 @@ async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
     assert info.partitions[0].state == "limbo"
     assert (await peer.create("healthy")).name == "healthy"
     assert stand.node.health.state == "running"
+
+
+async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    partition = node.partitions.get(topic.topic_id, 0)
+    before = node.rings.size_bytes
+    for _ in range(2):
+        await peer.publish(topic.topic_id, batch(b"x" * 30_000))
+        assert node.rings.size_bytes > before + 30_000
+        partition._restart_ring(partition.ring.end_offset)
+        assert (node.rings.size_bytes, partition.ring.size_bytes) == (before, 0)
+        partition._restart_ring(partition.ring.end_offset)
