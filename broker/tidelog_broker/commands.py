@@ -16,11 +16,11 @@ from typing import Annotated, NoReturn
 import typer
 import uvloop
 
+from tidelog_broker.admitting import IdentityError
 from tidelog_broker.bootstrap import BootstrapError
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.founding import open_founding
 from tidelog_broker.log_commands import log_app
-from tidelog_broker.membership import IdentityError
 from tidelog_broker.node import Node
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_proto.errors import ProtocolError

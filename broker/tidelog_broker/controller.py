@@ -15,7 +15,7 @@ from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import REPLICATION_FACTOR_MAX
 from tidelog_broker.core.placement import NoPersistenceError
 from tidelog_broker.core.registry import NodeRegistry, identity_fault
-from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
 from tidelog_broker.routes import Routes
 from tidelog_broker.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
@@ -162,21 +162,34 @@ class Controller:
     async def announce(self, announce: pb.NodeAnnounce) -> None:
         """Register a node, or what has changed about it.
 
+        A node that is new is admitted by that, so it is answered only by who certainly still owns `__meta`, and a
+        founder's name is refused to it: what founders have promised before they are registered stands nowhere here.
+
         Raises:
             ProtocolError: FORBIDDEN when the id is another node's, INVALID_REQUEST, or what stopped the write.
         """
         said = announce.node
         async with self._changing:
-            await self._meta_log.ready()
+            await self._meta_log.ready(confirmed=announce.is_new)
+            known = self._nodes.get(said.node_id)
             fault = identity_fault(
-                said.node_id, said.incarnation, is_new=announce.is_new, known=self._nodes.get(said.node_id)
+                said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known
             )
+            if announce.is_new and not fault and self._is_unregistered_founder(said.node_id, known):
+                fault = f"{said.node_id!r} is a founder: start it with the bootstrap file, or give this node another id"
             if fault:
                 raise ProtocolError(pb.FORBIDDEN, fault)
             record = self._nodes.announced(said)
             if record is not None:
                 await self._meta_log.write_node(record)
                 log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
+
+    def _is_unregistered_founder(self, node_id: str, known: pb.NodeRecord | None) -> bool:
+        """Whether an id is that of a founder of which no directory is registered."""
+        if known is not None:
+            return known.incarnation == 0
+        meta = self._topics.get(META_TOPIC_ID)  # those that store it stand here, too, if a joiner knows no others
+        return meta is not None and node_id in meta.first_epoch.placement
 
     async def change_node(self, change: pb.ClusterChange) -> None:
         """Drain a node, end that, or remove it.

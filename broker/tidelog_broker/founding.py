@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tidelog_broker.admitting import Founding
 from tidelog_broker.bootstrap import Bootstrap, load_bootstrap, open_directory
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.sealing import SECRET_BYTES_MIN
-from tidelog_broker.membership import Founding
 from tidelog_broker.seeds import Seed, find_cluster
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.node_dir import NodeDir, is_new_dir

@@ -1,7 +1,7 @@
 """This node's part in a cluster: its links and its gossip, its admission, and its own record in `__meta`.
 
     open         this node can be called, and calls the others
-    admit        the others have said whether they know its id as that of another node; then it may vote
+    admit        the others know durably that its id has this data directory; then it may vote
     begin        gossip tells who is alive; the node's own record is kept right in `__meta`
     close
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from tidelog_broker.bootstrap import Bootstrap, roles_named
+from tidelog_broker.admitting import Admitting, Founding, own_record
+from tidelog_broker.bootstrap import roles_named
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.budget import Budget
 from tidelog_broker.core import members
@@ -26,40 +26,22 @@ from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.ports import Batch
 from tidelog_broker.core.reach import Reach
-from tidelog_broker.core.registry import identity_fault, removal, roles_to
+from tidelog_broker.core.registry import removal
 from tidelog_broker.core.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import ask_owner
 from tidelog_broker.gossip import Gossip
 from tidelog_broker.links import Address, Links
 from tidelog_broker.peers import Peers
-from tidelog_broker.seeds import Seed
 from tidelog_broker.sockets import check_udp_port
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
-ASK_TIMEOUT_S: Final = 2.0
-ASK_AGAIN_S: Final = 0.1
-PATIENCE_S: Final = 1.0
-"""Who has enough answers waits so long for those that are still missing."""
 ANNOUNCE_AGAIN_S: Final = 1.0
-_NAMED_MAX: Final = 9
+ANNOUNCE_TIMEOUT_S: Final = 10.0
 LOOK_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Founding:
-    """How a node comes to its cluster: as a founder by the bootstrap file, or by seeds that were found to be nodes."""
-
-    secret: bytes
-    bootstrap: Bootstrap | None = None
-    seeds: tuple[Seed, ...] = ()
-
-
-class IdentityError(Exception):
-    """The cluster knows this node's id as that of another node; the message says what to do."""
 
 
 class Membership:
@@ -71,8 +53,7 @@ class Membership:
         self._links: Links | None = None
         self._gossip: Gossip | None = None
         self._look_soon = False
-        self._is_new = not node.dir.admitted
-        self._announce_now = asyncio.Event()
+        self._admitting: Admitting | None = None
 
     # --- life ------------------------------------------------------------------------------------------
 
@@ -113,50 +94,17 @@ class Membership:
         )
         self._links = Links(identity, events=self, queue_bytes=node.settings.peer_queue_bytes, metrics=node.metrics)
         node.cluster.use_links(self._links)
+        self._admitting = Admitting(node, founding, self._links, gossip_port=self._gossip_port, look=self._look)
         self._look()
 
     async def admit(self) -> None:
-        """Ask the others whether they know this node, and mark its directory when enough of them do not object.
-
-        A founder asks until half of the others have answered, so that with itself a majority has; a joiner asks one.
+        """Wait until the cluster agrees that this node's id has this data directory; see `admitting`.
 
         Raises:
-            IdentityError: the id is another node's and this directory must not be used under it; or those that could
-                admit it refuse to speak with it (another cluster, another secret, an id that is in use).
+            IdentityError: it never will.
         """
-        node = self._node
-        if node.dir.admitted:
-            return
-        others = {record.node_id for record in node.nodes.live()} - {node.node_id}
-        needed = (len(others) + 1) // 2 if self._founding.bootstrap is not None else 1
-        patient_until_s = node.loop.time() + PATIENCE_S
-        answered: set[str] = set()
-        told = False
-        while True:
-            await self._ask_all(answered)
-            patient = node.loop.time() < patient_until_s
-            if len(answered) >= needed and not (patient and others - answered):
-                break
-            if not patient and not answered:
-                self._give_up_if_turned_away(needed)
-            if not patient and not told:
-                told = True
-                log.info(
-                    "waiting for %d of %s to say whether they know %r: start them, or see why they cannot be reached",
-                    needed,
-                    ", ".join(sorted(others)[:_NAMED_MAX]) or "the seeds",
-                    node.node_id,
-                )
-            await asyncio.sleep(ASK_AGAIN_S)
-        await asyncio.to_thread(node.dir.mark_admitted)
-        log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())
-
-    def _give_up_if_turned_away(self, needed: int) -> None:
-        assert self._links is not None
-        own = (self._node.settings.advertised_host, self._node.port)
-        refusals = {what for address, what in self._links.refusals().items() if address != own}
-        if len(self._links.refusals().keys() - {own}) >= needed:
-            raise IdentityError("; ".join(sorted(refusals)))
+        assert self._admitting is not None
+        await self._admitting.admit()
 
     async def begin(self) -> None:
         """Start gossip and keep this node's record right; the replicas hear of every change.
@@ -193,6 +141,8 @@ class Membership:
         node.cluster.use_members(self._gossip.members)
         node.spawn(self._keep_announced(), "announcing")
         node.spawn(self._watch_connections(), "watching connections")
+        assert self._admitting is not None
+        node.spawn(self._admitting.keep_bound(), "having other founders know this directory")
         self.look_soon()
 
     async def close(self) -> None:
@@ -201,43 +151,6 @@ class Membership:
             await self._gossip.stop(leave=self._node.exit_code == 0)
         if self._links is not None:
             await self._links.close()
-
-    # --- admission -------------------------------------------------------------------------------------
-
-    async def _ask_all(self, answered: set[str]) -> None:
-        asked = sorted(self._node.cluster.linked - answered)
-        for peer, reply in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
-            if reply is not None:
-                answered.add(peer)
-                self._learn(reply)
-
-    async def _ask(self, peer: str) -> pb.NodeAnnounceReply | None:
-        question = pb.NodeAnnounce(node=pb.NodeRecord(node_id=self._node.node_id), is_new=self._is_new, ask=True)
-        try:
-            answer = await self._node.cluster.request(
-                peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S
-            )
-        except ProtocolError:
-            return None
-        return answer.envelope.node_announce_reply
-
-    def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Take what another node knows.
-
-        Raises:
-            IdentityError: it knows another node under this one's id.
-        """
-        node = self._node
-        if reply.HasField("meta"):
-            node.topics.apply(reply.meta)
-        for record in reply.nodes:
-            if record.node_id != node.node_id:
-                node.nodes.apply(record)
-                continue
-            fault = identity_fault(node.node_id, node.incarnation, is_new=self._is_new, known=record)
-            if fault:
-                raise IdentityError(fault)
-        self._look()
 
     # --- the own record --------------------------------------------------------------------------------
 
@@ -268,23 +181,12 @@ class Membership:
             await ask_owner(node, META_KEY, envelope, local)
             return
         for peer in sorted(node.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
-            await node.cluster.request(peer, envelope, timeout_s=ASK_TIMEOUT_S * 5)
+            await node.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
     def _said(self) -> pb.NodeRecord:
-        node, settings = self._node, self._node.settings
         assert self._gossip is not None
-        return pb.NodeRecord(
-            node_id=node.node_id,
-            host=settings.advertised_host,
-            port=node.port,
-            gossip_host=settings.advertised_host,
-            gossip_port=self._gossip.address.port,
-            zone=settings.zone,
-            weight=settings.weight,
-            roles=roles_to(roles_named(settings.roles)),
-            incarnation=node.incarnation,
-        )
+        return own_record(self._node, gossip_port=self._gossip.address.port)
 
     async def _watch_connections(self) -> None:
         """See who lives and cannot be spoken with."""

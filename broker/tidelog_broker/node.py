@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from tidelog_broker.admitting import Founding
 from tidelog_broker.anti_entropy import AntiEntropy
 from tidelog_broker.broker import Broker
 from tidelog_broker.config import NodeSettings
@@ -21,7 +22,7 @@ from tidelog_broker.following import MetaFollower, keep_routes
 from tidelog_broker.history_watch import HistoryWatch
 from tidelog_broker.leaving import hand_over
 from tidelog_broker.management import Management
-from tidelog_broker.membership import Founding, Membership
+from tidelog_broker.membership import Membership
 from tidelog_broker.partition import Partition
 from tidelog_broker.push_windows import share_out
 from tidelog_broker.server import Server

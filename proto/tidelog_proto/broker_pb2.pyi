@@ -1203,22 +1203,26 @@ class ChainDigests(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ChainDigest, _Mapping]]] = ...) -> None: ...
 
 class NodeAnnounce(_message.Message):
-    __slots__ = ("node", "is_new", "ask")
+    __slots__ = ("node", "is_new", "ask", "bind")
     NODE_FIELD_NUMBER: _ClassVar[int]
     IS_NEW_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
+    BIND_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
     is_new: bool
     ask: bool
-    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ...) -> None: ...
+    bind: bool
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ..., bind: _Optional[bool] = ...) -> None: ...
 
 class NodeAnnounceReply(_message.Message):
-    __slots__ = ("nodes", "meta")
+    __slots__ = ("nodes", "meta", "bound_directory_id")
     NODES_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    BOUND_DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeRecord]
     meta: TopicRecord
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ...) -> None: ...
+    bound_directory_id: bytes
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
     __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs")
@@ -1367,7 +1371,7 @@ class ProducerWindowEntry(_message.Message):
     def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining")
+    __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining", "directory_id")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -1380,6 +1384,7 @@ class NodeRecord(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     host: str
     port: int
@@ -1392,7 +1397,8 @@ class NodeRecord(_message.Message):
     revision: int
     removed: bool
     draining: bool
-    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+    directory_id: bytes
+    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
 
 class MetaRecord(_message.Message):
     __slots__ = ("node",)

@@ -45,6 +45,8 @@ class Founded:
         self.nodes: dict[str, Node] = {}
         self._dirs: dict[str, NodeDir] = {}
         self._peers: list[Peer] = []
+        self.settings: dict[str, object] = {}
+        """For every node that is started from now on."""
         self._founders = names
         self._ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
@@ -67,16 +69,16 @@ class Founded:
             told["port"] = free_ports(1)[0]
         return await self._start(name, data or name, told, replaces=replaces)
 
-    async def join(self, name: str = "d", *seeds: str) -> Node:
+    async def join(self, name: str = "d", *seeds: str, data: str = "") -> Node:
         """Start a node that knows nothing but seeds."""
         addresses = [f"127.0.0.1:{self._ports[seed]}" for seed in seeds or tuple(self.nodes)]
         told = {"seeds": addresses, "port": self._ports[name]}
-        return await self._start(name, name, told)
+        return await self._start(name, data or name, told)
 
     async def _start(self, name: str, data: str, told: dict[str, object], *, replaces: bool = False) -> Node:
         common = DEFAULTS | {"stop_timeout_ms": 2000, "node_id": name, "secret_file": self.path / "secret"}
         del common["port"]
-        settings = NodeSettings.model_validate(common | {"data": self.path / data} | told)
+        settings = NodeSettings.model_validate(common | {"data": self.path / data} | self.settings | told)
         opened = await open_founding(settings, replaces=replaces)
         node = Node(opened.settings, opened.directory, founding=opened.founding)
         try:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.broker.founded import Founded
 
+from tidelog_broker.admitting import IdentityError
 from tidelog_broker.core import reach
 from tidelog_broker.core.roster import IdentityConflict
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.link import Link
 from tidelog_broker.links import Address, Links
-from tidelog_broker.membership import IdentityError
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -41,14 +41,6 @@ async def test_a_gossip_port_in_use_is_found_before_anything_begins(tmp_path: Pa
     await founded.found()
     await founded.settled()
     await founded.close()
-
-
-async def test_two_of_three_founders_are_enough_and_the_third_comes_later(founded: Founded) -> None:
-    await founded.found("a", "b")
-    await founded.settled()
-    await founded.start("c")
-    await founded.settled()
-    assert founded.owner(META_KEY, "c") in {"a", "b"}
 
 
 async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: Founded) -> None:

@@ -27,6 +27,7 @@ NODES_MAX: Final = 1024
 NODE_ID_CHARS_MAX: Final = 200
 ZONE_CHARS_MAX: Final = 200
 _HOST_CHARS_MAX: Final = 253
+DIRECTORY_ID_BYTES: Final = 16
 
 _ROLES: Final = ((pb.INGESTION, Role.INGESTION), (pb.PERSISTENCE, Role.PERSISTENCE))
 
@@ -98,7 +99,7 @@ class NodeRegistry:
         standing = self._by_id.get(said.node_id)
         if standing is None and len(self.live()) >= NODES_MAX:
             raise ProtocolError(pb.OVERLOADED, f"there are {NODES_MAX} nodes already; remove one first")
-        fault = identity_fault(said.node_id, said.incarnation, is_new=False, known=standing)
+        fault = identity_fault(said.node_id, said.incarnation, said.directory_id, is_new=False, known=standing)
         if fault:
             raise ProtocolError(pb.FORBIDDEN, fault)
         record = pb.NodeRecord()
@@ -150,7 +151,9 @@ def removal(node_id: str) -> str:
     return f"the node {node_id!r} was removed from the cluster; start with --replace in an empty directory"
 
 
-def identity_fault(node_id: str, incarnation: int, *, is_new: bool, known: pb.NodeRecord | None) -> str:
+def identity_fault(
+    node_id: str, incarnation: int, directory_id: bytes, *, is_new: bool, known: pb.NodeRecord | None
+) -> str:
     """Return why a node must not take part under this id, for its operator; empty when it may.
 
     This is how a wiped disk is found: its node has forgotten what it promised, and an answer from it could lose
@@ -159,26 +162,35 @@ def identity_fault(node_id: str, incarnation: int, *, is_new: bool, known: pb.No
     Args:
         node_id: what it calls itself.
         incarnation: this life of it.
+        directory_id: of its data directory.
         is_new: its directory was made empty and no cluster has admitted it since.
-        known: the cluster's record about that id; one from the bootstrap file has the incarnation 0.
+        known: the cluster's record about that id; one from the bootstrap file has the incarnation 0, and one from
+            before directories had ids has none: the node's next announcement adds it.
     """
     if known is None:
         return ""
     if known.removed:
         return removal(node_id)
+    if known.directory_id and known.directory_id != directory_id:
+        return _another_directory(node_id, is_new=is_new)
     if known.incarnation == 0:
         return ""
-    if is_new and known.incarnation != incarnation:
-        return (
-            f"the data directory is new, but the cluster knows a node {node_id!r} with data: give it that node's "
-            "directory, or start with --replace for a new id"
-        )
+    if is_new and not known.directory_id and known.incarnation != incarnation:
+        return _another_directory(node_id, is_new=True)
     if is_foreign(incarnation, known.incarnation):
         return (
             f"the cluster has seen a later life of the node {node_id!r}: another process runs under this id, or the "
             "data directory is an old copy; stop the other one, or start with --replace in an empty directory"
         )
     return ""
+
+
+def _another_directory(node_id: str, *, is_new: bool) -> str:
+    what = "is new, but the cluster knows" if is_new else "is not the one in which the cluster knows"
+    return (
+        f"the data directory {what} a node {node_id!r} with data: give it that node's directory, or start with "
+        "--replace for a new id"
+    )
 
 
 def check_node(record: pb.NodeRecord) -> None:
@@ -198,6 +210,8 @@ def check_node(record: pb.NodeRecord) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a node's roles are ingestion, persistence or both, in that order")
     if record.incarnation == 0:
         raise ProtocolError(pb.INVALID_REQUEST, "a node that speaks has an incarnation")
+    if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
 
 
 def roles_from(values: Collection[int]) -> Role:

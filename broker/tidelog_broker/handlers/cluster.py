@@ -12,9 +12,12 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
+from tidelog_broker.core.admission import binds_to
+from tidelog_broker.core.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.forwarding import ask_owner, at_owner
 from tidelog_broker.handlers import unsafe_recovery
+from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.told import merge_topic, removal_fault, told_topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -142,7 +145,8 @@ async def _rebalance(node: Broker, request: Request) -> None:
 async def node_announce(node: Broker, request: Request) -> None:
     """Handle NODE_ANNOUNCE: of a node that starts, or (a question with `draining`) is about to stop.
 
-    It is answered with all nodes that are known here.
+    It is answered with all nodes that are known here. A founder that starts is bound to its directory, too, also by a
+    node that is new itself: what counts is that this is durable before it is said.
 
     Raises:
         ProtocolError: FORBIDDEN when the id is another node's, or to a caller that has not proven itself a node.
@@ -150,12 +154,17 @@ async def node_announce(node: Broker, request: Request) -> None:
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
         raise ProtocolError(pb.FORBIDDEN, "a NODE_ANNOUNCE is taken from nodes of the cluster only")
-    if node.starting and node.dir.admitted:
+    if node.starting and (node.dir.admitted or not announce.ask):
         raise ProtocolError(pb.EPOCH_CHANGING, "this node is starting and has not read yet which nodes it knows")
     if announce.ask:
         if announce.node.draining and announce.node.node_id == request.connection.peer_id:
             node.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
-        request.reply(pb.Envelope(node_announce_reply=known(node, announce.node.node_id)))
+        reply = known(node, announce.node.node_id)
+        if announce.bind:
+            if announce.node.node_id != request.connection.peer_id:
+                raise ProtocolError(pb.FORBIDDEN, "a node has itself bound, and no other one")
+            reply.bound_directory_id = await _bind(node, announce, reply)
+        request.reply(pb.Envelope(node_announce_reply=reply))
         return
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
@@ -166,6 +175,26 @@ async def node_announce(node: Broker, request: Request) -> None:
         request.reply(await ask_owner(node, META_KEY, request.envelope, local))
     else:  # another node passes it on
         request.reply(await at_owner(node, META_KEY, request, local))
+
+
+async def _bind(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
+    """Return the directory to which a founder is bound here, durably; empty when the reply says that it is not the one.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST without a directory's id, STORAGE_FAILED when it could not be written.
+    """
+    said = announce.node
+    if len(said.directory_id) != DIRECTORY_ID_BYTES:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
+    record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
+    bound = node.dir.bound(said.node_id)
+    directory_id = binds_to(announce, bound=bound, known=record)
+    if directory_id and not bound:
+        try:
+            return await asyncio.to_thread(node.dir.bind, said.node_id, directory_id)
+        except NodeDirError as error:
+            raise ProtocolError(pb.STORAGE_FAILED, str(error)) from error
+    return directory_id
 
 
 def known(node: Broker, asker: str) -> pb.NodeAnnounceReply:

@@ -1,8 +1,9 @@
 """The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
 
 `node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
-kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node, and
-whether the machine went down without every log knowing it yet.
+kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node,
+whether the machine went down without every log knowing it yet, the directory's own random id, and to which directories
+other founders are bound here (`core.admission`).
 The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
 another cluster, or with foreign files in it, is refused, never adopted.
 
@@ -12,10 +13,13 @@ A new directory is made for one of three kinds of node; an old one knows by itse
     founder    cluster and node id are given, both from the bootstrap file
     joiner     the cluster id is given, and the node makes up an id of its own unless it is given one, too
 
-Founders and joiners are not admitted at first: before its first vote the node asks the cluster whether it knows that
-id (`core.registry.identity_fault`) and then calls `mark_admitted`. A founder whose disk was wiped would otherwise
-come back without its promises, under its old name. The mark is durable and separate from the boot counter, so that a
-crash between the two, or starting often enough, does not launder an empty directory.
+Founders and joiners are not admitted at first: before its first vote the node has the cluster agree that its id has
+this directory (see `admitting`) and then calls `mark_admitted`. A node whose disk was wiped would otherwise come back
+without its promises, under its old name. The mark is durable and separate from the boot counter, so that a crash
+between the two, or starting often enough, does not launder an empty directory.
+
+Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
+admitted if it was. A build of version 1 would drop what is bound with the next write, so it must not open this one.
 """
 
 from __future__ import annotations
@@ -23,20 +27,25 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
+from tidelog_broker.core.registry import DIRECTORY_ID_BYTES, NODES_MAX
 from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
 from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.segment import NEW_SUFFIX
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_VERSIONS_READ: Final = (1, FORMAT_VERSION)
 CLUSTER_ID_BYTES: Final = 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_NODE_JSON_BYTES_MAX: Final = 64 * 1024
+_NODE_JSON_BYTES_MAX: Final = 1024 * 1024
+"""Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
 _NODE_JSON: Final = "node.json"
 _LOCK: Final = "lock"
 _META: Final = "meta"
@@ -56,7 +65,9 @@ class NodeRecord:
     boot_id: str
     stopped_cleanly: bool
     admitted: bool
-    unnoted_reboot: bool = False
+    unnoted_reboot: bool
+    directory_id: str
+    bound: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class NodeDir:
@@ -78,6 +89,8 @@ class NodeDir:
         self._lock = lock
         self._record = record
         self._closed = False
+        self._writing = threading.Lock()
+        """Held from reading the record to having written the next one, and while the directory is given up."""
 
     @property
     def partitions(self) -> Path:
@@ -100,6 +113,11 @@ class NodeDir:
         return self.path / _META / "state"
 
     @property
+    def directory_id(self) -> bytes:
+        """What tells this directory from any other one, also one of a node of the same name: 16 random bytes."""
+        return bytes.fromhex(self._record.directory_id)
+
+    @property
     def admitted(self) -> bool:
         """Whether the cluster has had this node before; until then the directory proves nothing about its past."""
         return self._record.admitted
@@ -111,7 +129,31 @@ class NodeDir:
             NodeDirError: it could not be written; the node must not take part.
         """
         if not self.admitted:
-            self._rewrite(replace(self._record, admitted=True))
+            self._rewrite(lambda record: replace(record, admitted=True))
+
+    def bound(self, node_id: str) -> bytes:
+        """Return the directory to which a founder is bound here; empty when it is not."""
+        return bytes.fromhex(self._record.bound.get(node_id, ""))
+
+    def bind(self, node_id: str, directory_id: bytes) -> bytes:
+        """Write down, once and for all, which directory another founder has; return the one that stands there now.
+
+        For any thread.
+
+        Raises:
+            NodeDirError: it could not be written, and does not count; or there are as many as there may be.
+        """
+        assert len(directory_id) == DIRECTORY_ID_BYTES
+
+        def bound(record: NodeRecord) -> NodeRecord:
+            if node_id in record.bound:
+                return record
+            if len(record.bound) >= NODES_MAX:
+                raise NodeDirError(f"{self.path / _NODE_JSON} holds bindings of {NODES_MAX} founders already")
+            return replace(record, bound=record.bound | {node_id: directory_id.hex()})
+
+        self._rewrite(bound)
+        return self.bound(node_id)
 
     def mark_reboot_noted(self) -> None:
         """Write down that every log here knows durably what a machine that went down may have taken from it.
@@ -120,7 +162,7 @@ class NodeDir:
             NodeDirError: it could not be written; the next start notes it once more.
         """
         if self._record.unnoted_reboot:
-            self._rewrite(replace(self._record, unnoted_reboot=False))
+            self._rewrite(lambda record: replace(record, unnoted_reboot=False))
 
     def mark_clean(self) -> None:
         """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
@@ -128,21 +170,27 @@ class NodeDir:
         Raises:
             NodeDirError: it could not be written; the next start treats this stop as a crash.
         """
-        self._rewrite(replace(self._record, stopped_cleanly=True))
+        self._rewrite(lambda record: replace(record, stopped_cleanly=True))
 
-    def _rewrite(self, record: NodeRecord) -> None:
-        assert not self._closed, "without its lock another process may have the directory"
-        try:
-            _write_record(self._fs, self.path, record)
-        except OSError as error:
-            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
-        self._record = record
+    def _rewrite(self, change: Callable[[NodeRecord], NodeRecord]) -> None:
+        with self._writing:
+            if self._closed:  # without its lock another process may have the directory
+                raise NodeDirError(f"{self.path} is closed")
+            record = change(self._record)
+            if record is self._record:
+                return
+            try:
+                _write_record(self._fs, self.path, record)
+            except OSError as error:
+                raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+            self._record = record
 
     def close(self) -> None:
         """Release the lock."""
-        if not self._closed:
-            self._closed = True
-            self._lock.close()
+        with self._writing:
+            if not self._closed:
+                self._closed = True
+                self._lock.close()
 
 
 def open_node_dir(
@@ -234,6 +282,8 @@ class _Asked:
             boot_id=boot_id,
             stopped_cleanly=False,
             admitted=self.cluster_id is None,
+            unnoted_reboot=False,
+            directory_id=secrets.token_hex(DIRECTORY_ID_BYTES),
         )
 
     def check(self, path: Path, old: NodeRecord) -> None:
@@ -293,14 +343,15 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
     try:
         fields: Any = json.loads(data)
         version = fields["format_version"]
-        if version != FORMAT_VERSION:
+        if version not in _VERSIONS_READ:
             age = "newer" if isinstance(version, int) and version > FORMAT_VERSION else "older"
             raise NodeDirError(
-                f"{path} has format version {version}, this build reads {FORMAT_VERSION}; use the {age} build that "
-                "wrote it"
+                f"{path} has format version {version}, this build reads {_VERSIONS_READ[0]} to {FORMAT_VERSION}; use "
+                f"the {age} build that wrote it"
             )
+        is_first = version == 1
         record = NodeRecord(
-            version,
+            FORMAT_VERSION,
             str(fields["node_id"]),
             str(fields["cluster_id"]),
             int(fields["boot_counter"]),
@@ -309,13 +360,17 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             # Directories from before there were clusters do not say it: their nodes were alone.
             admitted=bool(fields.get("admitted", True)),
             unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
+            directory_id=secrets.token_hex(DIRECTORY_ID_BYTES) if is_first else str(fields["directory_id"]),
+            bound={} if is_first else {str(name): str(told) for name, told in fields["bound"].items()},
         )
+        ids = [record.directory_id, *record.bound.values()]
         sound = (
             len(bytes.fromhex(record.cluster_id)) == CLUSTER_ID_BYTES
+            and all(len(bytes.fromhex(one)) == DIRECTORY_ID_BYTES for one in ids)
             and record.node_id != ""
             and 0 < record.boot_counter < BOOT_COUNTER_MAX
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
     if not sound:
         raise NodeDirError(f"{file_path} is damaged: a field is out of its range; restore it from a backup")

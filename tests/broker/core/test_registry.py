@@ -196,19 +196,57 @@ def test_roles_that_cannot_be_are_refused(roles: list[pb.NodeRole]) -> None:
         check_node(bad)
 
 
+OWN, OTHER = b"o" * 16, b"x" * 16
+
+
 def test_a_wiped_disk_and_a_copied_one_are_found_out() -> None:
     known = record(start=5, revision=6)
     first, next_life = make_incarnation(1, 9), make_incarnation(6, 9)
-    assert identity_fault("a", first, is_new=True, known=None) == ""
-    assert identity_fault("a", first, is_new=True, known=founder("a")) == "", "a founder that starts late"
-    assert identity_fault("a", next_life, is_new=False, known=known) == ""
-    assert identity_fault("a", known.incarnation, is_new=False, known=known) == ""
-    assert "--replace" in identity_fault("a", first, is_new=True, known=known)
-    assert "--replace" in identity_fault("a", next_life, is_new=True, known=known), "started often enough to be later"
-    assert "old copy" in identity_fault("a", first, is_new=False, known=known)
-    assert "another process" in identity_fault("a", make_incarnation(5, 8), is_new=False, known=known)
+    assert identity_fault("a", first, OWN, is_new=True, known=None) == ""
+    assert identity_fault("a", first, OWN, is_new=True, known=founder("a")) == "", "a founder that starts late"
+    assert identity_fault("a", next_life, OWN, is_new=False, known=known) == ""
+    assert identity_fault("a", known.incarnation, OWN, is_new=False, known=known) == ""
+    assert "--replace" in identity_fault("a", first, OWN, is_new=True, known=known)
+    assert "--replace" in identity_fault("a", next_life, OWN, is_new=True, known=known), (
+        "started often enough to be later"
+    )
+    assert "old copy" in identity_fault("a", first, OWN, is_new=False, known=known)
+    assert "another process" in identity_fault("a", make_incarnation(5, 8), OWN, is_new=False, known=known)
     gone = record(start=5, revision=7, removed=True)
-    assert "removed" in identity_fault("a", next_life, is_new=False, known=gone)
+    assert "removed" in identity_fault("a", next_life, OWN, is_new=False, known=gone)
+
+
+def test_a_directory_counts_more_than_how_often_it_was_started() -> None:
+    known = record(start=5, revision=6)
+    known.directory_id = OWN
+    later, same = make_incarnation(6, 9), known.incarnation
+    assert identity_fault("a", later, OWN, is_new=False, known=known) == ""
+    assert identity_fault("a", later, OWN, is_new=True, known=known) == "", "it was registered and died before it knew"
+    assert "old copy" in identity_fault("a", make_incarnation(4, 9), OWN, is_new=False, known=known)
+    assert "is new, but the cluster knows" in identity_fault("a", later, OTHER, is_new=True, known=known)
+    assert "is new, but the cluster knows" in identity_fault("a", same, OTHER, is_new=True, known=known)
+    assert "is not the one in which" in identity_fault("a", later, OTHER, is_new=False, known=known)
+    assert "is not the one in which" in identity_fault("a", later, b"", is_new=False, known=known)
+
+
+def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> None:
+    registry, said = NodeRegistry(), record("a", start=2)
+    registry.apply(record("a", start=1, revision=3))
+    said.directory_id = OWN
+    written = registry.announced(said)
+    assert written is not None
+    assert (written.revision, written.directory_id) == (4, OWN)
+    registry.apply(written)
+    registry.apply(registry.drained("a", draining=True))
+    assert registry.announced(said) is None
+    said.directory_id = OTHER
+    with pytest.raises(ProtocolError, match="is not the one in which") as caught:
+        registry.announced(said)
+    assert caught.value.code == pb.FORBIDDEN
+    said.directory_id = OWN[:-1]
+    with pytest.raises(ProtocolError, match="16 bytes") as caught:
+        registry.announced(said)
+    assert caught.value.code == pb.INVALID_REQUEST
     with pytest.raises(ProtocolError) as caught:
         cluster("b").announced(copied("b"))
     assert caught.value.code == pb.FORBIDDEN

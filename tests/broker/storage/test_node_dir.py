@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -79,10 +80,12 @@ def change(path: Path, **fields: object) -> None:
 
 def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
-    for version, age in ((2, "newer"), (0, "older")):
+    for version, age in ((3, "newer"), (0, "older")):
         change(tmp_path, format_version=version)
         before = (tmp_path / "node.json").read_bytes()
-        with pytest.raises(NodeDirError, match=f"format version {version}, this build reads 1; use the {age} build"):
+        with pytest.raises(
+            NodeDirError, match=f"format version {version}, this build reads 1 to 2; use the {age} build"
+        ):
             open_node_dir(tmp_path)
         assert (tmp_path / "node.json").read_bytes() == before
 
@@ -96,6 +99,10 @@ def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
         {"boot_counter": "x"},
         {"node_id": ""},
         {"boot_counter": BOOT_COUNTER_MAX},
+        {"directory_id": "00"},
+        {"bound": {"beta": "xy"}},
+        {"bound": {"beta": ""}},
+        {"bound": ["beta"]},
     ],
 )
 def test_damaged_fields_are_refused(tmp_path: Path, fields: dict[str, object]) -> None:
@@ -193,11 +200,100 @@ def test_an_admission_outlasts_crashes_and_starting_often_is_none(tmp_path: Path
 def test_a_directory_from_before_there_were_clusters_is_admitted(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     record = json.loads((tmp_path / "node.json").read_text())
-    del record["admitted"]
-    (tmp_path / "node.json").write_text(json.dumps(record))
+    for key in ("admitted", "directory_id", "bound"):
+        del record[key]
+    (tmp_path / "node.json").write_text(json.dumps(record | {"format_version": 1}))
     directory = open_node_dir(tmp_path)
     assert directory.admitted
     directory.close()
+
+
+def test_a_directory_has_an_id_that_no_other_has_and_keeps_it(tmp_path: Path) -> None:
+    one = open_node_dir(tmp_path / "one", node_id="alpha", cluster_id=CLUSTER)
+    other = open_node_dir(tmp_path / "other", node_id="alpha", cluster_id=CLUSTER)
+    assert len(one.directory_id) == 16
+    assert one.directory_id != other.directory_id
+    for directory in (one, other):
+        directory.close()
+    again = open_node_dir(tmp_path / "one")
+    assert again.directory_id == one.directory_id
+    again.close()
+
+
+def test_a_directory_of_the_first_version_gets_an_id_and_is_as_admitted_as_it_was(tmp_path: Path) -> None:
+    for admitted in (True, False):
+        path = tmp_path / str(admitted)
+        open_node_dir(path, node_id="alpha", cluster_id=CLUSTER).close()
+        record = json.loads((path / "node.json").read_text())
+        del record["directory_id"], record["bound"]
+        (path / "node.json").write_text(json.dumps(record | {"format_version": 1, "admitted": admitted}))
+        first = open_node_dir(path)
+        first.close()
+        assert first.admitted == admitted
+        second = open_node_dir(path)
+        second.close()
+        assert second.directory_id == first.directory_id
+        assert json.loads((path / "node.json").read_text())["format_version"] == 2
+
+
+def test_a_founder_is_bound_once_and_for_all(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    assert directory.bound("beta") == b""
+    assert directory.bind("beta", b"1" * 16) == b"1" * 16
+    assert directory.bind("beta", b"2" * 16) == b"1" * 16
+    directory.mark_admitted()
+    directory.mark_clean()
+    directory.close()
+    with pytest.raises(NodeDirError, match="is closed"):
+        directory.bind("gamma", b"1" * 16)
+    again = open_node_dir(tmp_path)
+    assert (again.bound("beta"), again.bound("gamma"), again.admitted) == (b"1" * 16, b"", True)
+    again.close()
+
+
+def test_what_threads_write_at_once_is_all_there(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    founders = [f"founder-{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        bound = list(threads.map(lambda name: directory.bind(name, name.encode().ljust(16)), founders))
+        threads.submit(directory.mark_admitted).result()
+    assert bound == [name.encode().ljust(16) for name in founders]
+    directory.close()
+    again = open_node_dir(tmp_path)
+    assert [again.bound(name) for name in founders] == bound
+    assert again.admitted
+    again.close()
+
+
+def test_there_is_an_end_to_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_dir, "NODES_MAX", 1)
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    directory.bind("beta", b"1" * 16)
+    with pytest.raises(NodeDirError, match="bindings of 1 founders"):
+        directory.bind("gamma", b"1" * 16)
+    assert directory.bind("beta", b"2" * 16) == b"1" * 16
+    directory.close()
+
+
+def test_a_binding_that_was_told_outlasts_a_power_cut() -> None:
+    """Before that, the answer was not given: the next question may bind another directory."""
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim, node_id="alpha", cluster_id=CLUSTER)
+        sim.cut_at = sim.steps + cut
+        done = False
+        with suppress(PowerCutError):
+            first.bind("beta", b"1" * 16)
+            done = True
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)), node_id="alpha", cluster_id=CLUSTER)
+        assert again.directory_id == first.directory_id
+        assert again.bound("beta") in {b"", b"1" * 16}
+        if done:
+            assert again.bind("beta", b"2" * 16) == b"1" * 16
+            break
+    else:
+        raise AssertionError("it was never bound")
 
 
 def test_a_replacement_gets_an_id_of_its_own_and_an_empty_directory(tmp_path: Path) -> None:
