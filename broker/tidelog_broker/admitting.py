@@ -159,8 +159,8 @@ class Admitting:
             named.append(f"{len(waited_for) - _NAMED_MAX} others")
         self._say(
             f"the founder {self._node.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
-            f"write down that it has this data directory: {', '.join(named)}. Start them; one that is gone for good "
-            "is replaced once the cluster runs (--replace)",
+            f"write down that it has this data directory: {', '.join(named)}. Start them. If they are gone for good "
+            "and the cluster runs without them, start this node with --replace in an empty directory",
             about=str(waited_for),
         )
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import shlex
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +19,8 @@ from tidelog_broker.seeds import Seed, find_cluster
 from tidelog_broker.storage.errors import NodeDirError
 from tidelog_broker.storage.node_dir import NodeDir, is_new_dir
 from tidelog_proto.settings import SettingsError
+
+log = logging.getLogger(__name__)
 
 SEEDS_PATIENCE_S: Final = 30.0
 """How long a new node looks for a seed; one that was in the cluster before knows other nodes itself."""
@@ -81,7 +87,7 @@ def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
 
 
 def read_secret(path: Path | None) -> bytes:
-    """Return the cluster's secret, without white space around it.
+    """Return the cluster's secret, without white space around it; a file that is open to everybody is warned of.
 
     Raises:
         SettingsError: there is none, or it is too short to be one.
@@ -90,11 +96,22 @@ def read_secret(path: Path | None) -> bytes:
         raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
     try:
         with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             secret = file.read(_SECRET_BYTES_MAX).strip()
     except OSError as error:
         raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
     if len(secret) < SECRET_BYTES_MIN:
         raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        # No refusal: it would keep a cluster from coming back, and who mounts a secret for a container often cannot
+        # choose its mode.
+        log.warning(
+            "every user of this machine can read or change the cluster's secret (%s has mode %03o), and with it be a "
+            "node of the cluster: chmod 600 %s, and give the file to the user that runs the node",
+            path,
+            stat.S_IMODE(mode),
+            shlex.quote(str(path)),
+        )
     return secret
 
 

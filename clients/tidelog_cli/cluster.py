@@ -1,6 +1,7 @@
 """`tidelog cluster`: the nodes, what they hold, and what should go elsewhere.
 
-`status`, `drain`, `undrain`, `remove`, `rebalance`; and `unsafe-recover`, when a quorum is lost for good.
+`init` (see `cluster_init`), `status`, `drain`, `undrain`, `remove`, `rebalance`; and `unsafe-recover`, when a quorum is
+lost for good.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tidelog import Client, ClusterStatus, Node
+from tidelog_cli.cluster_init import init
 from tidelog_cli.copies import copies_text
 from tidelog_cli.draining import LOOK_S, counted, tell_drain, tell_fetching, watch
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
@@ -30,7 +32,8 @@ PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records be
 
 def register(app: typer.Typer) -> None:
     """Add `cluster` and its sub-commands to the command."""
-    cluster_app = typer.Typer(help="Look at the cluster, and after it.", no_args_is_help=True)
+    cluster_app = typer.Typer(help="Found a cluster, look at it, and after it.", no_args_is_help=True)
+    cluster_app.command("init")(init)
     cluster_app.command("status")(status)
     cluster_app.command("drain")(drain)
     cluster_app.command("undrain")(undrain)

@@ -4,14 +4,12 @@
     DIR/secret         what the nodes know each other by
     DIR/node1, …       the nodes' data directories;  DIR/node1.log, …  what they say
 
-The file's format is the node's (`tidelog node --bootstrap`); it is written here because the command works where no
-node is installed, and checked by the node that reads it.
+The two files are written as `founding_files` says.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 from contextlib import ExitStack, suppress
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 
 HOST: Final = "127.0.0.1"
 PORT_STEP: Final = 10
@@ -27,8 +26,6 @@ PORT_STEP: Final = 10
 
 _CHOSEN_FROM: Final = range(20_000, 32_000)
 
-_BOOTSTRAP: Final = "cluster.json"
-_SECRET: Final = "secret"  # noqa: S105 - the name of its file
 _OF_ONE_NODE: Final = "node.json"
 
 
@@ -45,7 +42,7 @@ class LocalNode:
 
 def nodes_in(data: Path) -> int | None:
     """Return how many nodes the cluster in a directory has; None when there is no cluster in it."""
-    path = data / _BOOTSTRAP
+    path = data / BOOTSTRAP
     return len(_read(path)["nodes"]) if path.exists() else None
 
 
@@ -70,7 +67,7 @@ def prepare(data: Path, *, nodes: int, port: int, management_port: int) -> list[
         _found(data, nodes, port)
     elif present != nodes:
         raise CommandFailed(f"{data} holds a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
-    founders = _read(data / _BOOTSTRAP)["nodes"]
+    founders = _read(data / BOOTSTRAP)["nodes"]
     return [_node(data, founder, index, management_port) for index, founder in enumerate(founders)]
 
 
@@ -78,8 +75,8 @@ def _node(data: Path, founder: dict[str, Any], index: int, management_port: int)
     node_id = str(founder["node_id"])
     management = management_port + index * PORT_STEP if management_port else 0
     arguments = {
-        "--bootstrap": data / _BOOTSTRAP,
-        "--secret-file": data / _SECRET,
+        "--bootstrap": data / BOOTSTRAP,
+        "--secret-file": data / SECRET,
         "--node-id": node_id,
         "--data": data / node_id,
         "--management-port": management,
@@ -91,22 +88,14 @@ def _node(data: Path, founder: dict[str, Any], index: int, management_port: int)
 def _found(data: Path, nodes: int, port: int) -> None:
     """Write the secret, then the bootstrap file: where that stands, all is there."""
     data.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data / _SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
+    write_secret(data / SECRET, replace=True)
     ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)
-    document = {
-        "format_version": 1,
-        "cluster_id": secrets.token_hex(16),
-        "name": data.resolve().name or "local",
-        "nodes": [
-            {"node_id": f"node{number}", "host": HOST, "port": chosen, "gossip_port": chosen}
-            for number, chosen in enumerate(ports, 1)
-        ],
-    }
-    unnamed = data / (_BOOTSTRAP + ".new")
-    unnamed.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    unnamed.rename(data / _BOOTSTRAP)
+    founders = [
+        {"node_id": f"node{number}", "host": HOST, "port": chosen, "gossip_port": chosen}
+        for number, chosen in enumerate(ports, 1)
+    ]
+    document = bootstrap_document(data.resolve().name or "local", founders)
+    write_bootstrap(data / BOOTSTRAP, document, replace=True)
 
 
 def free_ports(count: int) -> list[int]:

@@ -57,6 +57,7 @@ class Founded:
             for name in names
         ]
         make_bootstrap("test", founders).save(path / "cluster.json")
+        (path / "secret").touch(mode=0o600)
         (path / "secret").write_text("a secret for tests")
 
     async def found(self, *names: str) -> None:

@@ -35,6 +35,7 @@ BOOTSTRAP = make_bootstrap(
 def secret(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
     path.write_text("  0123456789abcdef\n")
+    path.chmod(0o640)  # a group may be trusted: that is how a container's user gets to read what root has
     return path
 
 
@@ -85,12 +86,19 @@ async def test_a_stranger_to_the_file_is_refused(tmp_path: Path, bootstrap: Path
     assert not (tmp_path / "d").exists()
 
 
-def test_a_secret_is_needed_and_has_a_length(tmp_path: Path, secret: Path) -> None:
+def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(
+    tmp_path: Path, secret: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert read_secret(secret) == b"0123456789abcdef"
     with pytest.raises(SettingsError, match="--secret-file"):
         read_secret(None)
     with pytest.raises(SettingsError, match="cannot read"):
         read_secret(tmp_path / "none")
+    assert caplog.text == ""
+    secret.chmod(0o644)
+    assert read_secret(secret) == b"0123456789abcdef"
+    assert f"{secret} has mode 644" in caplog.text
+    assert f"chmod 600 {secret}" in caplog.text
     secret.write_text("short\n")
     with pytest.raises(SettingsError, match="has 5 bytes"):
         read_secret(secret)

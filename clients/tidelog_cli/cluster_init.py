@@ -1,0 +1,167 @@
+"""`tidelog cluster init`: write the two files that found a cluster, and say how each founder is started.
+
+Nothing is asked of any node: there is none yet. What is there is never overwritten, because with other files under the
+same names the founders of an older cluster would not know each other any more.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
+from tidelog_cli.output import JsonOption, print_json
+
+PORT: Final = 7400
+SHAPE: Final = "ID=HOST[:PORT][,zone=ZONE][,gossip_port=PORT][,role=ingestion|persistence]"
+
+_ID: Final = re.compile(r"[^\s,=:/\x00-\x1f\x7f]{1,128}")
+_HOST: Final = re.compile(r"[^\s,=/\[\]\x00-\x1f\x7f]{1,253}")
+_ROLES: Final = ("ingestion", "persistence")
+_PORT_MAX: Final = 65535
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
+    *,
+    nodes: Annotated[
+        list[str],
+        typer.Option("--node", metavar="NODE", help=f"A founder, one option each: {SHAPE}", show_default=False),
+    ],
+    name: Annotated[str, typer.Option(help="What people call the cluster; DIR's name unless given.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the bootstrap file and the secret of a new cluster, and print the command that starts each founder.
+
+    Three founders survive the loss of any one of them, five of any two. Both files go to every founder.
+    """
+    founders = [founder(text) for text in nodes]
+    refuse_twice(founders)
+    document = bootstrap_document(name.strip() or directory.resolve().name or "tidelog", founders)
+    bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
+    write(directory, document)
+    commands = {one["node_id"]: command(directory, one["node_id"]) for one in founders}
+    if as_json:
+        told = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
+        print_json(told | {"commands": commands})
+        return
+    sys.stdout.write(
+        f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
+        f"{secret}: its secret; who has it can be a node of the cluster\n\n"
+        "Copy both to the machine of each founder, and start there, in any order:\n\n"
+    )
+    for words in commands.values():
+        sys.stdout.write(f"  {shlex.join(words)}\n")
+    sys.stdout.write(f"\nThe founders wait for each other: {waiting(len(founders))}.\n")
+
+
+def waiting(founders: int) -> str:
+    """Return for whom a founder waits at the cluster's very first start."""
+    if founders == 1:
+        return "this one is alone and waits for nobody"
+    if founders <= 4:
+        return "the cluster is there when all of them have been started"
+    return "the cluster is there when most of them have been started, and each says for whom it waits"
+
+
+def command(directory: Path, node_id: str) -> list[str]:
+    """Return the words of the command that starts a founder whose machine has the files in the same directory."""
+    return [
+        *("tidelog", "node", "--bootstrap", str(directory / BOOTSTRAP), "--secret-file", str(directory / SECRET)),
+        *("--node-id", node_id, "--data", str(directory / node_id)),
+    ]
+
+
+def write(directory: Path, document: dict[str, Any]) -> None:
+    """Write both files, or neither.
+
+    Raises:
+        CommandFailed: one of them is there, or cannot be written.
+    """
+    bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
+    for path in (bootstrap, secret):
+        if path.exists():
+            raise CommandFailed(f"{path} is there already and stays as it is: give another directory", EXIT_USAGE)
+    written: list[Path] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_secret(secret, replace=False)
+        written.append(secret)
+        write_bootstrap(bootstrap, document, replace=False)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise CommandFailed(f"{error.filename or directory} cannot be written: {error.strerror}") from error
+
+
+def founder(text: str) -> dict[str, Any]:
+    """Return a founder as the bootstrap file has it.
+
+    Raises:
+        CommandFailed: the text does not have the shape, and what is wrong with it.
+    """
+    address, *options = text.split(",")
+    node_id, equals, place = address.partition("=")
+    if not equals or not _ID.fullmatch(node_id):
+        raise _wrong(text, "it begins with an id of up to 128 characters and =")
+    host, port = _host_and_port(text, place)
+    found: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
+    for option in options:
+        key, _, value = option.partition("=")
+        if not value.strip() or (key in found and key != "roles"):
+            raise _wrong(text, f"{option!r} is empty, or stands twice")
+        match key:
+            case "zone":
+                found["zone"] = value
+            case "gossip_port":
+                found["gossip_port"] = _port(text, value)
+            case "role" if value in _ROLES:
+                found.setdefault("roles", []).append(value)
+            case _:
+                raise _wrong(text, f"{option!r} is none of them")
+    return found
+
+
+def refuse_twice(founders: list[dict[str, Any]]) -> None:
+    """Refuse two nodes of one name, or at one address.
+
+    Raises:
+        CommandFailed: there are.
+    """
+    for what, values in (
+        ("the id", [one["node_id"] for one in founders]),
+        ("the address", [f"{one['host']}:{one['port']}" for one in founders]),
+        ("the gossip address", [f"{one['host']}:{one.get('gossip_port', one['port'])}" for one in founders]),
+    ):
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise CommandFailed(f"{what} {twice} stands twice: each --node is another one", EXIT_USAGE)
+    if all(one.get("roles") == ["ingestion"] for one in founders):
+        raise CommandFailed("no node has the role persistence: nobody would store anything", EXIT_USAGE)
+
+
+def _host_and_port(text: str, place: str) -> tuple[str, int]:
+    """Split HOST, HOST:PORT, [IPv6] or [IPv6]:PORT."""
+    bracketed = re.fullmatch(r"\[([^\]]+)\](?::(.*))?", place)
+    host, port = bracketed.groups() if bracketed else (place.partition(":")[0], None)
+    if not bracketed and ":" in place:
+        port = place.partition(":")[2]
+    if not _HOST.fullmatch(host):
+        raise _wrong(text, f"{host!r} is no host")
+    return host, PORT if port is None else _port(text, port)
+
+
+def _port(text: str, value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", value) or not 1 <= int(value) <= _PORT_MAX:
+        raise _wrong(text, f"{value!r} is no port; it lies between 1 and {_PORT_MAX}")
+    return int(value)
+
+
+def _wrong(text: str, what: str) -> CommandFailed:
+    return CommandFailed(f"--node {text}: {what}; it is {SHAPE}", EXIT_USAGE)

@@ -1,0 +1,62 @@
+"""The two files that found a cluster, as every founder is given them: who the nodes are, and their secret.
+
+    DIR/cluster.json   the bootstrap file: the cluster's id, its name and its nodes
+    DIR/secret         what the nodes know each other by; readable by its owner only
+
+The bootstrap file's format is the node's (`tidelog node --bootstrap`); it is written here because the command works
+where no node is installed, and checked by the node that reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+BOOTSTRAP: Final = "cluster.json"
+SECRET: Final = "secret"  # noqa: S105 - the name of its file
+_SECRET_MODE: Final = 0o600
+
+Document = dict[str, Any]
+
+
+def bootstrap_document(name: str, nodes: Sequence[Mapping[str, Any]]) -> Document:
+    """Return what the bootstrap file of a new cluster holds; its id is made up."""
+    return {"format_version": 1, "cluster_id": secrets.token_hex(16), "name": name, "nodes": [*map(dict, nodes)]}
+
+
+def write_secret(path: Path, *, replace: bool) -> None:
+    """Write a new secret of 32 random bytes, in hex digits; nobody else can read it at any moment.
+
+    Raises:
+        FileExistsError: there is one, and it is not to be replaced.
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL), _SECRET_MODE)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
+def write_bootstrap(path: Path, document: Document, *, replace: bool) -> None:
+    """Write a bootstrap file. One that is replaced is there as a whole at any moment, the old or the new.
+
+    Raises:
+        FileExistsError: there is one, and it is not to be replaced.
+        OSError: it cannot be written.
+    """
+    text = json.dumps(document, indent=2) + "\n"
+    if replace:
+        unnamed = path.with_name(path.name + ".new")
+        unnamed.write_text(text, "utf-8")
+        unnamed.rename(path)
+        return
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise

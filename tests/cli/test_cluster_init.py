@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog_broker.bootstrap import load_bootstrap
+from tidelog_broker.core.admission import binders_needed
+from tidelog_broker.founding import read_secret
+from tidelog_cli import cluster_init, failures
+from tidelog_cli.cluster_init import founder, waiting
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.main import main
+
+THREE = ("log1=127.0.0.2:7410,zone=east", "log2=log2.example.org,role=persistence", "log3=[::1]:7430,gossip_port=7431")
+
+
+def init(*words: object) -> int:
+    return main(["cluster", "init", *map(str, words)])
+
+
+def options(*nodes: str) -> list[str]:
+    return [word for node in nodes for word in ("--node", node)]
+
+
+def test_the_files_are_what_a_node_takes_and_each_founder_has_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "my orders"
+    assert init(home, *options(*THREE), "--name", "orders") == 0
+    read = load_bootstrap(home / "cluster.json")
+    assert read.name == "orders"
+    assert [(node.node_id, node.host, node.port, node.gossip_port, node.zone) for node in read.nodes] == [
+        ("log1", "127.0.0.2", 7410, 7410, "east"),
+        ("log2", "log2.example.org", 7400, 7400, "default"),
+        ("log3", "::1", 7430, 7431, "default"),
+    ]
+    assert [node.roles for node in read.nodes][1] == ("persistence",)
+    assert (home / "secret").stat().st_mode & 0o777 == 0o600
+    assert len(read_secret(home / "secret")) == 64
+    assert caplog.text == "", "the node has nothing to warn of"
+    out = capsys.readouterr().out
+    assert read.cluster_id in out
+    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("  tidelog node")]
+    assert commands == [cluster_init.command(home, node.node_id) for node in read.nodes]
+    assert "all of them have been started" in out
+
+
+def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path / "orders", *options(*THREE), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    read = load_bootstrap(Path(told["bootstrap"]))
+    assert (told["cluster_id"], read.name) == (read.cluster_id, "orders")
+    assert [*told["commands"]] == ["log1", "log2", "log3"]
+    assert read_secret(Path(told["secret_file"]))
+
+
+@pytest.mark.parametrize("there", ["cluster.json", "secret"])
+def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / there).write_text("old")
+    assert init(tmp_path, *options(*THREE)) == failures.EXIT_USAGE
+    assert f"{tmp_path / there} is there already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "old"
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, document: dict[str, Any], *, replace: bool) -> None:
+        del document, replace
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(cluster_init, "write_bootstrap", full)
+    assert init(tmp_path, *options(*THREE)) == failures.EXIT_FAILED
+    assert "cluster.json cannot be written: No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("log1", "begins with an id"),
+        ("=h:1", "begins with an id"),
+        ("a b=h:1", "begins with an id"),
+        ("a" * 129 + "=h", "begins with an id"),
+        ("log1=", "'' is no host"),
+        ("log1=h:0", "'0' is no port"),
+        ("log1=h:65536", "'65536' is no port"),
+        ("log1=h:", "'' is no port"),
+        ("log1=::1", "is no host"),
+        ("log1=h,gossip_port=x", "'x' is no port"),
+        ("log1=h,zone=", "is empty, or stands twice"),
+        ("log1=h,zone=a,zone=b", "is empty, or stands twice"),
+        ("log1=h,role=king", "is none of them"),
+        ("log1=h,colour=red", "is none of them"),
+    ],
+)
+def test_a_node_that_is_told_wrongly_is_refused_with_the_shape(text: str, what: str) -> None:
+    with pytest.raises(CommandFailed) as refused:
+        founder(text)
+    assert refused.value.exit_code == failures.EXIT_USAGE
+    assert what in str(refused.value)
+    assert "ID=HOST[:PORT]" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "what"),
+    [
+        (("a=h1", "a=h2"), "the id a stands twice"),
+        (("a=h1", "b=h1"), "the address h1:7400 stands twice"),
+        (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "the gossip address h1:3 stands twice"),
+        (("a=h1,role=ingestion",), "no node has the role persistence"),
+    ],
+)
+def test_nodes_that_cannot_be_together_are_refused(
+    tmp_path: Path, nodes: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / "d", *options(*nodes)) == failures.EXIT_USAGE
+    assert what in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_both_roles_may_be_spelt_out() -> None:
+    assert founder("a=h,role=ingestion,role=persistence")["roles"] == ["ingestion", "persistence"]
+
+
+def test_for_whom_founders_wait_is_what_the_nodes_do() -> None:
+    for founders in range(1, 8):
+        needs_all = binders_needed(founders) == founders - 1
+        assert ("all of them" in waiting(founders) or founders == 1) == needs_all
