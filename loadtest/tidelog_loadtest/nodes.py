@@ -127,7 +127,7 @@ async def cluster_of(count: int, directory: Path) -> AsyncIterator[Nodes]:
 
 
 async def _start_all(nodes: Nodes) -> None:
-    """Start them at once: a new node is admitted by a majority, so none is ready before the others run."""
+    """Start them at once: a new founder waits for most of the others, so none is ready before they run."""
     try:
         async with asyncio.TaskGroup() as group:
             for node in nodes.by_id.values():

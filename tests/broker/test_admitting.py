@@ -201,6 +201,23 @@ async def test_a_founder_that_is_admitted_has_itself_bound_by_those_that_come_la
     await five.until(is_told, "a founder does not ask it")
 
 
+async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_directory_that_never_was(
+    five: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admitting, "KEEP_BINDING_S", 0.05)
+    async with starts_of(five, caplog) as starts:
+        starts.begin("a", "e")
+        assert await starts.admitted("a", "e") == set()
+        await starts.cancel("a", "e")
+    wipe(five, "a")
+    await five.found("a", "b", "c", "d")
+    caplog.clear()
+    await five.start("e")
+    await five.settled()
+    await five.until(lambda: "admitted all the same: the founder 'e' knows another" in caplog.text, "it was not asked")
+    assert five.nodes["a"].health.state == "running"
+
+
 async def test_a_binding_that_cannot_be_written_counts_for_nothing(
     founded: Founded, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

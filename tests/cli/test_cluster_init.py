@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tidelog_broker.founding import read_secret
 from tidelog_cli import cluster_init, failures
 from tidelog_cli.cluster_init import founder, waiting
 from tidelog_cli.failures import CommandFailed
+from tidelog_cli.local_cluster import free_ports
 from tidelog_cli.main import main
 
 THREE = ("log1=127.0.0.2:7410,zone=east", "log2=log2.example.org,role=persistence", "log3=[::1]:7430,gossip_port=7431")
@@ -56,6 +59,22 @@ def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (told["cluster_id"], read.name) == (read.cluster_id, "orders")
     assert [*told["commands"]] == ["log1", "log2", "log3"]
     assert read_secret(Path(told["secret_file"]))
+
+
+def test_a_node_starts_by_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    assert init(tmp_path / "orders", "--node", f"log1=127.0.0.1:{port}", "--json") == 0
+    words = json.loads(capsys.readouterr().out)["commands"]["log1"]
+    command = [sys.executable, "-m", "tidelog_cli", *words[1:], "--management-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0, process.communicate()[1]
+    ready = json.loads(line)
+    assert (ready["node_id"], ready["port"]) == ("log1", port)
 
 
 @pytest.mark.parametrize("there", ["cluster.json", "secret"])
