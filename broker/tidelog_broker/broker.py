@@ -264,7 +264,7 @@ class Broker(Services):
     def describe(self, record: pb.TopicRecord, only: Collection[int] | None = None) -> pb.TopicInfo:
         """Return all that this node knows of a topic, or of some partitions; offsets and sizes of what it stores."""
         here = {partition.index: partition for partition in self.partitions.of_topic(record.topic_id)}
-        info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
+        info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
         for index in range(record.config.partitions):
             if only is not None and index not in only:
                 continue

@@ -72,6 +72,8 @@ class Controller:
         async with self._changing:
             await self._meta_log.ready()
             if self._topics.exists(asked.name):
+                await self._meta_log.ready(confirmed=True)
+            if self._topics.exists(asked.name):
                 raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
             self._refuse_too_many(config.partitions)
             return await self._write_new(asked.name, uuid.uuid4().bytes, config)
@@ -83,7 +85,7 @@ class Controller:
             ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, or what stopped the write.
         """
         async with self._changing:
-            await self._meta_log.ready()
+            await self._ready_for(change.name)
             standing = self._topics.named(change.name)
             record = altered(standing, change, copies_max=self._copies_max)
             first = standing.config.partitions
@@ -104,7 +106,7 @@ class Controller:
             ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
         """
         async with self._changing:
-            await self._meta_log.ready()
+            await self._ready_for(name, topic_id)
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
@@ -125,6 +127,15 @@ class Controller:
                 await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config)
                 log.info("founded %s", OFFSETS_TOPIC)
 
+    async def _ready_for(self, name: str, topic_id: bytes = b"") -> None:
+        """Apply all that is committed; where there is no such topic then, only after the replicas were asked.
+
+        What is written is confirmed by that. What is refused is not, and a former owner may know of an old state only.
+        """
+        await self._meta_log.ready()
+        if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
+            await self._meta_log.ready(confirmed=True)
+
     async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig) -> pb.TopicRecord:
         first_epochs = self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
@@ -134,6 +145,7 @@ class Controller:
             revision=1,
             first_epoch=first_epochs[0],
             first_epochs=first_epochs,
+            serial=self._topics.newest_serial + 1,
         )
         await self._meta_log.write_topic(record)
         return record

@@ -188,7 +188,7 @@ class RouteNews:
 
 def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
     """Return what there is to tell of a topic now."""
-    info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
+    info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
     owned: list[int] = []
     for index in range(record.config.partitions):
         route = route_of((record.topic_id, index))

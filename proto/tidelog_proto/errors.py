@@ -76,6 +76,7 @@ class ProtocolError(Exception):
         log_start_offset: with OFFSET_OUT_OF_RANGE, the first readable offset.
         high_watermark: with OFFSET_OUT_OF_RANGE, the end of the readable range.
         epoch: with NOT_OWNER, the epoch that the answering node knows.
+        topic_id: with UNKNOWN_TOPIC about an id, that id.
     """
 
     code: pb.ErrorCode
@@ -84,6 +85,7 @@ class ProtocolError(Exception):
     log_start_offset: int = 0
     high_watermark: int = 0
     epoch: int = 0
+    topic_id: bytes = b""
 
     def __str__(self) -> str:
         return f"{code_name(self.code)}: {self.message}"
@@ -109,6 +111,7 @@ class ProtocolError(Exception):
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             epoch=self.epoch,
+            topic_id=self.topic_id,
         )
 
 

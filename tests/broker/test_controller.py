@@ -174,3 +174,43 @@ async def test_a_lost_quorum_is_not_what_is_accepted_with_lost_data() -> None:
         world.die(node)
     with pytest.raises(ProtocolError, match="only 1 of 3 replicas"):
         await change(pb.ClusterChange(remove="c", accept_data_loss=True))
+
+
+async def test_a_change_is_refused_only_once_it_is_certain_that_nothing_newer_is_known(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was replaced as the owner of `__meta` must not judge by the topics of then."""
+    topic = await peer.create()
+    ready = node.meta_log.ready
+
+    async def replaced(*, confirmed: bool = False) -> None:
+        if confirmed:
+            raise ProtocolError(pb.NOT_OWNER, "another node is")
+        await ready()
+
+    monkeypatch.setattr(node.meta_log, "ready", replaced)
+    judged = [
+        node.controller.create_topic(pb.TopicCreate(name="t")),
+        node.controller.alter_topic(pb.TopicAlter(name="no")),
+        node.controller.delete_topic("no"),
+        node.controller.delete_topic("t", b"?" * 16),
+    ]
+    for refusal in judged:
+        with pytest.raises(ProtocolError) as refused:
+            await refusal
+        assert refused.value.code == pb.NOT_OWNER
+    await node.controller.delete_topic("t", topic.topic_id)
+
+
+async def test_serials_tell_which_topic_of_a_name_is_the_newer_also_after_a_restart(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    first = await peer.create()
+    await peer.delete("t")
+    await stand.stop()
+    await stand.start()
+    peer = await stand.peer()
+    second, other = await peer.create(), await peer.create("other")
+    assert first.serial < second.serial < other.serial
+    told = (await peer.ask(metadata=pb.Metadata(topics=["t"]))).envelope.metadata_reply.topics[0]
+    assert told.serial == second.serial

@@ -316,3 +316,55 @@ async def test_what_is_known_costs_no_question(three: Founded, ask: Ask, monkeyp
     error = await ask(await three.peer(owner), topic_id, 0)
     assert error.code != pb.UNKNOWN_TOPIC
     assert not error.code or error.retriable
+
+
+async def described_by(peer: Peer) -> pb.TopicInfo:
+    return (await peer.ask(topic_describe=pb.TopicDescribe(name="t"))).envelope.topic_reply.topics[0]
+
+
+async def told_by(peer: Peer) -> pb.TopicInfo:
+    asked = pb.Metadata(topics=["t"], confirmed=True)
+    return (await peer.ask(metadata=asked)).envelope.metadata_reply.topics[0]
+
+
+async def listed_by(peer: Peer) -> pb.TopicInfo:
+    return (await peer.ask(topic_list=pb.TopicList())).envelope.topic_reply.topics[0]
+
+
+AsksByName = Callable[[Peer], Coroutine[Any, Any, pb.TopicInfo]]
+
+
+@pytest.mark.parametrize("ask", [described_by, told_by, listed_by])
+async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founded, deaf: Deaf, ask: AsksByName) -> None:
+    first = await made_elsewhere(three, deaf)
+    deaf.may_apply.set()
+    await three.until(lambda: deaf.node.topics.exists("t"), "the topic is not heard of")
+    deaf.may_apply.clear()
+    peer = await three.peer(next(name for name in "abc" if name != deaf.node.node_id))
+    await peer.delete("t")
+    second = await made_elsewhere(three, deaf)
+    assert deaf.node.topics.named("t").topic_id == first.topic_id
+    asking = asyncio.create_task(ask(await three.peer(deaf.node.node_id)))
+    await deaf.hears()
+    told = await asking
+    assert (told.topic_id, told.serial) == (second.topic_id, second.serial)
+    assert second.serial > first.serial
+
+
+async def test_what_cannot_be_confirmed_is_told_as_such(three: Founded, deaf: Deaf) -> None:
+    await made_elsewhere(three, deaf)
+    deaf.may_apply.set()
+    await three.until(lambda: deaf.node.topics.exists("t"), "the topic is not heard of")
+
+    async def end_at(_: str) -> int:
+        raise unreachable("the owner")
+
+    deaf.node.hearing._end_at = end_at  # type: ignore[method-assign]
+    peer = await three.peer(deaf.node.node_id)
+    assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
+    refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))
+    assert (refused.code, refused.retriable) == (pb.EPOCH_CHANGING, True)
+    for confirmed in (False, True):
+        asked = pb.Metadata(topics=["t"], confirmed=confirmed)
+        reply = (await peer.ask(metadata=asked)).envelope.metadata_reply
+        assert ([topic.name for topic in reply.topics], reply.unconfirmed) == (["t"], confirmed)

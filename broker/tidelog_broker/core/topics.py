@@ -1,7 +1,8 @@
 """The topics of the cluster: what the records of `__meta` add up to.
 
 A topic is a name and a 128-bit id; a topic created again under an old name is another topic. Of the records
-about one id the highest revision holds, and a deletion is final: nothing revives that id.
+about one id the highest revision holds, and a deletion is final: nothing revives that id. Ids are random, so the order
+in which topics were made is told by their serials.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class TopicRegistry:
         self._by_name: dict[str, pb.TopicRecord] = {}
         self.may_lag = False
         """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
+        self.newest_serial = 0
+        """Of all topics that were ever made, deleted ones included: the next one gets 1 more."""
         self._denied: dict[bytes, None] = {}
         """Ids of no topic, the oldest first."""
 
@@ -41,6 +44,7 @@ class TopicRegistry:
         if standing is not None and (standing.deleted or standing.revision >= record.revision):
             return False
         self._by_id[record.topic_id] = record
+        self.newest_serial = max(self.newest_serial, record.serial)
         if record.deleted:
             named = self._by_name.get(record.name)
             if named is not None and named.topic_id == record.topic_id:
@@ -73,7 +77,8 @@ class TopicRegistry:
             )
         if record is None or record.deleted:
             was = "was deleted" if record is not None else "does not exist"
-            raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {topic_id.hex()} {was}; ask for metadata again")
+            text = f"the topic with id {topic_id.hex()} {was}; ask for metadata again"
+            raise ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
         return record
 
     def is_open_question(self, topic_id: bytes, partition: int) -> bool:

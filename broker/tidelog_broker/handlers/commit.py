@@ -87,10 +87,10 @@ def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
 
 
 async def committed(node: Broker, request: Request) -> None:
-    """Handle COMMITTED: the asked-for positions, or all of the group.
+    """Handle COMMITTED: the asked-for positions, or all of the group, or of the group in one topic.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a bad group name or too many entries.
+        ProtocolError: INVALID_REQUEST for a bad group name or too many entries, UNKNOWN_TOPIC.
     """
     asked = request.envelope.committed
     check_group_name(asked.group)
@@ -100,6 +100,9 @@ async def committed(node: Broker, request: Request) -> None:
 
 
 async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
+    if asked.topic_id:
+        await node.hearing.hear_of([(asked.topic_id, 0)])
+        node.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
     await node.offsets_log.ready(confirmed=True)
     reply = pb.CommittedReply()
     for entry in asked.entries:
@@ -109,6 +112,8 @@ async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
             _fill(result, standing)
     if not asked.entries:
         for standing in node.groups.of_group(asked.group):
+            if asked.topic_id and standing.topic_id != asked.topic_id:
+                continue
             _fill(reply.results.add(topic_id=standing.topic_id, partition=standing.partition), standing)
     return pb.Envelope(committed_reply=reply)
 

@@ -1,7 +1,8 @@
 """METADATA and TOPIC create, describe, list, alter, delete.
 
-What a node knows it tells: it answers METADATA, list and describe by itself. Changes are the `controller`'s, on the
-node that owns `__meta`.
+What a node knows it tells: it answers METADATA, list and describe by itself. Who decides something by the answer has it
+ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node that owns
+`__meta`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ async def metadata(node: Broker, request: Request) -> None:
         if not request.connection.is_open:
             request.drop()
             return
-    unsure = await _hear_of(node, names) if request.connection.peer_id is None else None
     answer = pb.Envelope()
     reply = answer.metadata_reply
+    unsure: ProtocolError | None = None
+    if request.connection.peer_id is None:
+        if asked.confirmed:
+            reply.unconfirmed = not await _is_current(node)
+        unsure = await _hear_of(node, names)
     reply.cluster_id = node.cluster_id
     reply.nodes.extend(node.cluster.nodes())
     view = node.route_news.view if holds else view_of
@@ -86,10 +91,17 @@ async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:
         What to say of those that are unknown still: None when they are, an error when nobody who knows can be asked.
     """
     unknown = next((name for name in names if not node.topics.exists(name)), None)
-    if unknown is None or node.cluster.is_alone or await node.hearing.is_current():
-        return None
+    return None if unknown is None or await _is_current(node) else _cannot_be_asked(unknown)
+
+
+async def _is_current(node: Broker) -> bool:
+    """Apply all that is in `__meta` by now; return whether that could be done."""
+    return node.cluster.is_alone or await node.hearing.is_current()
+
+
+def _cannot_be_asked(name: str) -> ProtocolError:
     return ProtocolError(
-        pb.EPOCH_CHANGING, f"whether there is a topic {unknown!r} cannot be asked at the moment; send again"
+        pb.EPOCH_CHANGING, f"whether there is a topic {name!r} cannot be asked at the moment; send again"
     )
 
 
@@ -173,13 +185,14 @@ async def describe_one(node: Broker, request: Request) -> None:
     """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one.
+        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one, or, if that is asked
+            for, whether it is still the one that is known here.
     """
-    name = request.envelope.topic_describe.name
+    asked = request.envelope.topic_describe
+    name = asked.name
     is_client = request.connection.peer_id is None
-    unsure = await _hear_of(node, [name]) if is_client else None
-    if unsure is not None and not node.topics.exists(name):
-        raise unsure
+    if is_client and not await _is_current(node) and (asked.confirmed or not node.topics.exists(name)):
+        raise _cannot_be_asked(name)
     info = node.describe(node.topics.named(name))
     if is_client:
         await _ask_holders(node, info)
@@ -206,8 +219,9 @@ async def _described_by(node: Broker, holder: str, name: str) -> pb.TopicInfo | 
         return None
 
 
-def list_all(node: Broker, request: Request) -> None:
-    """Handle TOPIC list."""
+async def list_all(node: Broker, request: Request) -> None:
+    """Handle TOPIC list: what there is by now, or is known here if nobody can be asked."""
+    await _is_current(node)
     internal = request.envelope.topic_list.internal
     records = [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
     request.reply(_reply(node, records))

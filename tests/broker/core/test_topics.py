@@ -134,3 +134,25 @@ def test_an_alteration_changes_what_it_names_and_partitions_only_grow() -> None:
         altered(changed, pb.TopicAlter(name="t", partitions=4))
     with pytest.raises(ProtocolError, match="segment_bytes"):
         altered(changed, pb.TopicAlter(name="t", segment_bytes=1))
+
+
+def test_serials_never_begin_again_whatever_is_deleted() -> None:
+    registry = TopicRegistry()
+    assert registry.newest_serial == 0
+    first, second = record(), record(number=2, deleted=True)
+    first.serial, second.serial = 4, 9
+    registry.apply(second)
+    registry.apply(first)
+    assert registry.newest_serial == 9
+    replayed = TopicRegistry()
+    for each in registry.records():
+        replayed.apply(each)
+    assert replayed.newest_serial == 9
+
+
+def test_who_names_an_id_that_is_gone_is_told_which() -> None:
+    registry = TopicRegistry()
+    registry.apply(record(deleted=True))
+    with pytest.raises(ProtocolError) as refused:
+        registry.with_id(record().topic_id)
+    assert refused.value.to_message().topic_id == record().topic_id

@@ -182,3 +182,24 @@ async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand:
     assert await position(peer, topic_id) == offset - 1
     stand.disk.heal()
     assert (await commit(peer, topic_id, offset)).next_offset == offset
+
+
+async def test_positions_of_one_topic_are_all_of_its_partitions(peer: Peer) -> None:
+    topic, other = await peer.create(partitions=3), await peer.create("other")
+    for topic_id, partition in ((topic.topic_id, 0), (topic.topic_id, 2), (other.topic_id, 0)):
+        entry = pb.CommitEntry(topic_id=topic_id, partition=partition, next_offset=0, note="here")
+        await peer.ask(commit=pb.Commit(group="g", entries=[entry]))
+    asked = pb.Committed(group="g", topic_id=topic.topic_id)
+    results = (await peer.ask(committed=asked)).envelope.committed_reply.results
+    assert {(one.topic_id, one.partition, one.note) for one in results} == {
+        (topic.topic_id, 0, "here"),
+        (topic.topic_id, 2, "here"),
+    }
+
+
+async def test_positions_of_a_topic_that_is_gone_are_refused(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 7)
+    await peer.delete("t")
+    error = await peer.refused(committed=pb.Committed(group="g", topic_id=topic_id))
+    assert (error.code, error.topic_id) == (pb.UNKNOWN_TOPIC, topic_id)
