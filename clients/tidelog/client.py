@@ -164,7 +164,9 @@ class Client:
             segment_bytes=segment_bytes,
             replication_factor=replication_factor,
         )
-        return admin.topic_of(await topic_changes.create(self._router, request))
+        made = await topic_changes.create(self._router, request)
+        self._router.metadata.made(made)
+        return admin.topic_of(made)
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics by name; with `internal` also the broker's own."""
@@ -177,7 +179,8 @@ class Client:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        return (await self._topics(pb.Envelope(topic_describe=pb.TopicDescribe(name=name)), repeatable=True))[0]
+        self._check_usable()
+        return admin.topic_of(await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
         """Change settings of a topic: partitions (more only), flush, flush_interval_ms, retention_bytes, segment_bytes.
@@ -198,7 +201,6 @@ class Client:
         """
         self._check_usable()
         await topic_changes.delete(self._router, name)
-        self._router.metadata.forget(name)
 
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""

@@ -184,9 +184,10 @@ class UnsupportedBatchError(BatchRefusedError):
 
 
 class UnknownTopicError(TidelogError):
-    """There is no such topic (any more)."""
+    """There is no such topic (any more). `topic_id` says which, where a node was asked about an id and not a name."""
 
     default_code = pb.UNKNOWN_TOPIC
+    topic_id: bytes = b""
 
 
 class TopicExistsError(TidelogError):
@@ -370,6 +371,8 @@ def error_of(message: pb.Error) -> TidelogError:
         error.high_watermark = message.high_watermark
     if isinstance(error, NotOwnerError):
         error.epoch = message.epoch
+    if isinstance(error, UnknownTopicError):
+        error.topic_id = message.topic_id
     return error
 
 

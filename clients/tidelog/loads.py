@@ -52,6 +52,13 @@ class Delivery:
         if self.error is not None:
             raise self.error
 
+    async def settled(self) -> None:
+        """Wait for the outcome, whatever it is; to do so is not to have been told of it."""
+        if not self.done:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
     def succeed(self, base_offset: int, timestamp_us: int) -> None:
         """The records are stored from `base_offset` on."""
         self.base_offset = base_offset

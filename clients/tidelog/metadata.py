@@ -2,20 +2,30 @@
 
 Metadata is a cache: any node's answer is merged, and for a partition the higher epoch wins, so an answer from a
 node that lags cannot move an owner back. Within one epoch there is one owner, so "nobody" never replaces a name of the
-same epoch: a node that misses the owner says so, but only a higher epoch takes the partition away. A name that comes
-with another topic id is another topic and replaces the old one whole. Of a node's addresses that of its newest
-incarnation counts.
+same epoch: a node that misses the owner says so, but only a higher epoch takes the partition away. Of a node's
+addresses that of its newest incarnation counts.
+
+A name that comes with another topic id is another topic and replaces the old one whole, if it is newer: topics have
+serials, and a node that lags tells of a topic that is gone for longer than one would like. So what is known to be gone
+and the newest serial of each name are remembered, and an answer that tells of less is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from tidelog.connection import Address
-from tidelog.errors import TidelogError, error_of
+from tidelog.errors import EpochChangingError, TidelogError, UnknownTopicError, error_of
 from tidelog.model import PartitionRoute, TopicRoute
 from tidelog_proto import broker_pb2 as pb
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+REMEMBERED_MAX: Final = 8_192
+"""So many topics that are gone, and serials of names, are remembered: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +44,11 @@ class Metadata:
         self._topics: dict[str, TopicRoute] = {}
         self._names: dict[bytes, str] = {}
         self._nodes: dict[str, NodeRoute] = {}
+        self._serials: dict[str, int] = {}
+        self._gone: dict[bytes, None] = {}
 
     def merge(self, reply: pb.MetadataReply, heard_from: Address) -> dict[str, TidelogError]:
-        """Take an answer in; return the errors of topics that the node does not know.
+        """Take an answer in; return the errors of topics that the node does not know, or not as they are now.
 
         Args:
             reply: the answer.
@@ -48,8 +60,13 @@ class Metadata:
         errors: dict[str, TidelogError] = {}
         for topic in reply.topics:
             if topic.HasField("error"):
-                errors[topic.name] = error_of(topic.error)
-                self.forget(topic.name)
+                error = errors[topic.name] = error_of(topic.error)
+                if isinstance(error, UnknownTopicError):
+                    self.forget(topic.name)
+            elif self.is_stale(topic):
+                errors[topic.name] = EpochChangingError(
+                    f"{heard_from[0]}:{heard_from[1]} has not heard yet which topic is called {topic.name!r} now"
+                )
             else:
                 self._merge_topic(topic)
         return errors
@@ -66,6 +83,27 @@ class Metadata:
         """Drop a topic: what was known of it turned out to be wrong."""
         if self._topics.pop(name, None) is not None:
             self.revision += 1
+
+    def gone(self, name: str, topic_id: bytes) -> None:
+        """Note that a topic was deleted: whoever still tells of it lags behind."""
+        _remember(self._gone, topic_id, None)
+        known = self._topics.get(name)
+        if known is not None and known.topic_id == topic_id:
+            self.forget(name)
+
+    def made(self, topic: pb.TopicInfo) -> None:
+        """Note that a topic was just made: whoever tells of an older one of its name lags behind."""
+        self._note_serial(topic)
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            self.forget(topic.name)
+
+    def is_stale(self, topic: pb.TopicInfo) -> bool:
+        """Whether a node tells of a topic that is known to be gone. Ids of nodes without serials are not in doubt."""
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic_id == topic.topic_id:
+            return False
+        return topic.topic_id in self._gone or topic.serial < self._serials.get(topic.name, 0)
 
     def heard_of_epoch(self, name: str, partition: int, epoch: int) -> None:
         """Note that a partition has reached `epoch`, with an owner who is not known yet; old news changes nothing."""
@@ -110,7 +148,13 @@ class Metadata:
             self._nodes[node_id] = node
             self.revision += 1
 
+    def _note_serial(self, topic: pb.TopicInfo) -> None:
+        serial = max(topic.serial, self._serials.pop(topic.name, 0))
+        if serial:
+            _remember(self._serials, topic.name, serial)
+
     def _merge_topic(self, topic: pb.TopicInfo) -> None:
+        self._note_serial(topic)
         known = self._topics.get(topic.name)
         same = known is not None and known.topic_id == topic.topic_id
         partitions = dict(known.partitions) if known is not None and same else {}
@@ -125,3 +169,17 @@ class Metadata:
         self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions)
         self._names[topic.topic_id] = topic.name
         self.revision += 1
+
+
+def gone_error(name: str) -> UnknownTopicError:
+    """Return the error of who is bound to a topic that was deleted."""
+    return UnknownTopicError(
+        f"the topic {name!r} that this began with was deleted, and one that was made since under its name is another: "
+        "make a new producer or consumer for that one"
+    )
+
+
+def _remember(table: dict[K, V], key: K, value: V) -> None:
+    table[key] = value
+    if len(table) > REMEMBERED_MAX:
+        del table[next(iter(table))]

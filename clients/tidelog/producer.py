@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,12 +18,14 @@ import pyarrow as pa
 
 from tidelog.errors import ClosedError, InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
-from tidelog.loads import ColumnsLoad, Load, LooseLoad, loose_size_bytes
+from tidelog.loads import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_bytes
+from tidelog.metadata import gone_error
 from tidelog.model import Acks, Compression, Receipt, TopicRoute
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
+from tidelog.room import Room
 from tidelog.routing import Router
 from tidelog.sender import Sender
-from tidelog.splitting import Piece, by_key, split_rows
+from tidelog.splitting import by_key, split_rows
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.columns import Headers, canonical, columns_of
 from tidelog_proto.header import Codec
@@ -35,6 +36,8 @@ BUFFER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 DELIVERY_TIMEOUT_S_DEFAULT: Final = 120.0
 KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
+FAILED_MAX: Final = 1024
+"""So many failures are kept until somebody asks for them or `flush` raises the first."""
 
 _ACKS: Final[dict[str, pb.Acks]] = {"quorum": pb.QUORUM, "1": pb.ONE, "all": pb.ALL}
 _CODECS: Final = {
@@ -70,8 +73,9 @@ class ProducerOptions:
 class Producer:
     """Publishes to one topic. Made by `Client.producer`; use it as an async context manager, or `close` it.
 
-    Records of one partition are stored in the order in which they were accepted; an accepted record is never stored
-    twice, however often it has to be sent.
+    Records of one partition are stored in the order in which they were given, also by calls that wait for each other; an
+    accepted record is never stored twice, however often it has to be sent. It writes to the topic that has the name when
+    the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
     """
 
     def __init__(self, router: Router, topic: str, options: ProducerOptions, check: Callable[[], None]) -> None:
@@ -87,9 +91,10 @@ class Producer:
         self._sender: Sender | None = None
         self._lanes: dict[int, Lane] = {}
         self._sticky: Lane | None = None
-        self._buffered_bytes = 0
-        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._unreported: TidelogError | None = None
+        self._topic_id = b""
+        self._room = Room(options.buffer_bytes)
+        self._failed: list[Delivery] = []
+        """What failed before anybody asked for it."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -153,10 +158,29 @@ class Producer:
         Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
         """
         _check_record(value, key, headers, tag, timestamp_us)
-        route = self._known_route() or await self._route()
         size_bytes = loose_size_bytes(value, key, headers, tag)
-        if not self._take_room(size_bytes):
-            await self._wait_for_room(size_bytes)
+        route = self._known_route(partition)
+        if route is None or not self._room.take(size_bytes):
+            await self._room.enter()
+            try:
+                route = await self._route(partition)
+                await self._room.wait(size_bytes)
+                return self._add_loose(route, value, key, headers, tag, partition, timestamp_us, size_bytes)
+            finally:
+                self._room.leave()
+        return self._add_loose(route, value, key, headers, tag, partition, timestamp_us, size_bytes)
+
+    def _add_loose(  # noqa: PLR0917 - a record, as it is given
+        self,
+        route: TopicRoute,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        tag: str | None,
+        partition: int | None,
+        timestamp_us: int | None,
+        size_bytes: int,
+    ) -> PendingReceipt:
         lane = self._lane_for(route, key, partition, size_bytes)
         load = lane.open_loose(size_bytes, timestamped=timestamp_us is not None)
         if load is None:
@@ -229,15 +253,11 @@ class Producer:
         """
         self._check_usable()
         for load in [load for lane in self._lanes.values() for load in lane.unsettled()]:
-            watched = load.delivery.watched
-            try:
-                await load.delivery
-            except TidelogError as error:
-                if not watched:
-                    self._unreported = self._unreported or error
-        unreported, self._unreported = self._unreported, None
-        if unreported is not None:
-            raise unreported
+            await load.delivery.settled()
+        failed, self._failed = self._failed, []
+        for delivery in failed:
+            if delivery.error is not None and not delivery.watched:
+                raise delivery.error
 
     async def close(self) -> None:
         """Flush and stop. Doing it twice does nothing.
@@ -257,10 +277,7 @@ class Producer:
         """Stop now; what is not acknowledged fails with ClosedError."""
         self._closed = True
         error = ClosedError("the producer was closed before this record was acknowledged")
-        while self._room:
-            waiter, _ = self._room.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._room.close(error)
         if self._sender is not None:
             await self._sender.close()
         for lane in self._lanes.values():
@@ -268,8 +285,8 @@ class Producer:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def _known_route(self) -> TopicRoute | None:
-        """Return the topic's route where that is known already; None when `_route` has to ask.
+    def _known_route(self, partition: int | None) -> TopicRoute | None:
+        """Return the topic's route where that, and `partition`, is known already; None when `_route` has to ask.
 
         Raises:
             TidelogError: nothing is accepted here any more.
@@ -280,42 +297,85 @@ class Producer:
         if self._sender is None:
             loop = asyncio.get_running_loop()
             self._sender = Sender(self._router, self.topic, acks=_ACKS[self._options.acks], loop=loop)
-        return self._router.metadata.topic(self.topic)
+        route = self._router.metadata.topic(self.topic)
+        if route is None or (partition is not None and partition not in route.partitions):
+            return None
+        return self._bound(route)
 
-    async def _route(self) -> TopicRoute:
-        route = await self._router.about_topic(self.topic, lambda: self._router.topic(self.topic), repeatable=True)
-        if self._closed:
-            raise ClosedError("the producer is closed")
+    def _bound(self, route: TopicRoute) -> TopicRoute:
+        """Return the route if it is of the topic that this producer writes to.
+
+        Raises:
+            UnknownTopicError: the name stands for another topic now.
+        """
+        if route.topic_id != self._topic_id:
+            if self._topic_id:
+                raise gone_error(self.topic)
+            assert self._sender is not None
+            self._topic_id = self._sender.topic_id = route.topic_id
         return route
 
+    async def _route(self, partition: int | None) -> TopicRoute:
+        wanted = () if partition is None else (partition,)
+
+        async def ask() -> TopicRoute:
+            return await self._router.topic_with(self.topic, wanted)
+
+        route = await self._router.about_topic(self.topic, ask, repeatable=True)
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        return self._bound(route)
+
     async def _enqueue_columns(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> PendingReceipts:
-        route = self._known_route() or await self._route()
+        room, in_turn = self._room, False
         parts: list[tuple[Any, int]] = []
         orders: list[pa.Array[Any]] = []
-        for columns in batches:
-            if partition is None and "key" in columns.schema.names:
-                for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
-                    routed = by_key(chunk, route.partition_count)
-                    orders.append(routed.order)
-                    for piece in routed.pieces:
-                        await self._enqueue_piece(route, piece, parts)
-            else:
-                await self._enqueue_piece(route, Piece(partition, columns), parts)
+        try:
+            route = self._known_route(partition)
+            if route is None or room.is_awaited:
+                await room.enter()
+                in_turn = True
+                route = await self._route(partition)
+            for number, columns, size_bytes in self._pieces(route, batches, partition, orders):
+                if not room.take(size_bytes, in_turn=in_turn):
+                    if not in_turn:
+                        await room.enter()
+                        in_turn = True
+                    await room.wait(size_bytes)
+                parts.append(self._add_columns(route, number, columns, size_bytes))
+        finally:
+            if in_turn:
+                room.leave()
         return PendingReceipts(parts, orders or None)
 
-    async def _enqueue_piece(self, route: TopicRoute, piece: Piece, parts: list[tuple[Any, int]]) -> None:
-        options, columns = self._lane_options, piece.columns
+    def _pieces(
+        self,
+        route: TopicRoute,
+        batches: Sequence[pa.RecordBatch],
+        partition: int | None,
+        orders: list[pa.Array[Any]],
+    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
+        """Yield the rows for one partition each (None: any) and their size in bytes; note how they were sorted."""
+        for columns in batches:
+            if partition is not None or "key" not in columns.schema.names:
+                yield from self._split(partition, columns)
+                continue
+            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
+                routed = by_key(chunk, route.partition_count, lambda: self._least_loaded(route, 0).partition)
+                orders.append(routed.order)
+                for piece in routed.pieces:
+                    yield from self._split(piece.partition, piece.columns)
+
+    def _split(
+        self, partition: int | None, columns: pa.RecordBatch
+    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
+        options = self._lane_options
         size_bytes = columns.nbytes  # looked at as few times as may be: Arrow walks the columns for it
         if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
-            if not self._take_room(size_bytes):
-                await self._wait_for_room(size_bytes)
-            parts.append(self._add_columns(route, piece.partition, columns, size_bytes))
+            yield partition, columns, size_bytes
             return
         for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            size_bytes = rows.nbytes  # exact for slices
-            if not self._take_room(size_bytes):
-                await self._wait_for_room(size_bytes)
-            parts.append(self._add_columns(route, piece.partition, rows, size_bytes))
+            yield partition, rows, rows.nbytes  # exact for slices
 
     def _add_columns(
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
@@ -333,7 +393,7 @@ class Producer:
             return self._least_loaded(route, size_bytes)
         number = partition if partition is not None else partition_for_key(key or b"", route.partition_count)
         if number not in route.partitions:
-            self._give_back(size_bytes)
+            self._room.give_back(size_bytes)
             raise UnknownPartitionError(
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {number}"
             )
@@ -367,49 +427,13 @@ class Producer:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
 
-    def _take_room(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` of the buffer if they are free and nobody waits for them.
-
-        What is larger than the buffer gets it for itself alone.
-        """
-        buffered_bytes = self._buffered_bytes
-        if self._room or (buffered_bytes and buffered_bytes + size_bytes > self._options.buffer_bytes):
-            return False
-        self._buffered_bytes = buffered_bytes + size_bytes
-        return True
-
-    async def _wait_for_room(self, size_bytes: int) -> None:
-        """Reserve `size_bytes` of the buffer when its turn comes."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append((waiter, size_bytes))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._give_back(size_bytes)
-            raise
-        if self._closed:
-            self._give_back(size_bytes)
-            raise ClosedError("the producer is closed")
-
-    def _give_back(self, size_bytes: int) -> None:
-        self._buffered_bytes -= size_bytes
-        while self._room:
-            waiter, wanted = self._room[0]
-            if waiter.done():
-                self._room.popleft()
-                continue
-            if self._buffered_bytes and self._buffered_bytes + wanted > self._options.buffer_bytes:
-                return
-            self._room.popleft()
-            self._buffered_bytes += wanted
-            waiter.set_result(None)
-
     def _settled(self, load: Load) -> None:
-        self._give_back(load.size_bytes)
+        self._room.give_back(load.size_bytes)
         delivery = load.delivery
         if delivery.error is not None and not delivery.watched:
-            self._unreported = self._unreported or delivery.error
+            self._failed.append(delivery)
+            if len(self._failed) > FAILED_MAX:
+                self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 
 
 def _check_header(header: object) -> None:

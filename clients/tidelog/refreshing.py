@@ -7,6 +7,9 @@ hold, or knows less than is known here) is not asked all the time: such rounds a
 that a partition without an owner costs its clients a few questions a second; news, or a quiet time, begins anew with an
 immediate question. Which node is asked is the router's business; it is told how many rounds brought no news, so that it
 does not ask the same node for ever.
+
+Who decides something by the answer joins no question that is under way: what it tells may be older than what made him
+ask. And he wants it confirmed: "nobody who knows could be asked" is an error to him, and good enough for the others.
 """
 
 from __future__ import annotations
@@ -27,21 +30,24 @@ HOLD_S: Final = 0.25
 
 assert HOLD_S >= SPACING_S_MAX, "after an answer that was held back the next question is due at once"
 
-Ask = Callable[[list[str], int, float], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
+Ask = Callable[[list[str], int, float, frozenset[str]], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
 
 
 class Refresher:
     """The rounds of questions of one client.
 
     Args:
-        ask: asks about topics, given how many rounds in a row brought no news and for how many seconds the answer may
-            be held back; returns whether there was news and the errors of single topics.
+        ask: asks about topics, given how many rounds in a row brought no news, for how many seconds the answer may be
+            held back, and of which topics it has to be confirmed; returns whether there was news and the errors of
+            single topics.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._hurried: set[str] = set()
         """Topics that are wanted, and somebody waits for any answer."""
+        self._sure: set[str] = set()
+        """Topics that are wanted, and somebody decides by the answer."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
@@ -49,16 +55,23 @@ class Refresher:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def want(self, topic: str, *, patient: bool = False) -> asyncio.Future[None]:
+    def want(
+        self, topic: str, *, patient: bool = False, fresh: bool = False, sure: bool = False
+    ) -> asyncio.Future[None]:
         """Return the future of an answer about `topic` that is under way or will be; do not cancel it, shield it.
 
         Args:
             topic: its name.
             patient: an answer without news is worth nothing: it may be held back.
+            fresh: the answer is to a question that is asked from now on.
+            sure: the same, and it has to be confirmed.
         """
-        if not patient and topic not in self._asking:
+        asking = None if fresh or sure else self._asking.get(topic)
+        if not patient and asking is None:
             self._hurried.add(topic)
-        answer = self._asking.get(topic) or self._wanted.get(topic)
+        if sure:
+            self._sure.add(topic)
+        answer = asking or self._wanted.get(topic)
         if answer is None:
             loop = asyncio.get_running_loop()
             answer = self._wanted[topic] = loop.create_future()
@@ -88,9 +101,11 @@ class Refresher:
                 del self._wanted[topic]
             hold_s = 0.0 if self._hurried.intersection(self._asking) else HOLD_S
             self._hurried.difference_update(self._asking)
+            sure = frozenset(self._sure.intersection(self._asking))
+            self._sure -= sure
             news, asked_at = False, loop.time()
             try:
-                news, errors = await self._ask(list(self._asking), self._spacing.failures, hold_s)
+                news, errors = await self._ask(list(self._asking), self._spacing.failures, hold_s, sure)
             except TidelogError as error:
                 self._fail(self._asking, error)
             else:

@@ -18,6 +18,7 @@ from tidelog.connection import Address, Connection
 from tidelog.errors import (
     BadReplyError,
     ClosedError,
+    EpochChangingError,
     NodeUnreachableError,
     NotOwnerError,
     OverloadedError,
@@ -239,14 +240,7 @@ class Router:
             NotOwnerError: nobody knows the owner right now.
             TidelogError: as `ConnectionPool.get`.
         """
-        route = await self.topic(topic)
-        if partition not in route.partitions:
-            await self.refresh(topic)  # it may have grown since
-            route = await self.topic(topic)
-        if partition not in route.partitions:
-            raise UnknownPartitionError(
-                f"topic {topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
-            )
+        await self.topic_with(topic, [partition])
         address = self.metadata.owner_address(topic, partition)
         if address is None:
             self.refresh_later(topic)
@@ -274,12 +268,36 @@ class Router:
         Raises:
             UnknownTopicError: there is no such topic.
         """
+        return self.metadata.topic(name) or await self.topic_now(name)
+
+    async def topic_now(self, name: str) -> TopicRoute:
+        """Return a topic's route as the cluster has it by now, or, if nobody can confirm it, as some node knows it.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        await self.refresh(name, fresh=True)
         route = self.metadata.topic(name)
         if route is None:
-            await self.refresh(name)
-            route = self.metadata.topic(name)
-            if route is None:
-                raise UnknownTopicError(f"there is no topic {name!r}")
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        return route
+
+    async def topic_with(self, name: str, partitions: Iterable[int]) -> TopicRoute:
+        """Return the route of a topic that has these partitions; it may have grown since it was looked at.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: there is no such thing, and that is certain.
+        """
+        wanted = list(partitions)
+        route = await self.topic(name)
+        if not all(partition in route.partitions for partition in wanted):
+            await self.refresh(name, sure=True)
+            route = await self.topic(name)
+        for partition in wanted:
+            if partition not in route.partitions:
+                raise UnknownPartitionError(
+                    f"topic {name!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
+                )
         return route
 
     # -------------------------------------------------------------------------------------------- learning
@@ -288,7 +306,10 @@ class Router:
         """Note what an error says about the cached route of a topic, or of one of its partitions."""
         if isinstance(error, UnknownTopicError):
             # The id is no longer known; the name may stand for a new topic.
-            self.metadata.forget(topic)
+            if error.topic_id:
+                self.metadata.gone(topic, error.topic_id)
+            else:
+                self.metadata.forget(topic)
         elif error.retriable and not isinstance(error, (OverloadedError, SequenceError)):
             if isinstance(error, NotOwnerError) and partition is not None:
                 before = self.metadata.revision
@@ -363,13 +384,14 @@ class Router:
         """Ask for news about a topic in the background."""
         self._refresher.want(topic, patient=True)
 
-    async def refresh(self, topic: str) -> None:
-        """Ask a node about a topic.
+    async def refresh(self, topic: str, *, fresh: bool = False, sure: bool = False) -> None:
+        """Ask a node about a topic; see `Refresher.want`.
 
         Raises:
             UnknownTopicError: there is no such topic.
+            EpochChangingError: with `sure`, nobody can confirm what is known of it.
         """
-        await asyncio.shield(self._refresher.want(topic))
+        await asyncio.shield(self._refresher.want(topic, fresh=fresh, sure=sure))
 
     async def close(self) -> None:
         """Give up refreshes and close the connections."""
@@ -380,18 +402,26 @@ class Router:
     # ------------------------------------------------------------------------------------------- internals
 
     async def _ask_metadata(
-        self, topics: list[str], rounds: int, hold_s: float
+        self, topics: list[str], rounds: int, hold_s: float, sure: frozenset[str]
     ) -> tuple[bool, Mapping[str, TidelogError]]:
+        # Which topic a name is decides where records go, so it is asked of who knows; who owns it is not.
+        confirmed = bool(sure) or any(self.metadata.topic(name) is None for name in topics)
+
         async def ask(address: Address) -> tuple[bool, Mapping[str, TidelogError]]:
             connection = await self.pool.get(address)
-            question = pb.Metadata(topics=topics)
+            question = pb.Metadata(topics=topics, confirmed=confirmed)
             wait_s = 0.0
             if hold_s and (known := self.metadata.known(topics)):
                 wait_s = hold_s
                 question.wait_ms = int(hold_s * 1000)
                 question.known.extend(known)
             frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
-            return self.take_metadata(frame.envelope.metadata_reply, connection.address)
+            reply = frame.envelope.metadata_reply
+            news, errors = self.take_metadata(reply, connection.address)
+            if reply.unconfirmed and sure:
+                unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
+                errors = dict.fromkeys(sure, unsure) | dict(errors)
+            return news, errors
 
         return await race([partial(ask, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 

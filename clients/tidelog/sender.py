@@ -24,6 +24,7 @@ from tidelog.backoff import Backoff
 from tidelog.connection import Connection
 from tidelog.errors import ClosedError, TidelogError, error_of
 from tidelog.lane import RETRY_S_MAX, Lane
+from tidelog.metadata import gone_error
 from tidelog.model import PartitionRoute
 from tidelog.moves import Expectation
 from tidelog.outgoing import OutgoingBatch
@@ -57,7 +58,10 @@ class RetryTimer(NamedTuple):
 
 
 class Sender:
-    """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one."""
+    """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
+
+    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Sender:
         loop: asyncio.AbstractEventLoop,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
+        self.topic_id = b""
         self._router = router
         self._topic = topic
         self._acks = acks
@@ -131,6 +136,9 @@ class Sender:
         lane.expire(now)
         if lane.idle:
             return None
+        if self._is_gone():
+            lane.fail_all(gone_error(self._topic))
+            return None
         connection = self._router.connection_now(self._topic, lane.partition)
         if connection is None:
             if lane.partition not in self._seekers:
@@ -143,6 +151,11 @@ class Sender:
             connection.when_ready(partial(self.wake, lane))
             return None
         return connection
+
+    def _is_gone(self) -> bool:
+        """Whether the name stands for another topic now. What is on its way to the old one is judged by its answer."""
+        route = self._router.metadata.topic(self._topic)
+        return route is not None and route.topic_id != self.topic_id
 
     def _wake_later(self, lane: Lane) -> None:
         at = lane.wake_at()
@@ -172,7 +185,7 @@ class Sender:
                     await self._router.connection(self._topic, lane.partition)
                 except TidelogError as error:
                     if not error.retriable:
-                        lane.fail_all(error)
+                        lane.fail_all(gone_error(self._topic) if self._is_gone() else error)
                         return
                     lane.expire(self._loop.time())
                     await self._router.news(self._topic, backoff.next_wait_s(error.retry_after_ms))
@@ -201,8 +214,6 @@ class Sender:
         self._write(connection, frame, size_bytes, now)
 
     def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
-        route = self._router.metadata.topic(self._topic)
-        assert route is not None, "a connection was found through it"
         left_s = min([shipment.batch.deadline for shipment in shipments]) - now
         timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
         envelope = pb.Envelope()
@@ -211,7 +222,7 @@ class Sender:
         parts: list[bytes | memoryview] = []
         for shipment in shipments:
             encoded, partition = shipment.batch.encoded, shipment.lane.partition
-            publish.entries.add(topic_id=route.topic_id, partition=partition, length=encoded.length)
+            publish.entries.add(topic_id=self.topic_id, partition=partition, length=encoded.length)
             parts += (encoded.header, encoded.body, *encoded.rest)
             self._flying_on[partition] = connection
             shipment.expected = self._router.moves.expect(

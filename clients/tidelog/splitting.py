@@ -7,7 +7,7 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from tidelog_proto.partitioner import partition_column
 
 
 class Piece(NamedTuple):
-    """Rows for one partition; None is "any", for rows without a key."""
+    """Rows for one partition; None is "any", for rows of which none has a key."""
 
     partition: int | None
     columns: pa.RecordBatch
@@ -53,19 +53,23 @@ def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> 
             yield piece
 
 
-def by_key(columns: pa.RecordBatch, partitions: int) -> Routed:
+def by_key(columns: pa.RecordBatch, partitions: int, keyless: Callable[[], int]) -> Routed:
     """Group rows by the partition of their key, keeping the input's order within each partition.
 
     Args:
         columns: canonical columns with a key column.
         partitions: of the topic.
+        keyless: chooses the partition of rows without a key that stand among others: to keep their places beside them,
+            they have to have one before the rows are sorted.
     """
     targets = partition_column(columns.column("key"), partitions)
+    if 0 < targets.null_count < len(targets):
+        targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     order: Any = pc.array_sort_indices(targets)
     ordered: Any = targets.take(order)
     taken = columns.take(order)
     pieces: list[Piece] = []
-    # Nulls come last. `value_counts` lists values in the order of their first appearance, so in sorted order.
+    # `value_counts` lists values in the order of their first appearance, so in sorted order.
     at = 0
     for run in pc.value_counts(ordered).to_pylist():
         pieces.append(Piece(run["values"], taken.slice(at, run["counts"])))

@@ -3,7 +3,8 @@
 The node that was asked may die, or the owner of the topics behind it, with the change half done. Then the next try says
 which: a topic that is gone was deleted, one that is there as it was asked for was made. What only looks so because
 somebody else did the same at the same time makes no difference to a topic that was to be made; one that was to be
-deleted is told by its id from a new one of its name, by the owner as well: an earlier try may be done late.
+deleted is told by its id from a new one of its name, by the owner as well: an earlier try may be done late. What is
+there is asked of the owner of the topics, through whichever node: one that lags must not decide it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tidelog.errors import TidelogError, TopicExistsError, UnknownTopicError
+from tidelog.connection import Connection
+from tidelog.errors import EpochChangingError, TidelogError, TopicExistsError, UnknownTopicError
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
@@ -45,7 +47,7 @@ async def delete(router: Router, name: str) -> None:
         UnknownTopicError: there is no such topic.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
     """
-    doomed = await _described(router, name)
+    doomed = await _described(router, name)  # gone, in whatever way this ends without an error
     if doomed is None:
         raise UnknownTopicError(f"there is no topic {name!r}")
 
@@ -61,6 +63,37 @@ async def delete(router: Router, name: str) -> None:
                 raise
 
     await _until_known(router, attempt)
+    router.metadata.gone(name, doomed.topic_id)
+
+
+async def describe(router: Router, name: str) -> pb.TopicInfo:
+    """Return a topic as it is now; as some node knows it where nobody can confirm that.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        TidelogError: as `Router.call_any`.
+    """
+
+    def asking(*, confirmed: bool) -> Awaitable[pb.TopicInfo]:
+        envelope = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=confirmed))
+
+        async def ask(connection: Connection) -> pb.TopicInfo:
+            return (await router.call(connection, envelope)).envelope.topic_reply.topics[0]
+
+        return router.at_any(ask)
+
+    async def attempt() -> pb.TopicInfo:
+        try:
+            found = await asking(confirmed=True)
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+            found = await asking(confirmed=False)
+        if router.metadata.is_stale(found):
+            raise EpochChangingError(f"nobody who can be asked knows which topic is called {name!r} now")
+        return found
+
+    return await router.retrying(attempt, repeatable=True)
 
 
 async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]]) -> T:
@@ -91,9 +124,10 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
 
 
 async def _described(router: Router, name: str) -> pb.TopicInfo | None:
-    """Return what a node knows of a topic; None when it knows that there is none."""
+    """Return the topic of a name; None when there is certainly none."""
+    asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
     try:
-        frame = await router.call_any(lambda: pb.Envelope(topic_describe=pb.TopicDescribe(name=name)), repeatable=True)
+        frame = await router.call_any(lambda: asked, repeatable=True)
     except UnknownTopicError:
         return None
     return frame.envelope.topic_reply.topics[0]

@@ -38,7 +38,14 @@ class FakeCluster:
         """Partition p belongs to node p."""
         topic_id = self.nodes[0].add_topic(name, partitions)
         for partition in range(partitions):
-            self.owners[topic_id, partition] = (self.nodes[partition % len(self.nodes)].node_id, 1)
+            self.owners.setdefault((topic_id, partition), (self.nodes[partition % len(self.nodes)].node_id, 1))
+
+    def make_again(self, name: str, partitions: int = 1) -> None:
+        """Delete a topic and make another one of its name."""
+        info = self.nodes[0].topics.pop(name)
+        for key in [key for key in self.nodes[0].partitions if key[0] == info.topic_id]:
+            del self.nodes[0].partitions[key]
+        self.add_topic(name, partitions)
 
     def key(self, topic: str, partition: int = 0) -> Key:
         return self.nodes[0].topics[topic].topic_id, partition
@@ -76,6 +83,10 @@ class ClusterNode(FakeNode):
         self.alive = False
         self.believes: Owners | None = None
         """What it takes for the truth; None for the truth."""
+        self.remembers: dict[str, pb.TopicInfo] | None = None
+        """The topics that it tells of while nobody wants them confirmed; None for those that there are."""
+        self.cut_off = False
+        """It can ask nobody to confirm anything."""
 
     def new_connection(self) -> FakeConnection:
         return ClusterConnection(self)
@@ -96,6 +107,17 @@ class ClusterNode(FakeNode):
     def lag(self) -> None:
         """From now on believe for ever what is true now."""
         self.believes = dict(self.cluster.owners)
+
+    def lag_in_topics(self, *, cut_off: bool = False) -> None:
+        """Hear of no change of topics from now on, unless asked to confirm what is known."""
+        self.remembers, self.cut_off = {}, cut_off
+        for name, info in self.topics.items():
+            self.remembers[name] = pb.TopicInfo()
+            self.remembers[name].CopyFrom(info)
+
+    def topics_for(self, *, confirmed: bool) -> dict[str, pb.TopicInfo]:
+        lags = self.remembers is not None and (self.cut_off or not confirmed)
+        return self.remembers if self.remembers is not None and lags else self.topics
 
     def freeze(self) -> None:
         """As SIGSTOP does: connections stand, new ones too, and nothing is answered."""
@@ -141,16 +163,30 @@ class ClusterConnection(FakeConnection):
         reply = pb.MetadataReply()
         for each in node.cluster.nodes:
             reply.nodes.add(node_id=each.node_id, host="127.0.0.1", port=each.port, incarnation=1, alive=each.alive)
-        for name in frame.envelope.metadata.topics or list(node.topics):
-            if name not in node.topics:
-                reply.topics.add(name=name, error=ProtocolError(pb.UNKNOWN_TOPIC, f"no topic {name}").to_message())
+        asked = frame.envelope.metadata
+        topics = node.topics_for(confirmed=asked.confirmed)
+        reply.unconfirmed = asked.confirmed and node.cut_off
+        for name in asked.topics or list(topics):
+            if name not in topics:
+                code = pb.EPOCH_CHANGING if node.cut_off else pb.UNKNOWN_TOPIC
+                reply.topics.add(name=name, error=ProtocolError(code, f"no topic {name}").to_message())
                 continue
             info = reply.topics.add()
-            info.CopyFrom(node.topics[name])
+            info.CopyFrom(topics[name])
             for partition in info.partitions:
                 owners = node.believes or node.cluster.owners
                 partition.owner, partition.epoch = owners[info.topic_id, partition.partition]
         self.reply(frame, pb.Envelope(metadata_reply=reply))
+
+    def on_topic_describe(self, frame: Frame) -> None:
+        asked = frame.envelope.topic_describe
+        topics = self.node.topics_for(confirmed=True)
+        if self.node.cut_off and (asked.confirmed or asked.name not in topics):
+            self.fail(frame, pb.EPOCH_CHANGING)
+        elif asked.name not in topics:
+            self.fail(frame, pb.UNKNOWN_TOPIC)
+        else:
+            self.reply(frame, pb.Envelope(topic_reply=pb.TopicReply(topics=[topics[asked.name]])))
 
     def end_partition(self, key: Key) -> None:
         for subscription_id, subscription in self.subscriptions.items():

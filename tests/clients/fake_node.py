@@ -100,12 +100,16 @@ class FakeNode:
         self.node_id = "fake-1"
         self.port = 0
         self.topics: dict[str, pb.TopicInfo] = {}
+        self.made: list[str] = []
+        """The names of all topics that were ever made."""
         self.partitions: dict[Key, FakePartition] = {}
         self.committed: dict[tuple[str, bytes, int], pb.CommittedResult] = {}
         self.script: deque[Do | Refuse | Callable[[pb.Publish], Do | Refuse]] = deque()
         self.publishes: list[list[tuple[int, int, int]]] = []
         """Of each PUBLISH, for each entry: partition, base sequence, records."""
         self.requests: list[str] = []
+        self.cannot_say = False
+        """Whether a topic that it does not know may be on its way."""
         self.metadata_asked: list[pb.Metadata] = []
         self.hold: asyncio.Event | None = None
         """While set to an event, publishes are answered only when it is set."""
@@ -148,8 +152,15 @@ class FakeNode:
             await self.activity.wait()
 
     def add_topic(self, name: str, partitions: int = 1, topic_id: bytes | None = None) -> bytes:
-        topic_id = topic_id or name.encode().ljust(16, b"\0")
-        info = pb.TopicInfo(name=name, topic_id=topic_id, config=pb.TopicConfig(partitions=partitions, flush=pb.ALWAYS))
+        standing = self.topics.get(name)
+        if standing is not None and topic_id in {None, standing.topic_id}:  # it grows
+            topic_id, serial = standing.topic_id, standing.serial
+        else:
+            again = str(self.made.count(name) or "")
+            self.made.append(name)
+            topic_id, serial = topic_id or (name + again).encode().ljust(16, b"\0"), len(self.made)
+        info = pb.TopicInfo(name=name, topic_id=topic_id, serial=serial)
+        info.config.MergeFrom(pb.TopicConfig(partitions=partitions, flush=pb.ALWAYS))
         for partition in range(partitions):
             info.partitions.add(partition=partition, owner=self.owner_of.get(partition, self.node_id))
             self.partitions.setdefault((topic_id, partition), FakePartition())
@@ -224,14 +235,15 @@ class FakeConnection(asyncio.Protocol):
                     partition.owner = node.owner_of.get(partition.partition, node.node_id)
                     partition.epoch = node.epoch
             else:
-                reply.topics.add(name=name, error=ProtocolError(pb.UNKNOWN_TOPIC, f"no topic {name}").to_message())
+                code = pb.EPOCH_CHANGING if node.cannot_say else pb.UNKNOWN_TOPIC
+                reply.topics.add(name=name, error=ProtocolError(code, f"no topic {name}").to_message())
         self.reply(frame, pb.Envelope(metadata_reply=reply))
 
     def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:
         """Return why this node does not serve a partition."""
         if (topic_id, partition) in self.node.partitions:
             return None
-        return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id").to_message()
+        return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=topic_id).to_message()
 
     # ------------------------------------------------------------------------------------------ publishing
 
@@ -413,8 +425,13 @@ class FakeConnection(asyncio.Protocol):
     def on_committed(self, frame: Frame) -> None:
         asked = frame.envelope.committed
         keys = [(asked.group, entry.topic_id, entry.partition) for entry in asked.entries]
+        if asked.topic_id and all(topic.topic_id != asked.topic_id for topic in self.node.topics.values()):
+            error = ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=asked.topic_id)
+            self.reply(frame, pb.Envelope(error=error.to_message()))
+            return
         if not keys:
             keys = [key for key in self.node.committed if key[0] == asked.group]
+            keys = [key for key in keys if asked.topic_id in {b"", key[1]}]
         reply = pb.CommittedReply()
         for key in keys:
             missing = pb.CommittedResult(topic_id=key[1], partition=key[2])

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
-from tidelog.errors import UnknownTopicError
+import pytest
+
+from tidelog import metadata as metadata_module
+from tidelog.errors import EpochChangingError, UnknownTopicError
 from tidelog.metadata import Metadata
 from tidelog_proto import broker_pb2 as pb
 
 HERE = ("127.0.0.1", 7400)
 
 
-def reply(owner: str, epoch: int, topic_id: bytes = b"1" * 16) -> pb.MetadataReply:
+def reply(owner: str, epoch: int, topic_id: bytes = b"1" * 16, serial: int = 0) -> pb.MetadataReply:
     return pb.MetadataReply(
         nodes=[pb.NodeInfo(node_id="a", host="ha", port=1), pb.NodeInfo(node_id="b", host="hb", port=2)],
         topics=[
             pb.TopicInfo(
-                name="t", topic_id=topic_id, partitions=[pb.PartitionInfo(partition=0, owner=owner, epoch=epoch)]
+                name="t",
+                topic_id=topic_id,
+                serial=serial,
+                partitions=[pb.PartitionInfo(partition=0, owner=owner, epoch=epoch)],
             )
         ],
     )
@@ -130,3 +136,61 @@ def test_a_partition_that_was_left_out_is_news_in_any_epoch() -> None:
     metadata.merge(answer, HERE)
     [known] = metadata.known(["t"]) or []
     assert list(known.news_from) == [0, 0, 4]
+
+
+OLD, NEW = b"1" * 16, b"2" * 16
+
+
+def id_of(metadata: Metadata) -> bytes | None:
+    route = metadata.topic("t")
+    return route.topic_id if route is not None else None
+
+
+def test_an_older_topic_of_the_name_does_not_come_back() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    assert metadata.merge(reply("a", 0, NEW, serial=5), HERE) == {}
+    assert id_of(metadata) == NEW
+    errors = metadata.merge(reply("b", 7, OLD, serial=3), HERE)
+    assert isinstance(errors["t"], EpochChangingError), "another node may know better: try again"
+    assert id_of(metadata) == NEW
+    metadata.forget("t")
+    assert isinstance(metadata.merge(reply("b", 7, OLD, serial=3), HERE)["t"], EpochChangingError)
+    assert id_of(metadata) is None
+
+
+@pytest.mark.parametrize("serial", [0, 3])
+def test_a_topic_that_is_gone_does_not_come_back(serial: int) -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=serial), HERE)
+    metadata.gone("t", OLD)
+    assert id_of(metadata) is None
+    assert isinstance(metadata.merge(reply("a", 9, OLD, serial=serial), HERE)["t"], EpochChangingError)
+    assert metadata.merge(reply("a", 0, NEW, serial=serial and serial + 1), HERE) == {}
+    metadata.gone("t", OLD)
+    assert id_of(metadata) == NEW, "what is said of an older one says nothing of this one"
+
+
+def test_who_made_a_topic_is_told_of_no_older_one() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    metadata.made(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
+    assert "t" in metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    assert metadata.merge(reply("a", 0, NEW, serial=4), HERE) == {}
+
+
+def test_a_node_that_cannot_say_takes_nothing_away() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0), HERE)
+    unsure = pb.TopicInfo(name="t", error=pb.Error(code=pb.EPOCH_CHANGING))
+    assert "t" in metadata.merge(pb.MetadataReply(topics=[unsure]), HERE)
+    assert metadata.topic("t") is not None
+
+
+def test_what_is_remembered_of_topics_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "REMEMBERED_MAX", 3)
+    metadata = Metadata()
+    for number in range(9):
+        metadata.gone("t", bytes([number]) * 16)
+        metadata.made(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
+    assert (len(metadata._gone), len(metadata._serials)) == (3, 3)

@@ -16,15 +16,19 @@ class Asked:
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], int]] = []
         self.holds_s: list[float] = []
+        self.sure: list[frozenset[str]] = []
         self.news = False
         self.errors: dict[str, TidelogError] = {}
         self.failure: TidelogError | None = None
         self.hold: asyncio.Event | None = None
         self.begun = asyncio.Event()
 
-    async def __call__(self, topics: list[str], rounds: int, hold_s: float) -> tuple[bool, Mapping[str, TidelogError]]:
+    async def __call__(
+        self, topics: list[str], rounds: int, hold_s: float, sure: frozenset[str]
+    ) -> tuple[bool, Mapping[str, TidelogError]]:
         self.rounds.append((topics, rounds))
         self.holds_s.append(hold_s)
+        self.sure.append(sure)
         self.begun.set()
         if self.hold is not None:
             await self.hold.wait()
@@ -146,3 +150,16 @@ async def test_after_an_answer_that_was_held_back_the_next_question_is_due_at_on
     await refresher.want("a", patient=True)
     await asyncio.sleep(0)
     assert refresher._next_at <= loop.time(), "what was waited for counts"
+
+
+async def test_who_decides_by_the_answer_joins_no_older_question(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a")
+    await asked.begun.wait()
+    fresh, sure = refresher.want("a", fresh=True), refresher.want("a", sure=True)
+    assert fresh is sure is not first
+    asked.hold.set()
+    await asyncio.gather(first, fresh)
+    await refresher.want("a")
+    assert [topics for topics, _ in asked.rounds] == [["a"]] * 3
+    assert asked.sure == [frozenset(), frozenset({"a"}), frozenset()]

@@ -28,8 +28,9 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
 
 
 @pytest.fixture
-async def sender(router: Router) -> AsyncIterator[Sender]:
+async def sender(node: FakeNode, router: Router) -> AsyncIterator[Sender]:
     sender = Sender(router, "wide", acks=pb.ALL, loop=asyncio.get_running_loop(), clock_us=lambda: 5)
+    sender.topic_id = node.topics["wide"].topic_id
     yield sender
     await sender.close()
 

@@ -37,7 +37,9 @@ def test_a_small_input_is_one_piece_without_a_copy() -> None:
 @settings(max_examples=60, deadline=None)
 def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], partitions: int) -> None:
     columns = columns_of([b"%d" % number for number in range(len(keys))], keys=keys)
-    routed = by_key(columns, partitions)
+    keyless = partitions - 1
+    routed = by_key(columns, partitions, lambda: keyless)
+    place_of_keyless = None if set(keys) == {None} else keyless
     order = routed.order.to_pylist()
     sent: list[int] = []
     for piece in routed.pieces:
@@ -45,7 +47,7 @@ def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], p
         assert numbers == sorted(numbers)
         for number in numbers:
             key = keys[number]
-            assert piece.partition == (None if key is None else partition_for_key(key, partitions))
+            assert piece.partition == (place_of_keyless if key is None else partition_for_key(key, partitions))
         sent += numbers
     assert sent == order
     assert sorted(sent) == list(range(len(keys)))
