@@ -23,6 +23,7 @@ from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, 
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
+from tidelog.start import Partitions
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
@@ -366,7 +367,7 @@ class Client:
         *,
         group: str | None = None,
         start: Start = "earliest",
-        partitions: Iterable[int] | None = None,
+        partitions: Partitions = None,
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
@@ -379,7 +380,8 @@ class Client:
             start: where to begin without a committed position: "earliest", "latest", a datetime (with a zone), an
                 offset for every partition, or {partition: offset}, which wins over committed positions and reads
                 only these partitions unless `partitions` names more.
-            partitions: which to read; None for all, new ones included.
+            partitions: which to read; None for all, new ones included, unless `start` names some; "all" in any case. In
+                a new one reading begins where the group committed, or at its beginning.
             on_out_of_range: when retention has overtaken the position: raise "error", or go on at "earliest" or
                 "latest".
             prefetch_bytes: how much may be received ahead of you, for each node that serves you.

@@ -28,7 +28,9 @@ __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
 class Consumer:
     """Reads one topic. Made by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
 
-    Use it as an async context manager, or `close` it. One task at a time may iterate.
+    Use it as an async context manager, or `close` it. One task at a time may iterate. It reads the topic that has the
+    name when it begins: when that one is deleted, iterating ends with UnknownTopicError, whatever is made under its
+    name.
     """
 
     def __init__(self, router: Router, topic: str, options: ConsumerOptions, check: Callable[[], None]) -> None:
@@ -117,12 +119,21 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group.
+            UnknownTopicError: the topic that was read is gone; one of its name that was made since is another.
         """
         if self._options.group is None:
             raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
         self._check_usable()
         positions = self._cursor.uncommitted()
-        held = await reading.commit(self._router, self._options.group, self.topic, positions, reset=False, note=note)
+        held = await reading.commit(
+            self._router,
+            self._options.group,
+            self.topic,
+            positions,
+            reset=False,
+            note=note,
+            topic_id=self._serving.topic_id or None,
+        )
         self._cursor.committed(positions)
         return held
 
@@ -155,11 +166,11 @@ class Consumer:
         if not self._may_begin():
             return
         self._check_usable()
-        positions = await resolve_start(self._router, self.topic, self._options)
+        start = await resolve_start(self._router, self.topic, self._options)
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
         self._begun = True
-        self._serving.begin(positions)
+        self._serving.begin(start.positions, start.topic_id)
 
     async def close(self) -> None:
         """Stop. Whoever iterates comes to the end. Nothing is committed by this. Doing it twice does nothing."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tidelog.errors import ClosedError, InvalidRequestError, TidelogError, UnknownPartitionError
+from tidelog.errors import ClosedError, InvalidRequestError, UnknownPartitionError
 from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
 from tidelog.loads import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_bytes
 from tidelog.metadata import gone_error
@@ -73,9 +73,9 @@ class ProducerOptions:
 class Producer:
     """Publishes to one topic. Made by `Client.producer`; use it as an async context manager, or `close` it.
 
-    Records of one partition are stored in the order in which they were given, also by calls that wait for each other; an
-    accepted record is never stored twice, however often it has to be sent. It writes to the topic that has the name when
-    the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
+    Records of one partition are stored in the order in which they were given, also by calls that wait for each other;
+    an accepted record is never stored twice, however often it has to be sent. It writes to the topic that has the name
+    when the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
     """
 
     def __init__(self, router: Router, topic: str, options: ProducerOptions, check: Callable[[], None]) -> None:

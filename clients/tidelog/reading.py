@@ -8,7 +8,15 @@ from typing import Final
 
 from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
 from tidelog.connection import Connection
-from tidelog.errors import InvalidRequestError, UnknownTopicError, error_of, error_of_local
+from tidelog.errors import (
+    EpochChangingError,
+    InvalidRequestError,
+    TidelogError,
+    UnknownTopicError,
+    error_of,
+    error_of_local,
+)
+from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset
 from tidelog.routing import Router, results_of
 from tidelog_proto import broker_pb2 as pb
@@ -39,6 +47,10 @@ async def fetch(
         (result,) = results_of(frame.envelope.fetch_reply.results, 1, connection)
         if result.HasField("error"):
             raise error_of(result.error)
+        end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
+        router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
+        if not result.length and offset < max(end_offset, result.high_watermark):
+            raise _lags(connection, topic, partition, offset)
         return Fetched(
             batches=parse_batches(frame.attachment, offset),
             next_offset=result.next_offset,
@@ -48,6 +60,12 @@ async def fetch(
         )
 
     return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+
+
+def _lags(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
+    """Return the error for a record that is committed, and that the node which was asked does not have yet."""
+    host, port = connection.address
+    return EpochChangingError(f"{host}:{port} cannot read {topic!r}/{partition} up to offset {offset} yet; try again")
 
 
 def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
@@ -65,7 +83,9 @@ def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
 
 async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[int] | None) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
-    wanted = sorted((await router.topic(topic)).partitions) if partitions is None else list(dict.fromkeys(partitions))
+    wanted = list(dict.fromkeys(partitions or ()))
+    if partitions is None:  # all, those included that were added since this client last looked
+        wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
     by_time = at not in ("earliest", "latest")
     missing = list(wanted)
     found: dict[int, Offset] = {}
@@ -107,15 +127,24 @@ async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[
 
 
 async def commit(
-    router: Router, group: str, topic: str, positions: Mapping[int, int], *, reset: bool, note: str
+    router: Router,
+    group: str,
+    topic: str,
+    positions: Mapping[int, int],
+    *,
+    reset: bool,
+    note: str,
+    topic_id: bytes | None = None,
 ) -> dict[int, Committed]:
-    """Commit a group's positions. See `Client.commit`."""
+    """Commit a group's positions in the topic `topic_id`, None for whichever has the name. See `Client.commit`."""
     checked_group(group)
     if not positions:
         return {}
 
     async def ask(connection: Connection) -> dict[int, Committed]:
         route = await router.topic(topic)
+        if topic_id is not None and route.topic_id != topic_id:
+            raise gone_error(topic)
         entries = [
             pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
             for partition, next_offset in positions.items()
@@ -136,12 +165,13 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
     checked_group(group)
 
     async def ask(connection: Connection) -> list[Committed]:
-        entries: list[pb.CommittedEntry] = []
+        asked = pb.Committed(group=group)
         if topic is not None:
-            route = await router.topic(topic)
-            entries = [pb.CommittedEntry(topic_id=route.topic_id, partition=p) for p in route.partitions]
-        envelope = pb.Envelope(committed=pb.Committed(group=group, entries=entries))
-        results = (await router.call(connection, envelope)).envelope.committed_reply.results
+            # Of the topic, not of the partitions that are known here: there may be more.
+            asked.topic_id = (await router.topic(topic)).topic_id
+        results = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply.results
+        if topic is not None:
+            return committed_of(results, {asked.topic_id: topic})
         names = {result.topic_id: router.metadata.name_of(result.topic_id) for result in results}
         if None in names.values():
             frame = await router.call(connection, pb.Envelope(metadata=pb.Metadata()))

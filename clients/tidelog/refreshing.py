@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.backoff import Backoff
 from tidelog.errors import ClosedError, TidelogError
@@ -30,24 +30,43 @@ HOLD_S: Final = 0.25
 
 assert HOLD_S >= SPACING_S_MAX, "after an answer that was held back the next question is due at once"
 
-Ask = Callable[[list[str], int, float, frozenset[str]], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
+
+class Question(NamedTuple):
+    """What is asked of a node.
+
+    Attributes:
+        topics: their names.
+        rounds: how many rounds in a row brought no news.
+        hold_s: for how many seconds the answer may be held back.
+        confirmed: whether somebody would have the answer confirmed.
+        sure: of these topics it has to be.
+    """
+
+    topics: list[str]
+    rounds: int
+    hold_s: float
+    confirmed: bool
+    sure: frozenset[str]
+
+
+Ask = Callable[[Question], Awaitable[tuple[bool, Mapping[str, TidelogError]]]]
 
 
 class Refresher:
     """The rounds of questions of one client.
 
     Args:
-        ask: asks about topics, given how many rounds in a row brought no news, for how many seconds the answer may be
-            held back, and of which topics it has to be confirmed; returns whether there was news and the errors of
-            single topics.
+        ask: asks a question; returns whether there was news and the errors of single topics.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._hurried: set[str] = set()
         """Topics that are wanted, and somebody waits for any answer."""
+        self._fresh: set[str] = set()
+        """Topics that are wanted as they are now."""
         self._sure: set[str] = set()
-        """Topics that are wanted, and somebody decides by the answer."""
+        """Of these, those of which somebody decides something by the answer."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
@@ -63,12 +82,14 @@ class Refresher:
         Args:
             topic: its name.
             patient: an answer without news is worth nothing: it may be held back.
-            fresh: the answer is to a question that is asked from now on.
-            sure: the same, and it has to be confirmed.
+            fresh: the answer is to a question that is asked from now on, and confirmed if somebody can be asked.
+            sure: the same, and an error if nobody can.
         """
         asking = None if fresh or sure else self._asking.get(topic)
         if not patient and asking is None:
             self._hurried.add(topic)
+        if fresh or sure:
+            self._fresh.add(topic)
         if sure:
             self._sure.add(topic)
         answer = asking or self._wanted.get(topic)
@@ -101,11 +122,14 @@ class Refresher:
                 del self._wanted[topic]
             hold_s = 0.0 if self._hurried.intersection(self._asking) else HOLD_S
             self._hurried.difference_update(self._asking)
+            confirmed = not self._fresh.isdisjoint(self._asking)
+            self._fresh.difference_update(self._asking)
             sure = frozenset(self._sure.intersection(self._asking))
             self._sure -= sure
+            question = Question(list(self._asking), self._spacing.failures, hold_s, confirmed, sure)
             news, asked_at = False, loop.time()
             try:
-                news, errors = await self._ask(list(self._asking), self._spacing.failures, hold_s, sure)
+                news, errors = await self._ask(question)
             except TidelogError as error:
                 self._fail(self._asking, error)
             else:

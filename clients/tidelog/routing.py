@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
+from tidelog.ends import Ends
 from tidelog.errors import (
     BadReplyError,
     ClosedError,
@@ -32,7 +33,7 @@ from tidelog.model import TopicRoute
 from tidelog.moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
 from tidelog.race import race
-from tidelog.refreshing import Refresher
+from tidelog.refreshing import Question, Refresher
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
@@ -100,6 +101,7 @@ class Router:
 
     def __init__(self, bootstrap: list[Address], pool: ConnectionPool, *, request_timeout_s: float) -> None:
         self.metadata = Metadata()
+        self.ends = Ends()
         self.pool = pool
         self.request_timeout_s = request_timeout_s
         self.moves = Moves(self.metadata, self.refresh_later)
@@ -293,11 +295,10 @@ class Router:
         if not all(partition in route.partitions for partition in wanted):
             await self.refresh(name, sure=True)
             route = await self.topic(name)
-        for partition in wanted:
-            if partition not in route.partitions:
-                raise UnknownPartitionError(
-                    f"topic {name!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
-                )
+        missing = [partition for partition in wanted if partition not in route.partitions]
+        if missing:
+            which = missing if len(missing) > 1 else missing[0]
+            raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, not {which}")
         return route
 
     # -------------------------------------------------------------------------------------------- learning
@@ -401,11 +402,10 @@ class Router:
 
     # ------------------------------------------------------------------------------------------- internals
 
-    async def _ask_metadata(
-        self, topics: list[str], rounds: int, hold_s: float, sure: frozenset[str]
-    ) -> tuple[bool, Mapping[str, TidelogError]]:
+    async def _ask_metadata(self, asked: Question) -> tuple[bool, Mapping[str, TidelogError]]:
         # Which topic a name is decides where records go, so it is asked of who knows; who owns it is not.
-        confirmed = bool(sure) or any(self.metadata.topic(name) is None for name in topics)
+        topics, hold_s = asked.topics, asked.hold_s
+        confirmed = asked.confirmed or any(self.metadata.topic(name) is None for name in topics)
 
         async def ask(address: Address) -> tuple[bool, Mapping[str, TidelogError]]:
             connection = await self.pool.get(address)
@@ -418,12 +418,12 @@ class Router:
             frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
             reply = frame.envelope.metadata_reply
             news, errors = self.take_metadata(reply, connection.address)
-            if reply.unconfirmed and sure:
+            if reply.unconfirmed and asked.sure:
                 unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
-                errors = dict.fromkeys(sure, unsure) | dict(errors)
+                errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
             return news, errors
 
-        return await race([partial(ask, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
+        return await race([partial(ask, address) for address in self._candidates(asked.rounds)], stagger_s=HEDGE_S)
 
     def _candidates(self, rounds: int = 0) -> list[Address]:
         """Return all known addresses in the order in which they are worth being asked.

@@ -257,7 +257,9 @@ class Sender:
                 self._judge(shipment, error_of(result.error), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
-                self._router.stored_in(self._topic, shipment.lane.partition, result.epoch)
+                partition, end_offset = shipment.lane.partition, result.base_offset + shipment.batch.count
+                self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
+                self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
 

@@ -20,9 +20,10 @@ from typing import Final, Protocol
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
+from tidelog.metadata import gone_error
 from tidelog.moves import Expectation
 from tidelog.routing import Router, results_of
-from tidelog.start import ConsumerOptions
+from tidelog.start import ConsumerOptions, resolve_added
 from tidelog.subscription import Credit, Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 
@@ -57,6 +58,8 @@ class Serving:
 
     def __init__(self, router: Router, topic: str, options: ConsumerOptions, reader: Reader) -> None:
         self.topic = topic
+        self.topic_id = b""
+        """Of the topic that is read, from the beginning to the end; empty before."""
         self._router = router
         self._options = options
         self._reader = reader
@@ -65,6 +68,8 @@ class Serving:
         self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
         self._expected: dict[int, Expectation] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
+        self._added: dict[int, asyncio.Task[None]] = {}
+        """New partitions, and who looks for where to begin in them."""
         self._backoffs: dict[int, Backoff] = {}
         self._retry_at: dict[int, float] = {}
         self._stirred = asyncio.Event()
@@ -78,9 +83,10 @@ class Serving:
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
-    def begin(self, positions: dict[int, int]) -> None:
+    def begin(self, positions: dict[int, int], topic_id: bytes) -> None:
         """Read from now on, partition -> offset."""
         assert self._keeper is None, "it begins once"
+        self.topic_id = topic_id
         self._add(positions)
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"consume {self.topic}")
         self._keeper.add_done_callback(self._kept)
@@ -96,7 +102,8 @@ class Serving:
 
     async def close(self) -> None:
         """Stop."""
-        tasks = [*dict.fromkeys(self._attempts.values()), *([self._keeper] if self._keeper else [])]
+        tasks = [*dict.fromkeys([*self._attempts.values(), *self._added.values()])]
+        tasks += [self._keeper] if self._keeper else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -160,6 +167,7 @@ class Serving:
                 now = loop.time()
                 if now >= look_at and self._options.partitions is None:
                     self._router.refresh_later(self.topic)
+                    self._look_at_topic()
                     look_at = now + NEW_PARTITIONS_S
                 self._probe_quiet_connections()
                 self._begin_attempts(now)
@@ -188,10 +196,41 @@ class Serving:
     def _news(self) -> None:
         """Something about the topic has changed: do not wait any longer, and look for new partitions."""
         self._retry_at.clear()
-        route = self._router.metadata.topic(self.topic)
-        if route is not None and self._options.partitions is None:
-            self._add({partition: 0 for partition in route.partitions if partition not in self._serving})
+        self._look_at_topic()
         self._stir()
+
+    def _look_at_topic(self) -> None:
+        """Take up partitions that were added; end where it is another topic."""
+        route = self._router.metadata.topic(self.topic)
+        if route is not None and route.topic_id != self.topic_id:
+            self.broken(gone_error(self.topic))
+        elif route is not None and self._options.partitions is None:
+            known = {*self._serving, *self._added}
+            self._take_up([partition for partition in route.partitions if partition not in known])
+
+    def _take_up(self, partitions: list[int]) -> None:
+        """Begin to read partitions that were added."""
+        if partitions:
+            task = asyncio.get_running_loop().create_task(self._begin_in(partitions), name=f"begin in {partitions}")
+            self._added |= dict.fromkeys(partitions, task)
+            task.add_done_callback(partial(self._taken_up, partitions))
+
+    async def _begin_in(self, partitions: list[int]) -> None:
+        try:
+            positions = await resolve_added(self._router, self.topic, self._options, partitions)
+        except TidelogError as error:
+            if not error.retriable:
+                self.broken(error)
+                return
+            _log.warning("%s/%s: where to begin is not known yet: %s", self.topic, partitions, error)
+        else:
+            self._add(positions)
+
+    def _taken_up(self, partitions: list[int], task: asyncio.Task[None]) -> None:
+        for partition in partitions:  # what failed is tried again with the next look for new ones
+            del self._added[partition]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._reader.broken(error)
 
     def _add(self, positions: dict[int, int]) -> None:
         for partition, offset in positions.items():
@@ -247,18 +286,19 @@ class Serving:
                 self.broken(error)
 
     async def _subscribe(self, connection: Connection, partitions: list[int]) -> None:
-        route = await self._router.topic(self.topic)
+        if (await self._router.topic(self.topic)).topic_id != self.topic_id:
+            raise gone_error(self.topic)
         window = Credit(self._options.prefetch_records, self._options.prefetch_bytes)
         positions = {partition: self._arrived[partition] for partition in partitions}
         subscription_id = connection.new_subscription_id()
         send_credit = partial(self._send_credit, connection, subscription_id)
-        subscription = Subscription(route.topic_id, positions, window, send_credit, self)
+        subscription = Subscription(self.topic_id, positions, window, send_credit, self)
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
         request = pb.Subscribe(
             subscription_id=subscription_id,
             entries=[
-                pb.SubscribeEntry(topic_id=route.topic_id, partition=partition, offset=offset)
+                pb.SubscribeEntry(topic_id=self.topic_id, partition=partition, offset=offset)
                 for partition, offset in positions.items()
             ],
             credit_records=window.records,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from tidelog import reading
 from tidelog.admin import checked_group, microseconds
-from tidelog.errors import InvalidRequestError, UnknownPartitionError
+from tidelog.errors import EpochChangingError, InvalidRequestError
 from tidelog.routing import Router
 
 Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
 """The log's ends, a time (with a zone), an offset for every partition, or partition -> offset."""
+
+Partitions = Iterable[int] | Literal["all"] | None
+"""Which to read. "all" takes in those that are added later, too, and so does None, unless `start` names some."""
 
 OnOutOfRange = Literal["error", "earliest", "latest"]
 
@@ -38,7 +41,7 @@ class ConsumerOptions:
         *,
         group: str | None,
         start: Start,
-        partitions: Iterable[int] | None,
+        partitions: Partitions,
         on_out_of_range: OnOutOfRange,
         prefetch_bytes: int | None,
         prefetch_records: int | None,
@@ -67,21 +70,53 @@ class ConsumerOptions:
         prefetch_records = PREFETCH_RECORDS_DEFAULT if prefetch_records is None else prefetch_records
         if prefetch_bytes <= 0 or prefetch_records <= 0:
             raise InvalidRequestError("prefetch_bytes and prefetch_records are above zero")
-        chosen = None if partitions is None else tuple(dict.fromkeys(partitions))
+        if isinstance(partitions, str) and partitions != "all":
+            raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
+        chosen = None if partitions is None or partitions == "all" else tuple(dict.fromkeys(partitions))
         return cls(group, start, chosen, on_out_of_range, prefetch_bytes, prefetch_records)
 
 
-async def resolve_start(router: Router, topic: str, options: ConsumerOptions) -> dict[int, int]:
-    """Return partition -> offset to begin at.
+class Beginning(NamedTuple):
+    """Where a consumer begins: a topic, by its id, and partition -> offset."""
+
+    topic_id: bytes
+    positions: dict[int, int]
+
+
+async def resolve_start(router: Router, topic: str, options: ConsumerOptions) -> Beginning:
+    """Return where to begin.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: there is no such thing.
     """
-    route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
-    wanted = sorted(route.partitions) if options.partitions is None else list(options.partitions)
-    missing = [partition for partition in wanted if partition not in route.partitions]
-    if missing:
-        raise UnknownPartitionError(f"topic {topic!r} has partitions 0 to {route.partition_count - 1}, not {missing}")
+
+    async def attempt() -> Beginning:
+        if options.partitions is None:
+            # Later ones begin at their beginning, so all that there are have to be known now.
+            route = await router.topic_now(topic)
+        else:
+            route = await router.topic_with(topic, options.partitions)
+        positions = await _positions(router, topic, options, sorted(route.partitions))
+        standing = router.metadata.topic(topic)
+        if standing is None or standing.topic_id != route.topic_id:  # some positions may be of the one before it
+            raise EpochChangingError(f"the topic {topic!r} was made again while a consumer of it began")
+        return Beginning(route.topic_id, positions)
+
+    return await router.about_topic(topic, attempt, repeatable=True)
+
+
+async def resolve_added(router: Router, topic: str, options: ConsumerOptions, partitions: list[int]) -> dict[int, int]:
+    """Return where to begin in partitions that were added since: where the group committed, or at their beginning.
+
+    Raises:
+        TidelogError: it cannot be found out.
+    """
+    since = replace(options, start="earliest", partitions=tuple(partitions))
+    return await _positions(router, topic, since, partitions)
+
+
+async def _positions(router: Router, topic: str, options: ConsumerOptions, there_are: list[int]) -> dict[int, int]:
+    wanted = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
     if isinstance(options.start, Mapping):
         positions = {partition: options.start[partition] for partition in wanted if partition in options.start}

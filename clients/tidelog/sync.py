@@ -48,6 +48,7 @@ from tidelog.model import (
 )
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import Receipts
+from tidelog.start import Partitions
 from tidelog_proto.columns import Headers
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
@@ -218,7 +219,7 @@ class Client:
         *,
         group: str | None = None,
         start: Start = "earliest",
-        partitions: Iterable[int] | None = None,
+        partitions: Partitions = None,
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,

@@ -245,6 +245,11 @@ class FakeConnection(asyncio.Protocol):
             return None
         return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=topic_id).to_message()
 
+    def refusal_of_topic(self, topic_id: bytes) -> pb.Error | None:
+        if any(topic.topic_id == topic_id for topic in self.node.topics.values()):
+            return None
+        return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=topic_id).to_message()
+
     # ------------------------------------------------------------------------------------------ publishing
 
     def on_publish(self, frame: Frame) -> None:
@@ -409,6 +414,10 @@ class FakeConnection(asyncio.Protocol):
         reply = pb.CommitReply()
         asked = frame.envelope.commit
         for entry in asked.entries:
+            refusal = self.refusal_of_topic(entry.topic_id)
+            if refusal is not None:
+                reply.results.add(error=refusal)
+                continue
             key = (asked.group, entry.topic_id, entry.partition)
             held = self.node.committed.get(key)
             if held is None or asked.reset or entry.next_offset >= held.next_offset:
@@ -425,9 +434,9 @@ class FakeConnection(asyncio.Protocol):
     def on_committed(self, frame: Frame) -> None:
         asked = frame.envelope.committed
         keys = [(asked.group, entry.topic_id, entry.partition) for entry in asked.entries]
-        if asked.topic_id and all(topic.topic_id != asked.topic_id for topic in self.node.topics.values()):
-            error = ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=asked.topic_id)
-            self.reply(frame, pb.Envelope(error=error.to_message()))
+        refusal = self.refusal_of_topic(asked.topic_id) if asked.topic_id else None
+        if refusal is not None:
+            self.reply(frame, pb.Envelope(error=refusal))
             return
         if not keys:
             keys = [key for key in self.node.committed if key[0] == asked.group]

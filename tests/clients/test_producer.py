@@ -340,14 +340,12 @@ async def test_an_error_that_was_awaited_is_not_raised_again(
     producer = client.producer("t")
     node.script.append(Refuse(pb.BATCH_TOO_LARGE))
     receipt = await producer.enqueue(b"v")
-    while awaited_late and not receipt.done():
-        await asyncio.sleep(0)
+    if awaited_late:
+        await receipt._delivery.settled()
     with pytest.raises(BatchTooLargeError):
         await receipt
     node.script.append(Refuse(pb.INVALID_REQUEST))
-    other = await producer.enqueue(b"w")
-    while not other.done():
-        await asyncio.sleep(0)
+    await (await producer.enqueue(b"w"))._delivery.settled()
     with pytest.raises(InvalidRequestError):
         await producer.flush()
     await producer.close()
@@ -361,9 +359,7 @@ async def test_failures_that_nobody_asks_for_are_bounded(
     await producer.send(b"v")
     for code in (pb.BATCH_TOO_LARGE, *[pb.INVALID_REQUEST] * 5):
         node.script.append(Refuse(code))
-        receipt = await producer.enqueue(b"v")
-        while not receipt.done():
-            await asyncio.sleep(0)
+        await (await producer.enqueue(b"v"))._delivery.settled()
     assert len(producer._failed) == 3
     with pytest.raises(BatchTooLargeError):
         await producer.close()

@@ -65,7 +65,10 @@ async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: R
     node.add_topic("t", topic_id=b"anew".ljust(16))
     await reading.commit(router, "g", "t", {0: 1}, reset=False, note="")
     await router.refresh("t")
-    assert await reading.committed(router, "g", "t") == [], "what was committed was the old topic's"
+    (held,) = await reading.committed(router, "g", "t")
+    assert held.next_offset == 1
+    with pytest.raises(UnknownTopicError):
+        await reading.commit(router, "g", "t", {0: 2}, reset=False, note="", topic_id=b"t".ljust(16, b"\0"))
 
 
 async def test_positions_of_an_unknown_topic(router: Router) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, UnknownTopicError
-from tidelog.refreshing import HOLD_S, Refresher
+from tidelog.refreshing import HOLD_S, Question, Refresher
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
@@ -16,19 +16,17 @@ class Asked:
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], int]] = []
         self.holds_s: list[float] = []
-        self.sure: list[frozenset[str]] = []
+        self.sure: list[tuple[bool, frozenset[str]]] = []
         self.news = False
         self.errors: dict[str, TidelogError] = {}
         self.failure: TidelogError | None = None
         self.hold: asyncio.Event | None = None
         self.begun = asyncio.Event()
 
-    async def __call__(
-        self, topics: list[str], rounds: int, hold_s: float, sure: frozenset[str]
-    ) -> tuple[bool, Mapping[str, TidelogError]]:
-        self.rounds.append((topics, rounds))
-        self.holds_s.append(hold_s)
-        self.sure.append(sure)
+    async def __call__(self, question: Question) -> tuple[bool, Mapping[str, TidelogError]]:
+        self.rounds.append((question.topics, question.rounds))
+        self.holds_s.append(question.hold_s)
+        self.sure.append((question.confirmed, question.sure))
         self.begun.set()
         if self.hold is not None:
             await self.hold.wait()
@@ -162,4 +160,5 @@ async def test_who_decides_by_the_answer_joins_no_older_question(asked: Asked, r
     await asyncio.gather(first, fresh)
     await refresher.want("a")
     assert [topics for topics, _ in asked.rounds] == [["a"]] * 3
-    assert asked.sure == [frozenset(), frozenset({"a"}), frozenset()]
+    await refresher.want("a", fresh=True)
+    assert asked.sure == [(False, frozenset()), (True, frozenset({"a"})), (False, frozenset()), (True, frozenset())]

@@ -9,7 +9,7 @@ from tidelog import reading
 from tidelog.errors import UnknownPartitionError
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
-from tidelog.start import PREFETCH_BYTES_DEFAULT, ConsumerOptions, Start, resolve_start
+from tidelog.start import PREFETCH_BYTES_DEFAULT, ConsumerOptions, Partitions, Start, resolve_start
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
     await router.close()
 
 
-def options(start: Start, *, group: str | None = None, partitions: list[int] | None = None) -> ConsumerOptions:
+def options(start: Start, *, group: str | None = None, partitions: Partitions = None) -> ConsumerOptions:
     return ConsumerOptions.of(
         group=group,
         start=start,
@@ -38,6 +38,7 @@ def test_defaults_and_repeated_partitions() -> None:
     chosen = options("latest", partitions=[2, 1, 2])
     assert (chosen.partitions, chosen.prefetch_bytes) == ((2, 1), PREFETCH_BYTES_DEFAULT)
     assert options({3: 1}).partitions == (3,)
+    assert options({3: 1}, partitions="all").partitions is None
 
 
 @pytest.mark.parametrize(
@@ -53,15 +54,17 @@ def test_defaults_and_repeated_partitions() -> None:
 async def test_without_a_group(
     router: Router, start: Start, partitions: list[int] | None, expected: dict[int, int]
 ) -> None:
-    assert await resolve_start(router, "wide", options(start, partitions=partitions)) == expected
+    assert (await resolve_start(router, "wide", options(start, partitions=partitions))).positions == expected
 
 
 async def test_a_group_goes_on_where_it_committed_unless_offsets_are_given(router: Router) -> None:
     await reading.commit(router, "g", "wide", {0: 4, 1: 6}, reset=False, note="")
     asked = options("latest", group="g")
-    assert await resolve_start(router, "wide", asked) == {0: 4, 1: 6, 2: 25, 3: 35}
+    assert (await resolve_start(router, "wide", asked)).positions == {0: 4, 1: 6, 2: 25, 3: 35}
+    asked = options({0: 1}, group="g", partitions="all")
+    assert (await resolve_start(router, "wide", asked)).positions == {0: 1, 1: 6, 2: 2, 3: 3}
     asked = options({0: 1}, group="g", partitions=[0, 1, 2])
-    assert await resolve_start(router, "wide", asked) == {0: 1, 1: 6, 2: 2}
+    assert (await resolve_start(router, "wide", asked)).positions == {0: 1, 1: 6, 2: 2}
 
 
 async def test_partitions_that_are_not_there(router: Router) -> None:

@@ -1,0 +1,199 @@
+"""Topics grow, go and are made again while a client, or the node that it asks, knows them as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
+
+from tidelog import Client
+from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
+    monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
+    monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
+    async with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: FakeCluster) -> AsyncIterator[Client]:
+    client = Client(cluster.bootstrap, request_timeout_s=10.0)
+    yield client
+    await client.abort()
+
+
+def id_of(cluster: FakeCluster, name: str) -> bytes:
+    return cluster.nodes[0].topics[name].topic_id
+
+
+# --------------------------------------------------------------------------------------------- made again
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+async def test_a_topic_that_was_made_again_is_found_though_a_node_tells_of_the_old_one(
+    cluster: FakeCluster, client: Client, *, cut_off: bool
+) -> None:
+    await client.fetch("t", 0, 0)
+    cluster.nodes[0].lag_in_topics(cut_off=cut_off)
+    cluster.make_again("t")
+    assert (await client.fetch("t", 0, 0)).high_watermark == 0
+    assert (await client.topic("t")).topic_id == id_of(cluster, "t")
+    assert (await client.producer("t").send(b"v")).offset == 0
+
+
+async def test_a_topic_is_deleted_though_a_node_tells_of_one_before_it(cluster: FakeCluster, client: Client) -> None:
+    await client.topic("t")
+    for node in cluster.nodes[:2]:
+        node.lag_in_topics(cut_off=True)
+    cluster.make_again("t")
+    await client.delete_topic("t")
+    assert "t" not in cluster.nodes[2].topics
+    with pytest.raises(EpochChangingError):  # the only one that can tell is gone as well
+        async with asyncio.timeout(5), Client(cluster.bootstrap[:2], request_timeout_s=0.2) as other:
+            await other.delete_topic("t")
+
+
+async def test_who_deleted_a_topic_is_not_told_of_it_by_a_node_that_lags(cluster: FakeCluster, client: Client) -> None:
+    await client.fetch("t", 0, 0)
+    cluster.nodes[0].lag_in_topics(cut_off=True)
+    await client.delete_topic("t")
+    with pytest.raises(UnknownTopicError):
+        await client.fetch("t", 0, 0)
+    with pytest.raises(UnknownTopicError):
+        await client.topic("t")
+
+
+async def test_what_is_known_is_told_when_nobody_can_confirm_it(cluster: FakeCluster, client: Client) -> None:
+    for node in cluster.nodes:
+        node.lag_in_topics(cut_off=True)
+    assert (await client.topic("t")).name == "t"
+    assert (await client.producer("t").send(b"v")).offset == 0
+    with pytest.raises(TidelogError) as caught:
+        async with Client(cluster.bootstrap, request_timeout_s=0.3) as other:
+            await other.fetch("t", 7, 0)
+    assert caught.value.retriable, "it may have been added"
+
+
+async def test_a_consumer_commits_nothing_for_the_namesake_of_its_topic(cluster: FakeCluster, client: Client) -> None:
+    await client.producer("t").send_many([b"0", b"1"])
+    async with client.consumer("t", group="g") as consumer:
+        assert (await anext(consumer)).value == b"0"
+        cluster.make_again("t")
+        with pytest.raises(UnknownTopicError):
+            await consumer.commit()
+        assert (await anext(consumer)).value == b"1", "what has arrived is handed out"
+        with pytest.raises(UnknownTopicError):
+            await anext(consumer)
+    assert await client.committed("g", "t") == []
+
+
+async def test_a_group_begins_where_it_committed_in_the_topic_that_there_is(
+    cluster: FakeCluster, client: Client
+) -> None:
+    await client.producer("t").send(b"old")
+    await client.commit("g", "t", {0: 1})
+    cluster.make_again("t")
+    async with Client(cluster.bootstrap) as other:
+        await other.producer("t").send_many([b"0", b"1", b"2"])
+        await other.commit("g", "t", {0: 2})
+    assert [each.next_offset for each in await client.committed("g", "t")] == [2]
+    async with client.consumer("t", group="g") as consumer:
+        assert (await anext(consumer)).value == b"2"
+
+
+# -------------------------------------------------------------------------------------------------- grown
+
+
+async def test_partitions_that_were_added_are_not_left_out(cluster: FakeCluster, client: Client) -> None:
+    await client.fetch("t", 0, 0)
+    for node in cluster.nodes:
+        node.lag_in_topics()
+    cluster.add_topic("t", 2)
+    async with Client(cluster.bootstrap) as other:
+        await other.producer("t").send_many([b"%d" % number for number in range(12)], partition=1)
+        await other.commit("g", "t", {1: 10})
+    assert [(each.partition, each.next_offset) for each in await client.committed("g", "t")] == [(1, 10)]
+    async with client.consumer("t", group="g") as consumer:
+        record = await anext(consumer)
+        assert (record.partition, record.value) == (1, b"10")
+    found = await client.list_offsets("t", "latest")
+    assert {partition: offset.offset for partition, offset in found.items()} == {0: 0, 1: 12}
+
+
+@pytest.mark.parametrize("ask", ["fetch", "offsets", "send"])
+async def test_a_partition_that_was_added_is_found_by_its_number(
+    cluster: FakeCluster, client: Client, ask: str
+) -> None:
+    producer = client.producer("t")
+
+    async def about(partition: int) -> None:
+        if ask == "fetch":
+            await client.fetch("t", partition, 0)
+        elif ask == "offsets":
+            await client.list_offsets("t", "earliest", [partition])
+        else:
+            await producer.send(b"v", partition=partition)
+
+    await about(0)
+    for node in cluster.nodes:
+        node.lag_in_topics()
+    cluster.add_topic("t", 2)
+    await about(1)
+    with pytest.raises(UnknownPartitionError):
+        await about(2)
+
+
+# ---------------------------------------------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_what_was_just_acknowledged_is_read_though_the_asked_node_has_not_got_it_yet(
+    cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """Unless it answers in a later epoch, which may have begun without it."""
+    answers: list[int] = []
+    on_fetch = ClusterConnection.on_fetch
+
+    def lagging(connection: ClusterConnection, frame: Frame) -> None:
+        answers.append(1)
+        if len(answers) > 2:
+            on_fetch(connection, frame)
+            return
+        reply = pb.FetchReply()
+        reply.results.add(next_offset=0, high_watermark=0, epoch=epoch)
+        connection.reply(frame, pb.Envelope(fetch_reply=reply))
+
+    await client.producer("t").send(b"v")
+    client._router.ends.note(id_of(cluster, "t"), 0, epoch=1, end_offset=1)
+    monkeypatch.setattr(ClusterConnection, "on_fetch", lagging)
+    fetched = await client.fetch("t", 0, 0)
+    assert [batch.values() for batch in fetched.batches] == ([[b"v"]] if epoch == 1 else [])
+    assert len(answers) == (3 if epoch == 1 else 1)
+
+
+async def test_an_end_behind_an_empty_answer_is_asked_for(
+    cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node knows that more is committed than it has on its disk."""
+    on_fetch, answers = ClusterConnection.on_fetch, []
+
+    def lagging(connection: ClusterConnection, frame: Frame) -> None:
+        answers.append(1)
+        if len(answers) > 1:
+            on_fetch(connection, frame)
+            return
+        reply = pb.FetchReply()
+        reply.results.add(next_offset=0, high_watermark=1, epoch=9)
+        connection.reply(frame, pb.Envelope(fetch_reply=reply))
+
+    async with Client(cluster.bootstrap) as other:
+        await other.producer("t").send(b"v")
+    monkeypatch.setattr(ClusterConnection, "on_fetch", lagging)
+    assert [batch.values() for batch in (await client.fetch("t", 0, 0)).batches] == [[b"v"]]
