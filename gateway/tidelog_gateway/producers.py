@@ -2,15 +2,20 @@
 
 Producers are made when a topic is first published to and closed when they have given way to more recently
 used ones. One that is in use is never closed under its users: it is retired, and the last user closes it.
+
+Requests are accepted one after the other, each whole, in the order in which they began: so what a client sends in one
+order is stored in that order, also while the topic's owner is looked for or the buffer is full. Nothing that may take
+time lies between a request's beginning and its place in that line.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client import Client
@@ -25,6 +30,7 @@ class _Entry:
     producer: Producer
     users: int = 0
     retired: bool = False
+    accepting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Producers:
@@ -40,8 +46,8 @@ class Producers:
         return len(self._entries)
 
     @asynccontextmanager
-    async def use(self, topic: str) -> AsyncIterator[Producer]:
-        """Lend the topic's producer for the length of the block."""
+    async def use(self, topic: str) -> AsyncIterator[tuple[Producer, asyncio.Lock]]:
+        """Lend the topic's producer for the length of the block, and what is to be held while it accepts a request."""
         entry = self._entries.get(topic)
         if entry is None:
             entry = self._entries[topic] = _Entry(
@@ -50,17 +56,18 @@ class Producers:
         self._entries.move_to_end(topic)
         entry.users += 1
         try:
-            await self._trim()
-            yield entry.producer
+            yield entry.producer, entry.accepting
         finally:
             entry.users -= 1
             if entry.retired and not entry.users:
                 await _close(topic, entry.producer)
+            await self._trim()
 
-    async def forget(self, topic: str) -> None:
-        """Stop keeping the topic's producer: the topic is gone."""
-        entry = self._entries.pop(topic, None)
-        if entry is not None:
+    async def forget(self, topic: str, producer: Producer | None = None) -> None:
+        """Stop keeping the topic's producer, or only `producer` if it is still that: its topic is gone."""
+        entry = self._entries.get(topic)
+        if entry is not None and producer in {None, entry.producer}:
+            del self._entries[topic]
             await self._retire(topic, entry)
 
     async def close(self) -> None:

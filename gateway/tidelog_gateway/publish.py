@@ -4,13 +4,13 @@ A body is validated whole before anything of it is sent; what the log then says 
 200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
 Requests share the application's one producer for the topic. The records of small requests are handed to it one
 by one, so that those of many requests gather in one native batch; a large request is a batch by itself and goes
-out as columns. In a large request, records that name a partition are sent apart from those that leave it to the
-key, so the order between the two kinds is not kept; within each it is.
+out as columns, unless only some of its records name a partition: those and the others may meet in one, and go one by
+one to keep their order.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable
 from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.producer import Producer
-from tidelog.receipts import PendingReceipt
+from tidelog.receipts import PendingReceipt, PendingReceipts
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -139,11 +139,11 @@ async def publish(
         ProtocolError: the topic's name is none.
     """
     check_topic_name(topic)
-    outcomes = await _publish_once(gateway, topic, records)
+    outcomes, producer = await _publish_once(gateway, topic, records)
     if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
         # Nothing was written. The topic may have been made again, as another topic, behind the producer's back.
-        await gateway.producers.forget(topic)
-        outcomes = await _publish_once(gateway, topic, records)
+        await gateway.producers.forget(topic, producer)
+        outcomes, _ = await _publish_once(gateway, topic, records)
     assert len(outcomes) == len(records), "every record has an outcome"
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
@@ -153,10 +153,14 @@ async def publish(
     return outcomes
 
 
-async def _publish_once(gateway: Gateway, topic: str, records: Records) -> list[Outcome]:
-    send = _send_loose if len(records) <= LOOSE_RECORDS_MAX else _send_columns
-    async with gateway.producers.use(topic) as producer:
-        return await send(producer, records)
+async def _publish_once(gateway: Gateway, topic: str, records: Records) -> tuple[list[Outcome], Producer]:
+    partitions = records.partitions or []
+    is_mixed = None in partitions and any(number is not None for number in partitions)
+    accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
+    async with gateway.producers.use(topic) as (producer, accepting):
+        async with accepting:
+            outcomes = await accept(producer, records)
+        return await outcomes, producer
 
 
 def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
@@ -172,7 +176,7 @@ def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
     return results, status
 
 
-async def _send_loose(producer: Producer, records: Records) -> list[Outcome]:
+async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Hand the records to the producer one by one; they travel with those of other requests."""
     pending: list[PendingReceipt | TidelogError] = []
     for index, value in enumerate(records.values):
@@ -189,6 +193,10 @@ async def _send_loose(producer: Producer, records: Records) -> list[Outcome]:
             pending.append(error)
         else:
             pending.append(receipt)
+    return _loose_outcomes(pending)
+
+
+async def _loose_outcomes(pending: list[PendingReceipt | TidelogError]) -> list[Outcome]:
     return [await _outcome(each) for each in pending]
 
 
@@ -202,29 +210,36 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
     return receipt.partition, receipt.offset
 
 
-async def _send_columns(producer: Producer, records: Records) -> list[Outcome]:
-    """Send the records as columns, one group for each partition that is asked for."""
+async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
+    """Hand the records to the producer as columns, one group for each partition that is asked for."""
     columns = records.columns()
     places: dict[int | None, list[int]] = {}
     for index, number in enumerate(records.partitions or [None] * len(records)):
         places.setdefault(number, []).append(index)
-    groups = [
-        (number, columns if len(places) == 1 else columns.take(pa.array(indices))) for number, indices in places.items()
-    ]
-    sent = await asyncio.gather(*(_send_group(producer, group, number) for number, group in groups))
+    pending: list[tuple[list[int], PendingReceipts | TidelogError]] = []
+    for number, indices in places.items():
+        group = columns if len(places) == 1 else columns.take(pa.array(indices))
+        try:
+            pending.append((indices, await producer.enqueue_arrow(group, partition=number)))
+        except TidelogError as error:
+            pending.append((indices, error))
+    return _columns_outcomes(pending, len(records))
+
+
+async def _columns_outcomes(
+    pending: list[tuple[list[int], PendingReceipts | TidelogError]], count: int
+) -> list[Outcome]:
+    """Return each record's outcome; a failure is every record's of its group."""
     outcomes: dict[int, Outcome] = {}
-    for indices, group_outcomes in zip(places.values(), sent, strict=True):
-        outcomes.update(zip(indices, group_outcomes, strict=True))
-    return [outcomes[index] for index in range(len(records))]
-
-
-async def _send_group(producer: Producer, columns: pa.RecordBatch, partition: int | None) -> list[Outcome]:
-    """Send one group and return each record's outcome; a failure is every record's of the group."""
-    try:
-        receipts = await producer.send_arrow(columns, partition=partition)
-    except TidelogError as error:
-        return [error] * columns.num_rows
-    return [(receipt.partition, receipt.offset) for receipt in receipts]
+    for indices, receipts in pending:
+        try:
+            if isinstance(receipts, TidelogError):
+                raise receipts
+            places: list[Outcome] = [(receipt.partition, receipt.offset) for receipt in await receipts]
+        except TidelogError as error:
+            places = [error] * len(indices)
+        outcomes.update(zip(indices, places, strict=True))
+    return [outcomes[index] for index in range(count)]
 
 
 def _same(error: TidelogError, outcome: Outcome) -> bool:

@@ -35,6 +35,11 @@ class FakeLog:
     def __init__(self) -> None:
         self.logs: dict[str, list[list[RecordBatch]]] = {}
         self.starts: dict[tuple[str, int], int] = {}
+        self.told: dict[str, list[int]] = {}
+        """The ends of a topic's partitions as a node that lags tells them."""
+        self.enqueued = asyncio.Event()
+        self.enqueued.set()
+        """Cleared, records wait to be accepted: the owner is not known."""
         self.groups: dict[tuple[str, str, int], Committed] = {}
         self.fault: TidelogError | None = None
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
@@ -86,6 +91,7 @@ class FakeProducer:
         timestamp_us: int | None,
     ) -> Any:
         assert not self.closed
+        await self._log.enqueued.wait()
         self._log.partition(self.topic, 0)
         error = self._log.refuse(value)
         count = len(self._log.logs[self.topic])
@@ -107,9 +113,14 @@ class FakeProducer:
 
         return receipt()
 
-    async def send_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> list[Receipt]:
+    async def enqueue_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> Any:
+        await self._log.enqueued.wait()
         base = await self._log.append(self.topic, partition or 0, columns)
-        return [Receipt(partition or 0, base + index, 0) for index in range(columns.num_rows)]
+
+        async def receipts() -> list[Receipt]:
+            return [Receipt(partition or 0, base + index, 0) for index in range(columns.num_rows)]
+
+        return receipts()
 
     async def close(self) -> None:
         self.closed = True
@@ -129,7 +140,8 @@ class FakeConsumer:
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         while True:
-            for partition, position in self._positions.items():
+            for partition in range(len(self._log.logs.get(self._topic, []))):
+                position = self._positions.get(partition, 0)
                 for batch in self._log.read(self._topic, partition, position):
                     self._positions[partition] = batch.end_offset
                     yield ConsumedBatch(self._topic, partition, batch)
@@ -151,15 +163,12 @@ class FakeClient:
 
     async def topic(self, name: str) -> Topic:
         self._log.partition(name, 0)
+        ends = self._log.told.get(name)
+        if ends is None:
+            ends = [self._log.end(name, number) for number in range(len(self._log.logs[name]))]
         partitions = tuple(
-            Partition(
-                number,
-                "node-1",
-                0,
-                log_start_offset=self._log.starts.get((name, number), 0),
-                high_watermark=self._log.end(name, number),
-            )
-            for number in range(len(self._log.logs[name]))
+            Partition(number, "node-1", 0, log_start_offset=self._log.starts.get((name, number), 0), high_watermark=end)
+            for number, end in enumerate(ends)
         )
         return Topic(name, bytes(16), partitions)
 
@@ -181,8 +190,10 @@ class FakeClient:
         self._log.producers += 1
         return FakeProducer(self._log, topic)
 
-    def consumer(self, topic: str, *, start: Mapping[int, int], partitions: list[int]) -> FakeConsumer:
-        assert sorted(start) == sorted(partitions)
+    def consumer(self, topic: str, *, group: str | None, start: Mapping[int, int], partitions: str) -> FakeConsumer:
+        del group
+        assert partitions == "all"
+        self._log.partition(topic, 0)
         return FakeConsumer(self._log, topic, start)
 
     async def fetch(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ def producers(log: FakeLog) -> Producers:
 
 
 async def used(producers: Producers, topic: str) -> FakeProducer:
-    async with producers.use(topic) as producer:
+    async with producers.use(topic) as (producer, _):
         assert not cast(Any, producer).closed
         return cast(Any, producer)  # type: ignore[no-any-return] # what the fake client made
 
@@ -36,7 +37,7 @@ async def test_the_longest_unused_gives_way(producers: Producers) -> None:
 
 
 async def test_one_in_use_is_closed_by_its_last_user(producers: Producers) -> None:
-    async with producers.use("a") as outer:
+    async with producers.use("a") as (outer, _):
         kept = cast(Any, outer)
         async with producers.use("a"):
             await producers.forget("a")
@@ -64,3 +65,30 @@ async def test_closing_closes_all_and_logs_what_was_lost(
         await producers.close()
     assert second.closed
     assert "closing the producer of a: gone" in caplog.text
+
+
+async def test_only_the_producer_that_is_meant_is_forgotten(producers: Producers) -> None:
+    """Two requests that were refused with one producer: the second must not take away what the first goes on with."""
+    async with producers.use("a") as (first, _), producers.use("a") as (second, _):
+        await producers.forget("a", first)
+        async with producers.use("a") as (third, _):
+            await producers.forget("a", second)
+            assert await used(producers, "a") is third
+
+
+async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, monkeypatch: pytest.MonkeyPatch) -> None:
+    oldest = await used(producers, "a")
+    await used(producers, "b")
+    closing, order = asyncio.Event(), list[str]()
+    monkeypatch.setattr(oldest, "close", closing.wait)
+
+    async def request(name: str) -> None:
+        async with producers.use("c") as (_, accepting), accepting:
+            order.append(name)
+            if name == "second":
+                closing.set()
+
+    requests = [asyncio.ensure_future(request(name)) for name in ("first", "second")]
+    async with asyncio.timeout(20):
+        await asyncio.gather(*requests)
+    assert order == ["first", "second"]

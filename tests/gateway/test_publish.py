@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from tests.gateway.conftest import OpenApi
-from tests.gateway.fake_log import FakeLog
+from tests.gateway.fake_log import FakeClient, FakeLog
 from tests.gateway.test_app import problem
 
+from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
-from tidelog_gateway.publish import LOOSE_RECORDS_MAX
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.limits import Budget
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.producers import Producers
+from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
+from tidelog_gateway.records_in import Records
+from tidelog_gateway.settings import GatewaySettings
 
 PATH = "/v1/topics/t/records"
 
@@ -137,3 +144,36 @@ async def test_concurrent_requests_share_a_producer(api: httpx.AsyncClient, log:
     offsets = sorted(answer.json()["results"][0]["offset"] for answer in answers)
     assert offsets == list(range(20))
     assert log.producers == 1
+
+
+@pytest.mark.parametrize("count", [3, LOOSE_RECORDS_MAX + 3])
+async def test_requests_are_stored_whole_and_in_their_order_while_the_owner_is_looked_for(
+    log: FakeLog, count: int
+) -> None:
+    budget, client = Budget(1000), cast(Client, FakeClient(log))
+    producers = Producers(client, limit=1, delivery_timeout_s=1)
+    gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget), budget)
+
+    def begin(*values: bytes) -> asyncio.Future[Any]:
+        records = Records(list(values), partitions=[0] * len(values))
+        return asyncio.ensure_future(publish(gateway, "t", records, surface="websocket"))
+
+    log.enqueued.clear()
+    bodies = [[b"%d-%d" % (number, index) for index in range(count)] for number in range(4)]
+    requests = [begin(*body) for body in bodies]
+    await asyncio.sleep(0)
+    log.enqueued.set()
+    requests.append(begin(b"last"))
+    await asyncio.gather(*requests)
+    expected = [value for body in bodies for value in body]
+    assert [record.value for record in stored(log, 0)] == [*expected, b"last"]
+
+
+async def test_records_with_and_without_a_partition_keep_their_order_in_a_large_request(
+    api: httpx.AsyncClient, log: FakeLog
+) -> None:
+    count = LOOSE_RECORDS_MAX * 2
+    records = [{"value": str(index)} | ({"partition": 0} if index % 2 else {}) for index in range(count)]
+    results = (await api.post(PATH, json={"records": records})).json()["results"]
+    assert [result["offset"] for result in results] == list(range(count))
+    assert [record.value for record in stored(log, 0)] == [str(index).encode() for index in range(count)]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from tidelog.model import ConsumedBatch
+from tidelog.model import ConsumedBatch, Offset, Partition
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_out import BatchReader
@@ -25,36 +25,43 @@ async def starting_offsets(gateway: Gateway, sub: Sub) -> dict[int, int]:
     """Return the first offset to deliver of every partition: `resume`, else the group's, else `from`.
 
     Raises:
-        Problem: 404 for a partition to resume that the topic does not have, 410 for an offset that is gone, 422
-            for one that does not exist yet.
-        TidelogError, ProtocolError: the topic or the group is wrong, or no node answers.
+        Problem: 410 for an offset that is gone, 422 for one that does not exist yet.
+        TidelogError, ProtocolError: the topic, a partition to resume or the group is wrong, or no node answers.
     """
     check_topic_name(sub.topic)
     topic = await gateway.client.topic(sub.topic)
     partitions = {partition.partition: partition for partition in topic.partitions}
-    unknown = sorted(set(sub.resume) - set(partitions))
-    if unknown:
-        raise Problem(404, "unknown_partition", f"{sub.topic} has {len(partitions)} partitions, no {unknown[0]}")
     starts: dict[int, int] = {}
     if sub.group is not None:
         check_group_name(sub.group)
         committed = await gateway.client.committed(sub.group, sub.topic)
         starts.update({position.partition: position.next_offset for position in committed})
     starts.update(sub.resume)
-    for number, offset in starts.items():
-        partition = partitions[number]
-        bounds = {"log_start_offset": partition.log_start_offset, "high_watermark": partition.high_watermark}
-        if offset < partition.log_start_offset:
-            text = f"partition {number}: offset {offset} is gone, the log begins at {partition.log_start_offset}"
-            raise Problem(410, "offset_out_of_range", text, extra=bounds)
-        if offset > partition.high_watermark:
-            text = f"partition {number}: offset {offset} does not exist yet, the log ends at {partition.high_watermark}"
-            raise Problem(422, "offset_out_of_range", text, extra=bounds)
+    # A node that lags tells of fewer partitions and earlier ends. Whether something is really not there its owner says.
+    doubtful = [number for number, offset in starts.items() if not _is_within(offset, partitions.get(number))]
+    if doubtful:
+        bounds = await gateway.client.list_offsets(sub.topic, "latest", doubtful)
+        for number in doubtful:
+            _check_start(number, starts[number], bounds[number])
     rest = [number for number in partitions if number not in starts]
     if rest:
         found = await gateway.client.list_offsets(sub.topic, _at(sub.start), rest)
         starts.update({number: found[number].offset for number in rest})
     return dict(sorted(starts.items()))
+
+
+def _is_within(offset: int, partition: Partition | None) -> bool:
+    return partition is not None and partition.log_start_offset <= offset <= partition.high_watermark
+
+
+def _check_start(number: int, offset: int, log: Offset) -> None:
+    bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
+    if offset < log.log_start_offset:
+        text = f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}"
+        raise Problem(410, "offset_out_of_range", text, extra=bounds)
+    if offset > log.high_watermark:
+        text = f"partition {number}: offset {offset} does not exist yet, the log ends at {log.high_watermark}"
+        raise Problem(422, "offset_out_of_range", text, extra=bounds)
 
 
 def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | int:
@@ -94,7 +101,8 @@ class Delivery:
         """
         starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
         client = self._gateway.client
-        async with client.consumer(self._sub.topic, start=starts, partitions=list(starts)) as consumer:
+        # All of them: what is added to the topic begins where the group has come to, or at its beginning.
+        async with client.consumer(self._sub.topic, group=self._sub.group, start=starts, partitions="all") as consumer:
             async for consumed in consumer.batches():
                 await self._deliver(consumed)
 

@@ -221,10 +221,13 @@ class WsProtocol:
         return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
 
     def delivered(self, sid: int, partition: int, *, records: int, payload_bytes: int, next_offset: int) -> None:
-        """Spend credit for a batch message that is about to be sent and move the partition's position."""
+        """Spend credit for a batch message that is about to be sent and move the partition's position.
+
+        A partition that was added to the topic since the subscription was opened has one from its first batch on.
+        """
         subscription = self.subscriptions[sid]
         assert 0 < records <= subscription.credit_records, "records never exceed what was allowed"
-        assert next_offset > subscription.positions[partition], "positions only move forward"
+        assert next_offset > subscription.positions.get(partition, -1), "positions only move forward"
         subscription.credit_records -= records
         if subscription.credit_bytes is not None:
             assert subscription.credit_bytes > 0, "nothing is sent without credit"

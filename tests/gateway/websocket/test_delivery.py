@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
-from tidelog.errors import UnknownTopicError
+from tidelog.errors import UnknownPartitionError, UnknownTopicError
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics
@@ -17,7 +17,7 @@ from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery, starting_offsets
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.ws_protocol import OpenSubscription, WsProtocol
+from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
 from tidelog_proto.batch import columns_of
 
 
@@ -86,3 +86,36 @@ async def test_the_end_of_the_log_ends_delivery(gateway: Gateway, log: FakeLog) 
     log.fault = UnknownTopicError("deleted")
     with pytest.raises(UnknownTopicError):
         await delivery.run()
+
+
+async def test_what_a_node_that_lags_denies_is_asked_of_the_owner(gateway: Gateway, log: FakeLog) -> None:
+    log.told["t"] = [4, 0]
+    assert await starting_offsets(gateway, sub(resume={0: 10, 2: 0})) == {0: 10, 1: 0, 2: 0}
+    await gateway.client.commit("g", "t", {0: 7, 2: 0})
+    assert await starting_offsets(gateway, sub(group="g")) == {0: 7, 1: 0, 2: 0}
+    with pytest.raises(Problem) as caught:
+        await starting_offsets(gateway, sub(resume={0: 11}))
+    assert (caught.value.status, caught.value.extra["high_watermark"]) == (422, 10)
+    with pytest.raises(UnknownPartitionError):
+        await starting_offsets(gateway, sub(resume={3: 0}))
+
+
+async def test_partitions_that_are_added_are_delivered(gateway: Gateway, log: FakeLog) -> None:
+    protocol = WsProtocol(gateway.settings)
+    sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+    action = protocol.receive('{"id":1,"sub":{"sid":1,"topic":"t","group":"g","credit":{"records":6}}}', now_us=0)
+    assert isinstance(action, OpenSubscription)
+    delivery = Delivery(gateway, protocol, action.sub, sent.put)
+    await delivery.open(1)
+    await sent.get()
+    running = asyncio.create_task(delivery.run())
+    log.logs["t"].append([])
+    await log.append("t", 3, columns_of([b"new"]))
+    batch = (await sent.get())["batch"]
+    assert (batch["partition"], batch["next_offset"]) == (3, 1)
+    assert isinstance(protocol.receive('{"id":2,"commit":{"sid":1,"offsets":{"3":1}}}', now_us=0), CommitOffsets), (
+        "a position as those of the others"
+    )
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
