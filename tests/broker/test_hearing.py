@@ -12,6 +12,8 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
+from tidelog import Client
+from tidelog.errors import UnknownPartitionError, UnknownTopicError
 from tidelog_broker import hearing
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.hearing import Hearing
@@ -351,7 +353,9 @@ async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founde
     assert second.serial > first.serial
 
 
-async def test_what_cannot_be_confirmed_is_told_as_such(three: Founded, deaf: Deaf) -> None:
+async def test_what_cannot_be_confirmed_is_told_as_such(
+    three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await made_elsewhere(three, deaf)
     deaf.may_apply.set()
     await three.until(lambda: deaf.node.topics.exists("t"), "the topic is not heard of")
@@ -359,7 +363,7 @@ async def test_what_cannot_be_confirmed_is_told_as_such(three: Founded, deaf: De
     async def end_at(_: str) -> int:
         raise unreachable("the owner")
 
-    deaf.node.hearing._end_at = end_at  # type: ignore[method-assign]
+    monkeypatch.setattr(deaf.node.hearing, "_end_at", end_at)
     peer = await three.peer(deaf.node.node_id)
     assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
     refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))
@@ -368,3 +372,38 @@ async def test_what_cannot_be_confirmed_is_told_as_such(three: Founded, deaf: De
         asked = pb.Metadata(topics=["t"], confirmed=confirmed)
         reply = (await peer.ask(metadata=asked)).envelope.metadata_reply
         assert ([topic.name for topic in reply.topics], reply.unconfirmed) == (["t"], confirmed)
+
+
+async def test_a_client_of_a_node_that_lags_follows_its_topic(three: Founded, deaf: Deaf) -> None:
+    """It grows, is deleted and made again; the node hears of it only when it asks."""
+    other = await three.peer(next(name for name in "abc" if name != deaf.node.node_id))
+    deaf.may_apply.set()
+    async with Client(f"127.0.0.1:{deaf.node.port}") as client:
+        await client.create_topic("t", partitions=1)
+        producer = client.producer("t")
+        await producer.send(b"v")
+
+        deaf.may_apply.clear()
+        await other.ask(topic_alter=pb.TopicAlter(name="t", partitions=2))
+        asking = asyncio.create_task(client.list_offsets("t", "latest"))
+        deaf.asked.clear()
+        await deaf.hears()
+        assert {partition: offset.offset for partition, offset in (await asking).items()} == {0: 1, 1: 0}
+        await producer.send(b"w", partition=1)
+        with pytest.raises(UnknownPartitionError):
+            await client.fetch("t", 2, 0)
+
+        deaf.may_apply.clear()
+        await other.delete("t")
+        second = await other.create("t", replication_factor=3)
+        deaf.asked.clear()
+        asking_topic = asyncio.create_task(client.topic("t"))
+        await deaf.hears()
+        assert (await asking_topic).topic_id == second.topic_id
+        with pytest.raises(UnknownTopicError):
+            await producer.send(b"x")
+        assert (await client.fetch("t", 0, 0)).high_watermark == 0
+        await client.producer("t").send(b"y")
+        await client.delete_topic("t")
+        with pytest.raises(UnknownTopicError):
+            await client.topic("t")

@@ -33,14 +33,13 @@ async def test_nobody_overtakes_who_stands_in_line() -> None:
     assert room.take(10)
     line = [asyncio.ensure_future(in_turn(room, size, done, number)) for number, size in enumerate((8, 1, 1))]
     await asyncio.sleep(0)
-    assert room.is_awaited
+    assert (room.is_awaited, room.taken_bytes) == (True, 10)
     room.give_back(10)
     assert not room.take(1), "who is told of his room has not taken it yet"
     late = asyncio.ensure_future(in_turn(room, 0, done, 3))
     await asyncio.gather(*line, late)
     assert done == [0, 1, 2, 3]
-    assert not room.is_awaited
-    assert room.taken_bytes == 10
+    assert (room.is_awaited, room.taken_bytes) == (False, 10)
 
 
 async def test_who_gives_up_lets_the_next_one_go() -> None:

@@ -338,3 +338,77 @@ def test_a_gateway_outlives_its_node(tmp_path: Path) -> None:
                 assert response.json() == {"results": [{"partition": 0, "offset": 1}]}
                 found = httpx.get(f"{address}/v1/topics/kept/partitions/0/records", timeout=60).json()
                 assert [record["value"] for record in found["records"]] == ["before", "after"]
+
+
+async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list[list[str]]:
+    """Return the values of both partitions of a topic."""
+    found: list[list[str]] = []
+    for partition in range(2):
+        answer = await http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params={"max_records": count})
+        found.append([record["value"] for record in answer.json()["records"]])
+    return found
+
+
+async def test_pipelined_publishes_of_one_key_are_stored_in_their_order(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    """The gateway hears of the topic by the first of them; every third has two records."""
+    sent: list[str] = []
+    async with opened(gateway_address) as socket:
+        for number in range(60):
+            values = [f"{number}-{index}" for index in range(1 + (number % 3 == 0))]
+            sent += values
+            records = [{"key": "k", "value": value} for value in values]
+            await socket.send(json.dumps({"id": number, "pub": {"topic": topic, "records": records}}))
+        for _ in range(60):
+            assert "ok" in await receive(socket)
+    assert sorted(await stored_values(http, topic, 100)) == [[], sent]
+
+
+async def test_pipelined_http_requests_are_stored_in_their_order(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    host, port = gateway_address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    for number in range(20):
+        body = json.dumps({"records": [{"key": "k", "value": str(number)}]}).encode()
+        head = f"POST /v1/topics/{topic}/records HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    async with asyncio.timeout(20):
+        for _ in range(20):
+            assert b"200" in (await reader.readuntil(b"\r\n\r\n")).splitlines()[0]
+            await reader.readuntil(b"]}")
+    writer.close()
+    await writer.wait_closed()
+    assert sorted(await stored_values(http, topic, 100)) == [[], [str(number) for number in range(20)]]
+
+
+async def test_a_partition_that_was_added_is_written_and_read_by_a_gateway_that_knew_fewer(
+    http: httpx.AsyncClient, topic: str, node_address: str
+) -> None:
+    assert (await http.get(f"/v1/topics/{topic}/offsets")).status_code == 200
+    async with Client(node_address) as client:
+        await client.alter_topic(topic, partitions=3)
+    path = f"/v1/topics/{topic}/partitions/2/records"
+    assert (await http.get(path)).json()["records"] == []
+    body = {"records": [{"value": "v", "partition": 2}]}
+    assert (await http.post(f"/v1/topics/{topic}/records", json=body)).status_code == 200
+    commit = {"offsets": [{"topic": topic, "partition": 2, "next_offset": 1}]}
+    assert (await http.put("/v1/groups/g/offsets", json=commit)).status_code == 200
+    held = (await http.get("/v1/groups/g/offsets", params={"topic": topic})).json()["offsets"]
+    assert [(each["partition"], each["next_offset"]) for each in held] == [(2, 1)]
+    assert len((await http.get(f"/v1/topics/{topic}/offsets")).json()["offsets"]) == 3
+    assert (await http.get(f"/v1/topics/{topic}/partitions/3/records")).status_code == 404
+
+
+async def test_publishing_goes_on_in_a_topic_that_was_made_again(
+    http: httpx.AsyncClient, topic: str, node_address: str
+) -> None:
+    body = {"records": [{"value": "v", "partition": 0}]}
+    assert (await http.post(f"/v1/topics/{topic}/records", json=body)).status_code == 200
+    async with Client(node_address) as client:
+        await client.delete_topic(topic)
+        await client.create_topic(topic, partitions=2)
+    answers = await asyncio.gather(*(http.post(f"/v1/topics/{topic}/records", json=body) for _ in range(5)))
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert sorted(answer.json()["results"][0]["offset"] for answer in answers) == list(range(5))
