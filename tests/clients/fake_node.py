@@ -9,15 +9,15 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from tidelog_broker.core.producers import ProducerTable
+from tests.clients.fake_partition import FakePartition
+
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, FrameDecoder, encode_frame, split_attachment
-from tidelog_proto.header import stamp_owner, unpack_header
+from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import PROTOCOL_VERSION
 
 Key = tuple[bytes, int]
@@ -41,46 +41,6 @@ class Refuse:
 
     code: pb.ErrorCode
     retry_after_ms: int = 0
-
-
-@dataclass
-class FakePartition:
-    """Batches as stored, and the producers' table."""
-
-    batches: list[bytes] = field(default_factory=list)
-    end_offset: int = 0
-    log_start: int = 0
-    producers: ProducerTable = field(default_factory=ProducerTable)
-
-    def append(self, data: bytes) -> pb.PublishResult:
-        try:
-            header = unpack_header(data)
-            RecordBatch.parse(data)
-            known = self.producers.check(header)
-        except ProtocolError as error:
-            return pb.PublishResult(error=error.to_message())
-        if known is not None:
-            return pb.PublishResult(base_offset=known.base_offset, duplicate=True)
-        stamped = bytearray(data)
-        stamp_owner(
-            stamped,
-            base_offset=self.end_offset,
-            append_timestamp_us=1,
-            epoch=0,
-            owner_incarnation=1,
-            previous_digest=0,
-        )
-        header = unpack_header(stamped)
-        self.producers.apply(header)
-        self.batches.append(bytes(stamped))
-        self.end_offset = header.end_offset
-        return pb.PublishResult(base_offset=header.base_offset, append_timestamp_us=7)
-
-    def read_from(self, offset: int) -> list[bytes]:
-        return [data for data in self.batches if unpack_header(data).end_offset > offset]
-
-    def values(self) -> list[bytes | None]:
-        return [value for data in self.batches for value in RecordBatch.parse(data).values()]
 
 
 @dataclass
