@@ -155,7 +155,8 @@ async def test_requests_are_stored_whole_and_in_their_order_while_the_owner_is_l
     gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget), budget)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:
-        records = Records(list(values), partitions=[0] * len(values))
+        partitions: list[int | None] = [0] * len(values)
+        records = Records(list(values), partitions=partitions)
         return asyncio.ensure_future(publish(gateway, "t", records, surface="websocket"))
 
     log.enqueued.clear()
