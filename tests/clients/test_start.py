@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.clients.fake_node import FakeNode
 
 from tidelog import reading
 from tidelog.errors import UnknownPartitionError
+from tidelog.model import Committed
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog.start import PREFETCH_BYTES_DEFAULT, ConsumerOptions, Partitions, Start, resolve_start
@@ -70,3 +72,22 @@ async def test_a_group_goes_on_where_it_committed_unless_offsets_are_given(route
 async def test_partitions_that_are_not_there(router: Router) -> None:
     with pytest.raises(UnknownPartitionError, match=r"not \[8, 9\]"):
         await resolve_start(router, "wide", options("latest", partitions=[0, 8, 9]))
+
+
+async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made again between two of the questions that a beginning takes."""
+    committed, ids = reading.committed, [node.topics["wide"].topic_id, b"anew".ljust(16)]
+
+    async def made_again(*asked: Any) -> list[Committed]:
+        held = await committed(*asked)
+        if node.topics["wide"].topic_id == ids[0]:
+            node.add_topic("wide", 4, topic_id=ids[1])
+            await router.topic_now("wide")
+        return held
+
+    monkeypatch.setattr(reading, "committed", made_again)
+    await reading.commit(router, "g", "wide", {0: 4}, reset=False, note="")
+    beginning = await resolve_start(router, "wide", options("earliest", group="g"))
+    assert beginning == (ids[1], dict.fromkeys(range(4), 0))

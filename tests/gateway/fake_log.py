@@ -92,6 +92,7 @@ class FakeProducer:
     ) -> Any:
         assert not self.closed
         await self._log.enqueued.wait()
+        await asyncio.sleep(0)  # others are let in between
         self._log.partition(self.topic, 0)
         error = self._log.refuse(value)
         count = len(self._log.logs[self.topic])
@@ -115,6 +116,7 @@ class FakeProducer:
 
     async def enqueue_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> Any:
         await self._log.enqueued.wait()
+        await asyncio.sleep(0)  # others are let in between
         base = await self._log.append(self.topic, partition or 0, columns)
 
         async def receipts() -> list[Receipt]:
