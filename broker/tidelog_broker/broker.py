@@ -14,7 +14,7 @@ from tidelog_broker.bootstrap import roles_named
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
 from tidelog_broker.controller import Controller
-from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.ports import Batch, PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry, roles_to
@@ -58,7 +58,9 @@ class Broker(Services):
         super().__init__(settings, directory, fs=fs)
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
-        self.groups = GroupOffsets()
+        self.groups = GroupOffsets(
+            GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
+        )
         self.cluster = Cluster(
             self.node_id,
             self.incarnation,

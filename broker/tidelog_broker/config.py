@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from tidelog_broker.core.groups import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
 from tidelog_broker.core.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
@@ -93,6 +94,17 @@ class NodeSettings(BaseModel):
     )
     partitions_max: int = Field(
         20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
+    )
+    groups_max: int = Field(
+        GROUPS_MAX, ge=1, description="Consumer groups that keep positions; a commit of one more is refused."
+    )
+    group_positions_max: int = Field(
+        GROUP_POSITIONS_MAX, ge=1, description="Positions of one group; a commit of one more is refused."
+    )
+    positions_bytes: int = Field(
+        POSITIONS_BYTES,
+        ge=MIB,
+        description="About what the positions of all groups may take in memory; past it no position is added.",
     )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
