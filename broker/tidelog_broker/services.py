@@ -35,6 +35,7 @@ from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_broker.taken_over import TakenOver
+from tidelog_broker.turns import Turns
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.idle_poll import IdlePoll
 
@@ -77,6 +78,7 @@ class Services:
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
         self.route_news = RouteNews()
+        self.turns = Turns()
         self.open_connections = 0
         self.open_clients = 0
         """Of these, those that have said HELLO."""

@@ -390,8 +390,17 @@ class Router:
                 wait_s = hold_s
                 question.wait_ms = int(hold_s * 1000)
                 question.known.extend(known)
-            frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
-            return self.take_metadata(frame.envelope.metadata_reply, connection.address)
+            news, errors = False, dict[str, TidelogError]()
+            while True:
+                frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
+                reply = frame.envelope.metadata_reply
+                more_news, more_errors = self.take_metadata(reply, connection.address)
+                news = news or more_news
+                errors.update(more_errors)
+                if not reply.HasField("next") or reply.next == question.cursor:
+                    return news, errors
+                question = pb.Metadata(topics=topics, cursor=reply.next)
+                wait_s = 0.0
 
         return await race([partial(ask, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 

@@ -18,20 +18,20 @@ from tidelog_proto import broker_pb2 as pb
 T = TypeVar("T")
 
 
-async def create(router: Router, request: pb.TopicCreate) -> pb.TopicInfo:
-    """Make a topic and return it.
+async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
+    """Make a topic and return the answer that describes it, or begins to.
 
     Raises:
         TopicExistsError: there is one, and it was not made by this very request.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was made.
     """
 
-    async def attempt(unsure: bool) -> pb.TopicInfo:
+    async def attempt(unsure: bool) -> pb.TopicReply:
         try:
-            return (await _ask(router, topic_create=request)).topic_reply.topics[0]
+            return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
             found = await _described(router, request.name) if unsure else None
-            if found is None or not _is_as_asked(found.config, request.config):
+            if found is None or not _is_as_asked(found.topics[0].config, request.config):
                 raise
             return found
 
@@ -48,14 +48,15 @@ async def delete(router: Router, name: str) -> None:
     doomed = await _described(router, name)
     if doomed is None:
         raise UnknownTopicError(f"there is no topic {name!r}")
+    topic_id = doomed.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:
         if unsure:
             standing = await _described(router, name)
-            if standing is None or standing.topic_id != doomed.topic_id:
+            if standing is None or standing.topics[0].topic_id != topic_id:
                 return
         try:
-            await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=doomed.topic_id))
+            await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=topic_id))
         except UnknownTopicError:
             if not unsure:
                 raise
@@ -90,13 +91,13 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
     return await router.at_any(ask, repeatable=False)
 
 
-async def _described(router: Router, name: str) -> pb.TopicInfo | None:
+async def _described(router: Router, name: str) -> pb.TopicReply | None:
     """Return what a node knows of a topic; None when it knows that there is none."""
     try:
         frame = await router.call_any(lambda: pb.Envelope(topic_describe=pb.TopicDescribe(name=name)), repeatable=True)
     except UnknownTopicError:
         return None
-    return frame.envelope.topic_reply.topics[0]
+    return frame.envelope.topic_reply
 
 
 def _is_as_asked(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
