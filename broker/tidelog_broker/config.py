@@ -83,6 +83,15 @@ class NodeSettings(BaseModel):
         ge=FRAME_BYTES_MAX,
         description="The same for one connection; past it the node stops reading from it.",
     )
+    node_outgoing_bytes: int = Field(
+        256 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Bytes of batches and answers that wait to be sent to clients, all connections together; one gets "
+        "at most an eighth of what is left.",
+    )
+    connection_outgoing_bytes: int = Field(
+        8 * MIB, ge=MIB, description="Nothing more is read for a client for which so much waits, or from it."
+    )
     partition_in_flight_bytes: int = Field(
         64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be appended to one partition; more is refused."
     )
@@ -108,6 +117,12 @@ class NodeSettings(BaseModel):
     )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
+    followed_max: int = Field(
+        100_000,
+        ge=4,
+        description="Partitions that the subscriptions of all connections follow together, those of one connection at "
+        "most a quarter; more are refused.",
+    )
     push_windows_bytes: int = Field(
         256 * MIB,
         ge=MIB,
@@ -118,7 +133,10 @@ class NodeSettings(BaseModel):
     rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
     group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")
     write_stall_ms: int = Field(
-        30_000, ge=100, description="A client that reads nothing for this long, with replies waiting, is cut off."
+        30_000,
+        ge=100,
+        description="A client that reads nothing for this long, with replies waiting, is cut off; sooner where another "
+        "one finds no room.",
     )
     hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")

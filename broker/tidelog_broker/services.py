@@ -22,6 +22,7 @@ from tidelog_broker.driver import Tools
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
+from tidelog_broker.outgoing import Outgoing
 from tidelog_broker.peers import Peers
 from tidelog_broker.replication import Replication
 from tidelog_broker.rings import RingBudget
@@ -75,6 +76,13 @@ class Services:
         self.rings = RingBudget(settings.rings_bytes)
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments and large envelopes of the requests being worked on, all connections together."""
+        self.outgoing = Outgoing(
+            bytes_max=settings.node_outgoing_bytes,
+            connection_bytes_max=settings.connection_outgoing_bytes,
+            stall_ms=settings.write_stall_ms,
+        )
+        self.followed = 0
+        """Partitions that the subscriptions of all connections follow together."""
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
         self.route_news = RouteNews()

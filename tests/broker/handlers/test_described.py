@@ -13,6 +13,7 @@ from tidelog import Client
 from tidelog_broker.handlers import cluster as cluster_module
 from tidelog_broker.handlers import described as described_module
 from tidelog_broker.handlers import topics as topics_module
+from tidelog_broker.told import removal_fault
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
@@ -120,7 +121,7 @@ async def test_a_removal_looks_at_every_page(founded: Founded, monkeypatch: pyte
     peer = await founded.peer("a")
     await peer.create("a", partitions=20, replication_factor=2)
     looked: list[tuple[str, int]] = []
-    fault = cluster_module.removal_fault
+    fault = removal_fault
 
     def looking(node_id: str, told: dict[str, pb.ClusterStatusReply]) -> str:
         looked.extend(numbers(next(iter(told.values())).topics))
