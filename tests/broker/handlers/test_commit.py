@@ -6,6 +6,8 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
+from tidelog import Client
+from tidelog_broker.handlers import commit as commit_module
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import NOTE_BYTES_MAX
@@ -250,3 +252,16 @@ async def test_too_many_groups_are_refused_and_those_that_stand_go_on(stand: Sta
     await stand.restart(groups_max=1)
     peer = await stand.peer()
     assert await position(peer, topic.topic_id, "b") == 1, "what is durable stays, whatever the bound is now"
+
+
+async def test_a_client_gets_all_pages_and_the_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "PAGE_POSITIONS", 3)
+    topics = [await peer.create(name, partitions=4) for name in ("a", "b", "c")]
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for topic in topics for index in range(4)]
+    await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    assert len(await paged(peer)) == 4
+    expected = [(name, index) for name in "abc" for index in range(4)]
+    async with Client(f"127.0.0.1:{node.port}") as client:
+        assert sorted((one.topic, one.partition) for one in await client.committed("g")) == expected
+        assert [one.partition for one in await client.committed("g", "b")] == [0, 1, 2, 3]
+        assert await client.committed("other") == []
