@@ -8,10 +8,11 @@ beside hundreds that do not. A batch that is larger than that waits until it fit
 that are no batches are always sent; what a client may ask for while it takes nothing is bounded by the connection.
 
 asyncio tells of a full buffer, but not in each of its releases and not below the mark. So the transport is asked for
-the size of its buffer after each write, and while anything waits all connections are looked at every `TICK_S`. One
-that takes nothing for `stall_ms` while something waits for it is cut off, whatever it sends meanwhile; where somebody
-who has nothing waiting finds no room, those that have taken nothing for `PRESSED_STALL_S` go at once, the largest
-first, until half of the budget is free.
+the size of its buffer after each write (what it has taken of a write in part lies in memory until all of it is taken,
+and counts in whole), and while anything waits all connections are looked at every `TICK_S`. One that takes nothing
+for `stall_ms` while something waits for it is cut off, whatever it sends meanwhile; where somebody who has nothing
+waiting finds no room, those that have taken nothing for `PRESSED_STALL_S` go at once, the largest first, until half
+of the budget is free.
 
 Other nodes have bounds of their own and are not counted; their clock is the same.
 """
@@ -20,13 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 SHARE: Final = 8
 LEAST: Final = 4096
 TICK_S: Final = 0.02
 PRESSED_STALL_S: Final = 2.0
+_ONE_GO_S: Final = 0.002
 
 
 class Sink(Protocol):
@@ -46,14 +50,25 @@ class Sink(Protocol):
         """Be cut off: nothing was taken for so long."""
 
 
+@dataclass(slots=True)
+class _Piece:
+    """What was written in one go: where it begins and ends in all that was ever written, and when."""
+
+    begin_bytes: int
+    end_bytes: int
+    written_s: float
+
+
 class Backlog:
     """What waits for one connection."""
 
     __slots__ = (
         "_outgoing",
+        "_pieces",
         "_since_s",
         "_sink",
         "_taken_bytes",
+        "held_bytes",
         "is_node",
         "reserved_bytes",
         "unsent_bytes",
@@ -68,6 +83,9 @@ class Backlog:
         """Of another node: not counted."""
         self.unsent_bytes = 0
         """As the transport said last."""
+        self.held_bytes = 0
+        """What of it lies in memory: what was written in one go is let go of as a whole."""
+        self._pieces: deque[_Piece] = deque()
         self.reserved_bytes = 0
         """For what is being read."""
         self.wanted_bytes = 0
@@ -82,14 +100,14 @@ class Backlog:
     @property
     def room_bytes(self) -> int:
         """How much may be read for it now; not above zero: nothing."""
-        return self._outgoing.share_bytes - self.unsent_bytes - self.reserved_bytes
+        return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     def fits(self, size_bytes: int) -> bool:
         """Whether so much may be sent: it is within the share, or it is all that waits for it and fits the budget."""
         outgoing = self._outgoing
         if self.is_node or size_bytes <= self.room_bytes:
             return True
-        if self.unsent_bytes or self.reserved_bytes:
+        if self.held_bytes or self.reserved_bytes:
             return False
         return not outgoing.total_bytes or outgoing.total_bytes + size_bytes <= outgoing.bytes_max
 
@@ -129,8 +147,19 @@ class Backlog:
         """Note that so much was handed to the transport."""
         self.written_bytes += size_bytes
         unsent_bytes = self._sink.unsent()
+        if unsent_bytes:
+            self._keep(size_bytes)
         if unsent_bytes or self.unsent_bytes:
             self.note(unsent_bytes)
+
+    def _keep(self, size_bytes: int) -> None:
+        """Note a piece that was not taken at once; the event loop writes what comes in one turn together."""
+        now_s = self._outgoing.now_s()
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and now_s - last.written_s < _ONE_GO_S:
+            last.end_bytes = self.written_bytes
+        else:
+            self._pieces.append(_Piece(self.written_bytes - size_bytes, self.written_bytes, now_s))
 
     def look(self) -> None:
         """See how much waits now."""
@@ -138,22 +167,26 @@ class Backlog:
 
     def note(self, unsent_bytes: int) -> None:
         """Take how much waits now."""
-        more_bytes = unsent_bytes - self.unsent_bytes
-        if not more_bytes:
+        taken_bytes = self.written_bytes - unsent_bytes
+        while self._pieces and (self._pieces[0].end_bytes <= taken_bytes or not unsent_bytes):
+            self._pieces.popleft()
+        held_bytes = self.written_bytes - self._pieces[0].begin_bytes if self._pieces else unsent_bytes
+        if not self.is_node:
+            self._outgoing.total_bytes += held_bytes - self.held_bytes
+        self.held_bytes = held_bytes
+        if unsent_bytes == self.unsent_bytes:
             return
         if not self.unsent_bytes:
             self._outgoing.hold(self)
             self._taken_bytes, self._since_s = self.written_bytes - unsent_bytes, self._outgoing.now_s()
         self.unsent_bytes = unsent_bytes
-        if not self.is_node:
-            self._outgoing.total_bytes += more_bytes
         self._sink.changed()
 
     def become_node(self) -> None:
         """Another node has proven itself at the other end."""
         if not self.is_node:
             self.is_node = True
-            self._outgoing.total_bytes -= self.unsent_bytes + self.reserved_bytes
+            self._outgoing.total_bytes -= self.held_bytes + self.reserved_bytes
 
     def end(self) -> None:
         """The connection is gone, and what waited for it."""

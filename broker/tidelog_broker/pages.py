@@ -23,8 +23,8 @@ from tidelog_proto.names import INTERNAL_PREFIX
 ROUTED_ENTRIES: Final = 512
 """Of a page of METADATA, and of a list without partitions."""
 
-DESCRIBED_ENTRIES: Final = 128
-"""Of a page with offsets, sizes and copies. What their owners tell is larger than what this node knows of them: 128
+DESCRIBED_ENTRIES: Final = 64
+"""Of a page with offsets, sizes and copies. What their owners tell is larger than what this node knows of them: 64
 partitions with the longest ids that nodes can have, and 9 copies each, still fit an envelope."""
 
 Item = tuple[str, pb.TopicRecord | None]

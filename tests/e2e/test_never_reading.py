@@ -21,7 +21,7 @@ from tidelog_proto.limits import MIB, PROTOCOL_VERSION
 
 pytestmark = pytest.mark.e2e
 
-BUDGET_BYTES = 64 * MIB
+BUDGET_BYTES = 128 * MIB
 CLIENTS = 48
 SUBSCRIPTIONS = 40
 
@@ -30,7 +30,7 @@ SUBSCRIPTIONS = 40
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
     monkeypatch.setenv("TIDELOG_NODE_NODE_OUTGOING_BYTES", str(BUDGET_BYTES))
     monkeypatch.setenv("TIDELOG_NODE_WRITE_STALL_MS", "4000")
-    monkeypatch.setenv("TIDELOG_NODE_RING_BYTES", str(64 * MIB))
+    monkeypatch.setenv("TIDELOG_NODE_RING_BYTES", "0")  # what is sent is read for each of them, and shared by none
     with running(tmp_path, monkeypatch) as started:
         yield started
 
