@@ -137,12 +137,13 @@ async def test_nodes_are_told_in_pages_however_many_were_removed(
     pages = 0
     while True:
         reply = cluster_module.known(node, "b", told[-1] if told else "")
+        assert (reply.nodes[0].node_id == "b") == (not told), "the asking node's own record stands first, and once"
         told += [record.node_id for record in reply.nodes]
         pages += 1
         if not reply.last:
             break
         assert reply.last == told[-1]
-    assert told == ["a", "b", "c", *(f"gone-{number:02}" for number in range(30))]
+    assert told == ["b", "a", "c", *(f"gone-{number:02}" for number in range(30))]
     assert pages > 5
     joined = await founded.join()
     assert {f"gone-{number:02}" for number in range(30)} <= {record.node_id for record in joined.nodes.records()}
