@@ -68,7 +68,7 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
         if not page.HasField("next"):
             return
         if page.next == cursor:
-            raise BadReplyError(f"a node gives the page behind {cursor.topic!r} again and again")
+            raise BadReplyError(f"a node gives the page behind {page.next.topic!r} again and again")
         cursor = page.next
 
 

@@ -44,10 +44,9 @@ async def test_status_and_descriptions_are_put_together_page_by_page(founded: Fo
     await founded.settled()
     peer = await founded.peer("a")
     sizes = {"a": 20, "b": 3, "c": 3}
-    for name, partitions in sizes.items():
-        topic = await peer.create(name, partitions=partitions, replication_factor=2)
+    made = [await peer.create(name, partitions=count, replication_factor=2) for name, count in sizes.items()]
     for index in range(3):
-        await founded.publish(peer, topic.topic_id, b"x", partition=index)
+        await founded.publish(peer, made[-1].topic_id, b"x", partition=index)
     expected = [(name, index) for name, count in sizes.items() for index in range(count)]
     for via in "abc":
         found = await status_pages(await founded.peer(via))
@@ -74,8 +73,8 @@ async def test_status_and_descriptions_are_put_together_page_by_page(founded: Fo
         assert [part.partition for part in wide.partitions] == list(range(20))
         assert all(len(part.replicas) == 2 for part in wide.partitions)
         assert [(t.name, len(t.partitions)) for t in await client.topics()] == [*sizes.items()]
-        made = await client.create_topic("d", partitions=30)
-        assert [part.partition for part in made.partitions] == list(range(30))
+        new = await client.create_topic("d", partitions=30)
+        assert [part.partition for part in new.partitions] == list(range(30))
         grown = await client.alter_topic("d", partitions=40)
         assert grown.partition_count == len(grown.partitions) == 40
 
