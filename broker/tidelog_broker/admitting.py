@@ -223,13 +223,19 @@ class Admitting:
         """Ask a node what it knows, and to bind this one; None when it does not answer."""
         node = self._node
         own = pb.NodeRecord(node_id=node.node_id, incarnation=node.incarnation, directory_id=node.dir.directory_id)
-        question = pb.NodeAnnounce(node=own, is_new=self._is_new, ask=True, bind=bind)
+        told, last = pb.NodeAnnounceReply(), ""
         try:
-            answer = await node.cluster.request(peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S)
+            while True:
+                question = pb.NodeAnnounce(node=own, is_new=self._is_new, ask=True, bind=bind and not last, after=last)
+                answer = await node.cluster.request(peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S)
+                reply = answer.envelope.node_announce_reply
+                told.MergeFrom(reply)
+                if reply.last <= last:
+                    return told
+                last = reply.last
         except ProtocolError as error:
             log.debug("%s does not say what it knows of this node: %s", peer, error.message)
             return None
-        return answer.envelope.node_announce_reply
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
         """Take what another node knows.

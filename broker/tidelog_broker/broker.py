@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -14,7 +14,7 @@ from tidelog_broker.bootstrap import roles_named
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
 from tidelog_broker.controller import Controller
-from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.outbox import LinkMessage
 from tidelog_broker.core.ports import Batch, PartitionKey, Plan
 from tidelog_broker.core.registry import NodeRegistry, roles_to
@@ -58,7 +58,9 @@ class Broker(Services):
         super().__init__(settings, directory, fs=fs)
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
-        self.groups = GroupOffsets()
+        self.groups = GroupOffsets(
+            GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
+        )
         self.cluster = Cluster(
             self.node_id,
             self.incarnation,
@@ -261,17 +263,16 @@ class Broker(Services):
         keys = [(record.topic_id, index) for record in self.topics.live() for index in range(record.config.partitions)]
         return [key for key in keys if (route := self.routes.get(key)) is not None and node_id in route.placement]
 
-    def describe(self, record: pb.TopicRecord, only: Collection[int] | None = None) -> pb.TopicInfo:
+    def describe(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
         """Return all that this node knows of a topic, or of some partitions; offsets and sizes of what it stores."""
-        here = {partition.index: partition for partition in self.partitions.of_topic(record.topic_id)}
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
-        for index in range(record.config.partitions):
-            if only is not None and index not in only:
+        for index in range(record.config.partitions) if only is None else only:
+            key = (record.topic_id, index)
+            here = self.partitions.find(key)
+            if here is not None:
+                info.partitions.append(_described(here))
                 continue
-            if index in here:
-                info.partitions.append(_described(here[index]))
-                continue
-            route = self.routes.get((record.topic_id, index)) or Route(0, "", ())
+            route = self.routes.get(key) or Route(0, "", ())
             info.partitions.add(
                 partition=index,
                 owner=route.owner,
@@ -280,6 +281,10 @@ class Broker(Services):
                 state="away" if self.cluster.alive(route.owner) else "no owner",
             )
         return info
+
+    def describe_some(self, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
+        """Describe a topic's partitions from the first number to before the second."""
+        return self.describe(record, range(first, stop))
 
     def info(self) -> pb.NodeInfo:
         """Return how clients reach this node."""

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from tidelog_broker.core.groups import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
 from tidelog_broker.core.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
@@ -82,6 +83,15 @@ class NodeSettings(BaseModel):
         ge=FRAME_BYTES_MAX,
         description="The same for one connection; past it the node stops reading from it.",
     )
+    node_outgoing_bytes: int = Field(
+        256 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Bytes of batches and answers that wait to be sent to clients, all connections together; one gets "
+        "at most an eighth of what is left.",
+    )
+    connection_outgoing_bytes: int = Field(
+        8 * MIB, ge=MIB, description="Nothing more is read for a client for which so much waits, or from it."
+    )
     partition_in_flight_bytes: int = Field(
         64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be appended to one partition; more is refused."
     )
@@ -94,8 +104,25 @@ class NodeSettings(BaseModel):
     partitions_max: int = Field(
         20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
     )
+    groups_max: int = Field(
+        GROUPS_MAX, ge=1, description="Consumer groups that keep positions; a commit of one more is refused."
+    )
+    group_positions_max: int = Field(
+        GROUP_POSITIONS_MAX, ge=1, description="Positions of one group; a commit of one more is refused."
+    )
+    positions_bytes: int = Field(
+        POSITIONS_BYTES,
+        ge=MIB,
+        description="About what the positions of all groups may take in memory; past it no position is added.",
+    )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
+    followed_max: int = Field(
+        100_000,
+        ge=4,
+        description="Partitions that the subscriptions of all connections follow together, those of one connection at "
+        "most a quarter; more are refused.",
+    )
     push_windows_bytes: int = Field(
         256 * MIB,
         ge=MIB,
@@ -106,7 +133,10 @@ class NodeSettings(BaseModel):
     rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
     group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")
     write_stall_ms: int = Field(
-        30_000, ge=100, description="A client that reads nothing for this long, with replies waiting, is cut off."
+        30_000,
+        ge=100,
+        description="A client that reads nothing for this long, with replies waiting, is cut off; sooner where another "
+        "one finds no room.",
     )
     hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")

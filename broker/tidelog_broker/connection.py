@@ -3,8 +3,8 @@
 - Requests in flight, in number and in bytes: past the connection's bounds the node stops reading from it.
   Past the *node's* bound a request with an attachment is declined before its memory is taken, and one with a large
   envelope before it can wait with it, with a retriable OVERLOADED.
-- Replies not yet read: past the transport's high-water mark nothing more is read from the client or pushed
-  to it, and a client that reads nothing at all for `write_stall_ms` is cut off.
+- Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
+  nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
 
 Another node proves who it is instead (`handlers/peers.py`), and is then treated otherwise: what it sends one-way goes
@@ -27,6 +27,7 @@ from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.peer_auth import Challenge
 from tidelog_broker.inbox import Inbox
 from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.outgoing import Backlog, Outgoing
 from tidelog_broker.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -37,7 +38,6 @@ from tidelog_proto.receiver import FrameReceiver
 
 log = logging.getLogger(__name__)
 
-WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024
 OVERLOADED_RETRY_MS: Final = 50
 _JOIN_BYTES: Final = 16 * 1024
 _NOTHING: Final = memoryview(b"")
@@ -80,6 +80,7 @@ class Host(Protocol):
     settings: NodeSettings
     metrics: NodeMetrics
     budget: Budget
+    outgoing: Outgoing
 
     @property
     def idle_poll(self) -> IdlePoll:
@@ -120,7 +121,11 @@ class Connection(asyncio.BufferedProtocol):
         """Set while another node is to prove who it says it is."""
         self.inbox: Inbox | None = None
         """Set when it has."""
+        self.backlog = Backlog(server.outgoing, self)
+        """What waits to be sent to it."""
         self.pumps: dict[int, Pushing] = {}
+        self.followed = 0
+        """Partitions that they follow."""
         self.closed_listeners: set[Callable[[], None]] = set()
         """Called when the client is gone, for work that would otherwise wait for it."""
         self.reading = asyncio.Lock()
@@ -134,30 +139,28 @@ class Connection(asyncio.BufferedProtocol):
         self._requests_max = server.settings.requests_in_flight
         self._arriving_bytes: int | None = None
         """The share in the budgets of the frame that is admitted and not yet a request."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._has_room = asyncio.Event()
+        self._keeps_up = True
         self._reading = True
-        self._stall_timer: asyncio.TimerHandle | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._unsent_bytes = 0
 
     # --- transport callbacks ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register, or refuse when the node has all the connections it takes."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._transport.set_write_buffer_limits(high=self.server.outgoing.connection_bytes_max)
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(self.server.settings.hello_timeout_ms / 1000, self._hello_is_late)
         self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything of this connection; work in flight goes on, its answers go nowhere."""
-        for timer in (self._stall_timer, self._hello_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
         self._transport = None
-        self._writable.set()
+        self.backlog.end()
+        self._has_room.set()
         if self._arriving_bytes is not None:
             self._give_back(self._arriving_bytes)
             self._arriving_bytes = None
@@ -199,20 +202,41 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def pause_writing(self) -> None:
-        """The client does not keep up with its answers: read nothing more from it, and start the clock."""
-        self._writable.clear()
-        self._watch_stall()
-        self._balance_reading()
+        """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
+        self.backlog.look()
 
     def resume_writing(self) -> None:
         """The client has read: go on."""
-        self._writable.set()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-        self._balance_reading()
+        self.backlog.look()
+        if self.backlog.has_room():
+            self.has_room_again()
+
+    # --- what waits to be sent -------------------------------------------------------------------------
+
+    def unsent(self) -> int:
+        """Return the size of the transport's buffer in bytes; 0 when the connection is gone."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def changed(self) -> None:
+        """More or less waits than before: read nothing from a client that does not keep up with its answers."""
+        mark_bytes = self.server.outgoing.connection_bytes_max
+        keeps_up = self.backlog.unsent_bytes <= (mark_bytes if self._keeps_up else mark_bytes // 4)
+        if keeps_up != self._keeps_up:
+            self._keeps_up = keeps_up
+            self._balance_reading()
+
+    def has_room_again(self) -> None:
+        """Send on what waited for room."""
+        self._has_room.set()
         for pump in list(self.pumps.values()):
             pump.pump()
+
+    def take_too_little(self, stalled_s: float) -> None:
+        """Cut the client off: it has taken nothing for so long, and something waits for it."""
+        if self._transport is not None:
+            log.info("client %r has read nothing for %.1f s: cut off", self.client_id, stalled_s)
+            self.server.metrics.stalled.inc()
+            self._transport.abort()
 
     # --- for the server and the handlers ---------------------------------------------------------------
 
@@ -228,12 +252,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client keeps up: pushed events wait for this."""
-        return self._writable.is_set() and self.is_open
+        """Whether there is room for more: the client keeps up, and the node's memory allows it.
+
+        If not, its pumps are called when there is.
+        """
+        return self.is_open and self.backlog.has_room()
 
     async def drained(self) -> None:
-        """Wait until the client has read enough of its answers (or is gone)."""
-        await self._writable.wait()
+        """Wait until there is room for more (or the client is gone)."""
+        while self.is_open and not self.backlog.has_room():
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
         """HELLO has been said: lift the small limit."""
@@ -248,6 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         """Another node has proven itself: what it sends one-way goes to `inbox`."""
         assert self.inbox is None
         self.inbox = inbox
+        self.backlog.become_node()
         self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
             tune(self._transport.get_extra_info("socket"))
@@ -273,7 +303,9 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         if not attachments:
-            transport.write(encode_frame(envelope))
+            head = encode_frame(envelope)
+            transport.write(head)
+            self.backlog.wrote(len(head))
             return
         size_bytes = sum(map(len, attachments))
         head = encode_frame(envelope, size_bytes)
@@ -281,6 +313,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join([head, *attachments]))
         else:
             transport.writelines([head, *attachments])
+        self.backlog.wrote(len(head) + size_bytes)
 
     def abort(self, error: ProtocolError) -> None:
         """Tell the client what broke the stream, then close."""
@@ -293,8 +326,6 @@ class Connection(asyncio.BufferedProtocol):
         """Close once what was sent has left, or the client has taken nothing of it for too long."""
         if self._transport is not None:
             self._transport.close()
-            if self._stall_timer is None:
-                self._watch_stall()
 
     def cut_off(self) -> None:
         """Close now, whatever is still to be sent."""
@@ -344,30 +375,13 @@ class Connection(asyncio.BufferedProtocol):
         has_room = self.inbox is not None or (
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
-        wanted = self._writable.is_set() and (has_room or self._arriving_bytes is not None)
+        wanted = self._keeps_up and (has_room or self._arriving_bytes is not None)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-    def _watch_stall(self) -> None:
-        """Cut the client off when its backlog has not shrunk for the whole time."""
-        assert self._transport is not None
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        delay_s = self.server.settings.write_stall_ms / 1000
-        self._stall_timer = asyncio.get_running_loop().call_later(delay_s, self._judge_stall)
-
-    def _judge_stall(self) -> None:
-        if self._transport is None:
-            return
-        if self._transport.get_write_buffer_size() < self._unsent_bytes:
-            self._watch_stall()
-            return
-        log.info("client %r has read nothing for %d ms: cut off", self.client_id, self.server.settings.write_stall_ms)
-        self.server.metrics.stalled.inc()
-        self._transport.abort()
 
     def _hello_is_late(self) -> None:
         self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))

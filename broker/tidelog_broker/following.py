@@ -131,9 +131,21 @@ async def keep_routes(node: Broker) -> None:
     """Ask the other nodes again and again who owns what is not stored here, as long as there is such a thing."""
     while True:
         if _has_partitions_elsewhere(node):
-            for answer in await node.cluster.ask_others(pb.Envelope(metadata=pb.Metadata()), timeout_s=_TIMEOUT_S):
-                node.routes.learn(answer.metadata_reply.topics)
+            await asyncio.gather(*(_learn_routes(node, peer) for peer in sorted(node.cluster.linked)))
         await asyncio.sleep(ROUTES_AGAIN_S)
+
+
+async def _learn_routes(node: Broker, peer: str) -> None:
+    """Ask a node who owns what, page by page."""
+    asked = pb.Metadata()
+    with contextlib.suppress(ProtocolError):  # away, perhaps since a moment ago, or slow: it is asked again soon
+        while True:
+            frame = await node.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
+            reply = frame.envelope.metadata_reply
+            node.routes.learn(reply.topics)
+            if not reply.HasField("next") or reply.next == asked.cursor:
+                return
+            asked.cursor.CopyFrom(reply.next)
 
 
 def _has_partitions_elsewhere(node: Broker) -> bool:

@@ -40,6 +40,7 @@ class NodeMetrics:
         self.in_flight_bytes = self._gauge(
             "tidelog_in_flight_bytes", "Bytes of requests being worked on: attachments and large envelopes"
         )
+        self.outgoing_bytes = self._gauge("tidelog_outgoing_bytes", "Bytes that wait to be sent to clients")
         self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"

@@ -169,6 +169,7 @@ class Node(Broker):
         while True:
             self.health.beat()
             self.metrics.in_flight_bytes.set(self.budget.in_flight_bytes)
+            self.metrics.outgoing_bytes.set(self.outgoing.total_bytes)
             self.metrics.ring_bytes.set(self.rings.size_bytes)
             owners = [driver.replica.ownership for driver in self.replication.all() if driver.replica.owner is not None]
             share_out(owners, self.settings.push_windows_bytes)

@@ -186,11 +186,11 @@ class RouteNews:
         loop.call_later(min(loop.time() - self._began_at, PAUSE_S_MAX), self._look)
 
 
-def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
-    """Return what there is to tell of a topic now."""
+def view_of(record: pb.TopicRecord, route_of: RouteOf, partitions: range | None = None) -> TopicView:
+    """Return what there is to tell of a topic now, or of some of its partitions."""
     info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
     owned: list[int] = []
-    for index in range(record.config.partitions):
+    for index in partitions if partitions is not None else range(record.config.partitions):
         route = route_of((record.topic_id, index))
         if route is not None:
             info.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.connection import Connection, Request
 from tidelog_broker.core.outbox import ONE_WAY_KINDS
-from tidelog_broker.handlers import cluster, commit, fetch, peers, publish, subscribe, topics
+from tidelog_broker.handlers import cluster, commit, fetch, metadata, peers, publish, subscribe, topics
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.idle_poll import IdlePoll
@@ -73,7 +73,7 @@ def _too_many(node: Broker) -> ProtocolError:
 
 HANDLERS: dict[str, Handler] = {
     "hello": hello,
-    "metadata": topics.metadata,
+    "metadata": metadata.metadata,
     "publish": publish.publish,
     "fetch": fetch.fetch,
     "list_offsets": fetch.list_offsets,
@@ -84,7 +84,7 @@ HANDLERS: dict[str, Handler] = {
     "committed": commit.committed,
     "topic_create": topics.create,
     "topic_describe": topics.describe_one,
-    "topic_list": topics.list_all,
+    "topic_list": topics.list_some,
     "topic_alter": topics.alter,
     "topic_delete": topics.delete,
     "cluster_status": cluster.cluster_status,
@@ -113,6 +113,7 @@ class Server:
         self.settings = node.settings
         self.metrics = node.metrics
         self.budget = node.budget
+        self.outgoing = node.outgoing
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()

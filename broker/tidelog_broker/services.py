@@ -22,6 +22,7 @@ from tidelog_broker.driver import Tools
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
+from tidelog_broker.outgoing import Outgoing
 from tidelog_broker.peers import Peers
 from tidelog_broker.replication import Replication
 from tidelog_broker.rings import RingBudget
@@ -35,6 +36,7 @@ from tidelog_broker.storage.node_dir import NodeDir
 from tidelog_broker.storage.partition_dirs import sweep_trash
 from tidelog_broker.storage.workers import IoWorkers
 from tidelog_broker.taken_over import TakenOver
+from tidelog_broker.turns import Turns
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.idle_poll import IdlePoll
 
@@ -74,9 +76,17 @@ class Services:
         self.rings = RingBudget(settings.rings_bytes)
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments and large envelopes of the requests being worked on, all connections together."""
+        self.outgoing = Outgoing(
+            bytes_max=settings.node_outgoing_bytes,
+            connection_bytes_max=settings.connection_outgoing_bytes,
+            stall_ms=settings.write_stall_ms,
+        )
+        self.followed = 0
+        """Partitions that the subscriptions of all connections follow together."""
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
         self.route_news = RouteNews()
+        self.turns = Turns()
         self.open_connections = 0
         self.open_clients = 0
         """Of these, those that have said HELLO."""

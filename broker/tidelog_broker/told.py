@@ -8,6 +8,7 @@ nodes, for a question that an operator asks now and then.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -103,7 +104,17 @@ def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
 
 
 def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
-    return {teller: topic.partitions[partition] for teller, topic in told.items() if partition < len(topic.partitions)}
+    """Return who tells what of a partition; each tells of some, in order."""
+    found: dict[str, pb.PartitionInfo] = {}
+    for teller, topic in told.items():
+        at = bisect_left(topic.partitions, partition, key=_number_of)
+        if at < len(topic.partitions) and topic.partitions[at].partition == partition:
+            found[teller] = topic.partitions[at]
+    return found
+
+
+def _number_of(info: pb.PartitionInfo) -> int:
+    return info.partition
 
 
 def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:

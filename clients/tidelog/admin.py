@@ -135,6 +135,7 @@ def topic_of(info: pb.TopicInfo) -> Topic:
         replication_factor=config.replication_factor,
         ack_quorum=config.ack_quorum,
         engine=config.engine,
+        count=config.partitions,
     )
 
 

@@ -14,12 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, reading, topic_changes
+from tidelog import admin, paging, reading, topic_changes
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
 from tidelog.lane import BATCH_BYTES_TARGET
-from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Offset, Recovery, Topic
+from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Node, Offset, Recovery, Topic
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
@@ -165,14 +165,31 @@ class Client:
             segment_bytes=segment_bytes,
             replication_factor=replication_factor,
         )
-        made = await topic_changes.create(self._router, request)
+        made = await paging.whole(self._router, await topic_changes.create(self._router, request))
         self._router.metadata.made(made)
         return admin.topic_of(made)
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics by name; with `internal` also the broker's own."""
-        envelope = pb.Envelope(topic_list=pb.TopicList(internal=internal))
-        return sorted(await self._topics(envelope, repeatable=True), key=lambda topic: topic.name)
+        self._check_usable()
+        infos = await paging.listed(self._router, internal=internal)
+        return sorted(map(admin.topic_of, infos), key=lambda topic: topic.name)
+
+    async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
+        """Return some topics by name, without their partitions, and whether there are more behind them.
+
+        Args:
+            after: the name of the last topic of the page before; it need not be there any more.
+            limit: how many topics at most.
+
+        Raises:
+            InvalidRequestError: `limit` is not above zero.
+        """
+        self._check_usable()
+        if limit <= 0:
+            raise InvalidRequestError(f"limit is above zero, not {limit}")
+        infos, more = await paging.listed_briefly(self._router, after=after, limit=limit)
+        return [admin.topic_of(info) for info in infos], more
 
     async def topic(self, name: str) -> Topic:
         """Return one topic with its partitions' offsets and sizes.
@@ -181,7 +198,7 @@ class Client:
             UnknownTopicError: there is no such topic.
         """
         self._check_usable()
-        return admin.topic_of(await topic_changes.describe(self._router, name))
+        return admin.topic_of(await paging.whole(self._router, await topic_changes.describe(self._router, name)))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
         """Change settings of a topic: partitions (more only), flush, flush_interval_ms, retention_bytes, segment_bytes.
@@ -190,7 +207,7 @@ class Client:
             UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
         """
         request = admin.topic_alter(name, changes)
-        topic = (await self._topics(pb.Envelope(topic_alter=request), repeatable=True))[0]
+        topic = await self._topic(pb.Envelope(topic_alter=request))
         self._router.metadata.forget(name)  # it may have new partitions
         return topic
 
@@ -206,9 +223,12 @@ class Client:
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""
         self._check_usable()
-        envelope = pb.Envelope(cluster_status=pb.ClusterStatus())
-        frame = await self._router.call_any(lambda: envelope, repeatable=True)
-        return admin.status_of(frame.envelope.cluster_status_reply)
+        return admin.status_of(await paging.status(self._router))
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
+        self._check_usable()
+        return admin.status_of(await paging.status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """Take a node's copies and ownership away, or let it have some again; return how many partitions it stores.
@@ -405,10 +425,11 @@ class Client:
 
     # ------------------------------------------------------------------------------------------- internals
 
-    async def _topics(self, envelope: pb.Envelope, *, repeatable: bool) -> list[Topic]:
+    async def _topic(self, envelope: pb.Envelope) -> Topic:
+        """Send a request that may be repeated and return the topic that answers it."""
         self._check_usable()
-        frame = await self._router.call_any(lambda: envelope, repeatable=repeatable)
-        return [admin.topic_of(info) for info in frame.envelope.topic_reply.topics]
+        frame = await self._router.call_any(lambda: envelope, repeatable=True)
+        return admin.topic_of(await paging.whole(self._router, frame.envelope.topic_reply))
 
     def _check_usable(self, *, bind: bool = True) -> None:
         """Refuse use in another process, in another event loop, or after close."""

@@ -12,7 +12,7 @@ and the newest serial of each name are remembered, and an answer that tells of l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -169,6 +169,22 @@ class Metadata:
         self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions)
         self._names[topic.topic_id] = topic.name
         self.revision += 1
+
+
+def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
+    """Return an answer that came in pages as one: a topic of which only a part is known looks like a smaller one."""
+    if len(pages) == 1:
+        return pages[0]
+    whole = pb.MetadataReply()
+    for page in pages:
+        whole.nodes.extend(page.nodes)
+        for topic in page.topics:
+            last = whole.topics[-1] if whole.topics else None
+            if last is not None and (last.name, last.topic_id) == (topic.name, topic.topic_id):
+                last.partitions.extend(topic.partitions)
+            else:
+                whole.topics.append(topic)
+    return whole
 
 
 def gone_error(name: str) -> UnknownTopicError:

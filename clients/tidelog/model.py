@@ -75,11 +75,13 @@ class Topic:
     replication_factor: int = 1
     ack_quorum: int = 0
     engine: str = "segment"
+    count: int = 0
+    """How many partitions it has, where it is listed without them; see `partition_count`."""
 
     @property
     def partition_count(self) -> int:
         """How many partitions the topic has."""
-        return len(self.partitions)
+        return len(self.partitions) or self.count
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,16 +169,35 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         if topic is not None:
             # Of the topic, not of the partitions that are known here: there may be more.
             asked.topic_id = (await router.topic(topic)).topic_id
-        results = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply.results
+        results: list[pb.CommittedResult] = []
+        while True:
+            reply = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply
+            results += reply.results
+            if not reply.HasField("last") or reply.last == asked.after:
+                break
+            asked.after.CopyFrom(reply.last)
         if topic is not None:
             return committed_of(results, {asked.topic_id: topic})
-        names = {result.topic_id: router.metadata.name_of(result.topic_id) for result in results}
-        if None in names.values():
-            frame = await router.call(connection, pb.Envelope(metadata=pb.Metadata()))
-            router.take_metadata(frame.envelope.metadata_reply, connection.address)
-            names = {topic_id: router.metadata.name_of(topic_id) for topic_id in names}
-        return committed_of(results, {topic_id: name for topic_id, name in names.items() if name is not None})
+        return committed_of(results, await _names(router, connection, results))
 
     if topic is None:
         return await router.retrying(lambda: router.at_any(ask), repeatable=True)
     return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
+
+
+async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:
+    """Return the topics' names by id: as the node tells them, or as they are known here.
+
+    A node of an older release tells none; then all that it has is looked at.
+    """
+    named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
+    if None in named.values():
+        question = pb.Metadata()
+        while True:
+            reply = (await router.call(connection, pb.Envelope(metadata=question))).envelope.metadata_reply
+            router.take_metadata(reply, connection.address)
+            if not reply.HasField("next") or reply.next == question.cursor:
+                break
+            question.cursor.CopyFrom(reply.next)
+        named = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in named.items()}
+    return {topic_id: name for topic_id, name in named.items() if name is not None}

@@ -21,10 +21,11 @@ from typing import Final, NamedTuple
 
 from tidelog.backoff import Backoff
 from tidelog.errors import ClosedError, TidelogError
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 SPACING_S_FIRST: Final = 0.01
 SPACING_S_MAX: Final = 0.25
+TOPICS_PER_QUESTION: Final = 256
+"""More are asked about in further questions; a node holds no answer back for more of them."""
 HOLD_S: Final = 0.25
 """How long a node may hold its answer: not so long that one which is cut off from the others is trusted for much."""
 
@@ -117,7 +118,7 @@ class Refresher:
             await asyncio.sleep(self._next_at - loop.time())
             if loop.time() > self._next_at + SPACING_S_MAX:
                 self._spacing.reset()
-            self._asking = dict(islice(self._wanted.items(), ENTRIES_PER_REQUEST_MAX))
+            self._asking = dict(islice(self._wanted.items(), TOPICS_PER_QUESTION))
             for topic in self._asking:
                 del self._wanted[topic]
             hold_s = 0.0 if self._hurried.intersection(self._asking) else HOLD_S

@@ -28,7 +28,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.metadata import Metadata
+from tidelog.metadata import Metadata, joined
 from tidelog.model import TopicRoute
 from tidelog.moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
@@ -415,10 +415,15 @@ class Router:
                 wait_s = hold_s
                 question.wait_ms = int(hold_s * 1000)
                 question.known.extend(known)
-            frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
-            reply = frame.envelope.metadata_reply
-            news, errors = self.take_metadata(reply, connection.address)
-            if reply.unconfirmed and asked.sure:
+            pages: list[pb.MetadataReply] = []
+            while not pages or (pages[-1].HasField("next") and pages[-1].next != question.cursor):
+                if pages:
+                    question = pb.Metadata(topics=topics, cursor=pages[-1].next)
+                    wait_s = 0.0
+                frame = await self.call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
+                pages.append(frame.envelope.metadata_reply)
+            news, errors = self.take_metadata(joined(pages), connection.address)
+            if pages[0].unconfirmed and asked.sure:
                 unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
                 errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
             return news, errors

@@ -40,6 +40,7 @@ from tidelog.model import (
     ConsumedBatch,
     Fetched,
     Flush,
+    Node,
     Offset,
     Receipt,
     Record,
@@ -129,6 +130,10 @@ class Client:
         """See `tidelog.Client.topics`."""
         return self._thread.run(lambda: self._client.topics(internal=internal))
 
+    def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
+        """See `tidelog.Client.topic_page`."""
+        return self._thread.run(lambda: self._client.topic_page(after=after, limit=limit))
+
     def topic(self, name: str) -> Topic:
         """See `tidelog.Client.topic`."""
         return self._thread.run(lambda: self._client.topic(name))
@@ -144,6 +149,10 @@ class Client:
     def cluster_status(self) -> ClusterStatus:
         """See `tidelog.Client.cluster_status`."""
         return self._thread.run(self._client.cluster_status)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """See `tidelog.Client.nodes`."""
+        return self._thread.run(self._client.nodes)
 
     def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """See `tidelog.Client.drain_node`."""

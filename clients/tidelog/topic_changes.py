@@ -20,20 +20,20 @@ from tidelog_proto import broker_pb2 as pb
 T = TypeVar("T")
 
 
-async def create(router: Router, request: pb.TopicCreate) -> pb.TopicInfo:
-    """Make a topic and return it.
+async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
+    """Make a topic and return the answer that describes it, or begins to.
 
     Raises:
         TopicExistsError: there is one, and it was not made by this very request.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was made.
     """
 
-    async def attempt(unsure: bool) -> pb.TopicInfo:
+    async def attempt(unsure: bool) -> pb.TopicReply:
         try:
-            return (await _ask(router, topic_create=request)).topic_reply.topics[0]
+            return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
             found = await _described(router, request.name) if unsure else None
-            if found is None or not _is_as_asked(found.config, request.config):
+            if found is None or not _is_as_asked(found.topics[0].config, request.config):
                 raise
             return found
 
@@ -50,46 +50,47 @@ async def delete(router: Router, name: str) -> None:
     doomed = await _described(router, name)  # gone, in whatever way this ends without an error
     if doomed is None:
         raise UnknownTopicError(f"there is no topic {name!r}")
+    topic_id = doomed.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:
         if unsure:
             standing = await _described(router, name)
-            if standing is None or standing.topic_id != doomed.topic_id:
+            if standing is None or standing.topics[0].topic_id != topic_id:
                 return
         try:
-            await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=doomed.topic_id))
+            await _ask(router, topic_delete=pb.TopicDelete(name=name, topic_id=topic_id))
         except UnknownTopicError:
             if not unsure:
                 raise
 
     await _until_known(router, attempt)
-    router.metadata.gone(name, doomed.topic_id)
+    router.metadata.gone(name, topic_id)
 
 
-async def describe(router: Router, name: str) -> pb.TopicInfo:
-    """Return a topic as it is now; as some node knows it where nobody can confirm that.
+async def describe(router: Router, name: str) -> pb.TopicReply:
+    """Return the answer that describes a topic as it is now, or begins to; as some node knows it if nobody confirms it.
 
     Raises:
         UnknownTopicError: there is no such topic.
         TidelogError: as `Router.call_any`.
     """
 
-    def asking(*, confirmed: bool) -> Awaitable[pb.TopicInfo]:
+    def asking(*, confirmed: bool) -> Awaitable[pb.TopicReply]:
         envelope = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=confirmed))
 
-        async def ask(connection: Connection) -> pb.TopicInfo:
-            return (await router.call(connection, envelope)).envelope.topic_reply.topics[0]
+        async def ask(connection: Connection) -> pb.TopicReply:
+            return (await router.call(connection, envelope)).envelope.topic_reply
 
         return router.at_any(ask)
 
-    async def attempt() -> pb.TopicInfo:
+    async def attempt() -> pb.TopicReply:
         try:
             found = await asking(confirmed=True)
         except TidelogError as error:
             if not error.retriable:
                 raise
             found = await asking(confirmed=False)
-        if router.metadata.is_stale(found):
+        if router.metadata.is_stale(found.topics[0]):
             raise EpochChangingError(f"nobody who can be asked knows which topic is called {name!r} now")
         return found
 
@@ -123,14 +124,14 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
     return await router.at_any(ask, repeatable=False)
 
 
-async def _described(router: Router, name: str) -> pb.TopicInfo | None:
-    """Return the topic of a name; None when there is certainly none."""
+async def _described(router: Router, name: str) -> pb.TopicReply | None:
+    """Return what there is of a name now, or begins to; None when there is certainly nothing."""
     asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
     try:
         frame = await router.call_any(lambda: asked, repeatable=True)
     except UnknownTopicError:
         return None
-    return frame.envelope.topic_reply.topics[0]
+    return frame.envelope.topic_reply
 
 
 def _is_as_asked(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:

@@ -113,9 +113,8 @@ async def list_topics(
 ) -> Response:
     """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""
     after = "" if cursor is None else _name_in(cursor)
-    topics = sorted((topic for topic in await gateway.client.topics() if topic.name > after), key=_name_of)
-    page = topics[:limit]
-    next_cursor = _cursor_of(page[-1].name) if len(topics) > limit else None
+    page, more = await gateway.client.topic_page(after=after, limit=limit)
+    next_cursor = _cursor_of(page[-1].name) if more else None
     return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
 
 
@@ -175,10 +174,6 @@ def _partition_view(partition: Partition) -> dict[str, Any]:
         "size_bytes": partition.size_bytes,
         "state": partition.state,
     }
-
-
-def _name_of(topic: Topic) -> str:
-    return topic.name
 
 
 def _cursor_of(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from tidelog.connection import Address, Connection, connect
 from tidelog.errors import TidelogError
+from tidelog.paging import Gathered, pages
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto import broker_pb2 as pb
 
@@ -34,9 +35,15 @@ class View:
         Raises:
             TidelogError: the node does not answer.
         """
-        asked = pb.Envelope(metadata=pb.Metadata(topics=[topic]))
-        frame = await self._connection.call(asked, timeout_s=ANSWER_S)
-        return frame.envelope.metadata_reply.topics[0]
+        gathered = Gathered()
+
+        async def ask(cursor: pb.TopicCursor | None) -> pb.MetadataReply:
+            asked = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
+            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.metadata_reply
+
+        async for page in pages(ask):
+            gathered.add(page.topics)
+        return gathered.topics()[0]
 
     async def status(self) -> pb.ClusterStatusReply:
         """Return the cluster's state, the copies of each partition included, by CLUSTER_STATUS.
@@ -44,8 +51,18 @@ class View:
         Raises:
             TidelogError: the node does not answer.
         """
-        frame = await self._connection.call(pb.Envelope(cluster_status=pb.ClusterStatus()), timeout_s=ANSWER_S)
-        return frame.envelope.cluster_status_reply
+        gathered, found = Gathered(), pb.ClusterStatusReply()
+
+        async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
+            asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.cluster_status_reply
+
+        async for page in pages(ask):
+            found.cluster_id = page.cluster_id
+            found.nodes.extend(page.nodes)
+            gathered.add(page.topics)
+        found.topics.extend(gathered.topics())
+        return found
 
     async def rebalance(self) -> int:
         """Ask for a rebalance and return how many partitions are not where they should be.

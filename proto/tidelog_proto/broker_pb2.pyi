@@ -291,16 +291,28 @@ class HelloReply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
-    __slots__ = ("topics", "wait_ms", "known", "confirmed")
+    __slots__ = ("topics", "wait_ms", "known", "cursor", "confirmed")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     wait_ms: int
     known: _containers.RepeatedCompositeFieldContainer[KnownEpochs]
+    cursor: TopicCursor
     confirmed: bool
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownEpochs, _Mapping]]] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., wait_ms: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownEpochs, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+
+class TopicCursor(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class KnownEpochs(_message.Message):
     __slots__ = ("topic_id", "news_from")
@@ -311,16 +323,18 @@ class KnownEpochs(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., news_from: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MetadataReply(_message.Message):
-    __slots__ = ("cluster_id", "nodes", "topics", "unconfirmed")
+    __slots__ = ("cluster_id", "nodes", "topics", "next", "unconfirmed")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: bytes
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    next: TopicCursor
     unconfirmed: bool
-    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., unconfirmed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ..., unconfirmed: _Optional[bool] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
     __slots__ = ("node_id", "host", "port", "zone", "incarnation", "alive")
@@ -669,14 +683,16 @@ class CommitReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("group", "entries", "topic_id")
+    __slots__ = ("group", "entries", "after", "topic_id")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     group: str
     entries: _containers.RepeatedCompositeFieldContainer[CommittedEntry]
+    after: CommittedEntry
     topic_id: bytes
-    def __init__(self, group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommittedEntry, _Mapping]]] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommittedEntry, _Mapping]]] = ..., after: _Optional[_Union[CommittedEntry, _Mapping]] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class CommittedEntry(_message.Message):
     __slots__ = ("topic_id", "partition")
@@ -687,13 +703,15 @@ class CommittedEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class CommittedReply(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("results", "last")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[CommittedResult]
-    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ...) -> None: ...
+    last: CommittedEntry
+    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., last: _Optional[_Union[CommittedEntry, _Mapping]] = ...) -> None: ...
 
 class CommittedResult(_message.Message):
-    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us")
+    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -701,6 +719,7 @@ class CommittedResult(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     error: Error
     topic_id: bytes
     partition: int
@@ -708,7 +727,8 @@ class CommittedResult(_message.Message):
     next_offset: int
     note: str
     commit_timestamp_us: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ...) -> None: ...
+    topic: str
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class TopicCreate(_message.Message):
     __slots__ = ("name", "config")
@@ -719,18 +739,26 @@ class TopicCreate(_message.Message):
     def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ...) -> None: ...
 
 class TopicDescribe(_message.Message):
-    __slots__ = ("name", "confirmed")
+    __slots__ = ("name", "cursor", "confirmed")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     name: str
+    cursor: TopicCursor
     confirmed: bool
-    def __init__(self, name: _Optional[str] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., confirmed: _Optional[bool] = ...) -> None: ...
 
 class TopicList(_message.Message):
-    __slots__ = ("internal",)
+    __slots__ = ("internal", "cursor", "limit", "brief")
     INTERNAL_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
     internal: bool
-    def __init__(self, internal: _Optional[bool] = ...) -> None: ...
+    cursor: TopicCursor
+    limit: int
+    brief: bool
+    def __init__(self, internal: _Optional[bool] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., limit: _Optional[int] = ..., brief: _Optional[bool] = ...) -> None: ...
 
 class TopicAlter(_message.Message):
     __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
@@ -757,16 +785,22 @@ class TopicDelete(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "next")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+    next: TopicCursor
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "cursor", "nodes_only")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    NODES_ONLY_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionName]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+    cursor: TopicCursor
+    nodes_only: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., nodes_only: _Optional[bool] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic_id", "partition")
@@ -777,14 +811,16 @@ class PartitionName(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class ClusterStatusReply(_message.Message):
-    __slots__ = ("cluster_id", "nodes", "topics")
+    __slots__ = ("cluster_id", "nodes", "topics", "next")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     cluster_id: bytes
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
-    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+    next: TopicCursor
+    def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining")
@@ -1215,26 +1251,30 @@ class ChainDigests(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ChainDigest, _Mapping]]] = ...) -> None: ...
 
 class NodeAnnounce(_message.Message):
-    __slots__ = ("node", "is_new", "ask", "bind")
+    __slots__ = ("node", "is_new", "ask", "bind", "after")
     NODE_FIELD_NUMBER: _ClassVar[int]
     IS_NEW_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     BIND_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
     is_new: bool
     ask: bool
     bind: bool
-    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ..., bind: _Optional[bool] = ...) -> None: ...
+    after: str
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ..., bind: _Optional[bool] = ..., after: _Optional[str] = ...) -> None: ...
 
 class NodeAnnounceReply(_message.Message):
-    __slots__ = ("nodes", "meta", "bound_directory_id")
+    __slots__ = ("nodes", "meta", "bound_directory_id", "last")
     NODES_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
     BOUND_DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeRecord]
     meta: TopicRecord
     bound_directory_id: bytes
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ...) -> None: ...
+    last: str
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ..., last: _Optional[str] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
     __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial")

@@ -51,6 +51,9 @@ NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
 
+PAGE_BYTES: Final = 256 * KIB
+"""About what one page of a list takes: the answer ends with the entry that goes past it, and says where to go on."""
+
 # Between nodes ----------------------------------------------------------------------------------------
 
 NODE_ID_BYTES_MAX: Final = 128
@@ -84,6 +87,7 @@ PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 
 assert BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX + FRAME_PREFIX_BYTES <= FRAME_BYTES_MAX, "a largest batch must fit a frame"
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX <= FRAME_BYTES_MAX, "a largest fetch must fit a frame"
+assert 2 * PAGE_BYTES + NOTE_BYTES_MAX <= ENVELOPE_BYTES_MAX, "a page and what stands beside it must fit an envelope"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "a largest uncompressed batch must be legal"
 assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must stay aligned behind the header"
 assert PRODUCER_IN_FLIGHT_BATCHES_MAX <= SEQUENCE_WINDOW_BATCHES, "every batch in flight must be recognised on retry"

@@ -8,13 +8,14 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker import connection as connection_module
+from tidelog_broker.connection import Connection
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PROTOCOL_VERSION
 
+WRITE_HIGH_WATER_BYTES = 8 * MIB  # connection_outgoing_bytes, unless told otherwise
 BIG = b"x" * MIB
 
 
@@ -62,7 +63,7 @@ async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stan
     deaf = await deaf_peer(stand)
     for _ in range(40):
         deaf.post_fetch(topic_id, max_bytes=4 * MIB)
-    bound = connection_module.WRITE_HIGH_WATER_BYTES + 5 * MIB
+    bound = WRITE_HIGH_WATER_BYTES + 5 * MIB
     most = 0
     async with asyncio.timeout(20):
         while len(node.server.connections) == 2:
@@ -84,7 +85,7 @@ async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
         while len(node.server.connections) == 2:
             most = max(most, unsent_bytes(node))
             await peer.publish(topic_id, batch(BIG))
-    assert 0 < most <= connection_module.WRITE_HIGH_WATER_BYTES + 3 * MIB
+    assert 0 < most <= WRITE_HIGH_WATER_BYTES + 3 * MIB
     assert not node.partitions.get(topic_id, 0).listeners
 
 
@@ -230,3 +231,55 @@ async def test_what_comes_soon_is_waited_for_awake(stand: Stand, monkeypatch: py
                 break
         assert bool(looks) == bool(idle_poll_us)
         await stand.stop()
+
+
+async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`writelines` of Python 3.13.0 never pauses the protocol."""
+    monkeypatch.setattr(Connection, "pause_writing", lambda _: None)
+    monkeypatch.setattr(Connection, "resume_writing", lambda _: None)
+    node = await stand.start(write_stall_ms=1000, ring_bytes=64 * MIB)
+    peer = await stand.peer()
+    topic_id = await stored(peer, 12)
+    slow, deaf = await deaf_peer(stand), await deaf_peer(stand)
+    numbers = [slow.post_fetch(topic_id, max_bytes=4 * MIB) for _ in range(8)]
+    entry = pb.SubscribeEntry(topic_id=topic_id)
+    for number in range(20):
+        deaf.post(
+            subscribe=pb.Subscribe(subscription_id=number, entries=[entry], credit_records=99, credit_bytes=2**40)
+        )
+    slow.start_reading()
+    most = 0
+    async with asyncio.timeout(20):
+        while len(node.server.connections) == 3:
+            most = max(most, unsent_bytes(node))
+            deaf.post(metadata=pb.Metadata())  # who sends and does not read is not alive for that
+            await asyncio.sleep(0.02)
+    for number in numbers:
+        assert len((await slow.reply(number)).attachment) > 3 * MIB
+    assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
+    assert node.metrics.stalled._value.get() == 1
+    await settled(lambda: node.outgoing.total_bytes == 0, "what was taken still counts")
+
+
+async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(stand: Stand) -> None:
+    node = await stand.start(node_outgoing_bytes=16 * MIB, ring_bytes=64 * MIB)
+    peer = await stand.peer()
+    topic_id = await stored(peer, 12)
+    small = await peer.create("small")
+    await peer.publish(small.topic_id, batch(b"x"))
+    for _ in range(20):
+        deaf = await deaf_peer(stand)
+        entry = pb.SubscribeEntry(topic_id=topic_id)
+        deaf.post(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=2**40))
+        for _ in range(4):
+            deaf.post_fetch(topic_id, max_bytes=8 * MIB)
+    most = 0
+    for _ in range(100):
+        waiting = sum(one.unsent() for one in node.server.connections)
+        assert waiting <= node.outgoing.total_bytes <= 16 * MIB
+        most = max(most, waiting)
+        assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
+        await asyncio.sleep(0.01)
+    assert most > 4 * MIB

@@ -8,6 +8,7 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker import server as server_module
+from tidelog_broker.handlers import commit as commit_module
 from tidelog_broker.node import Node
 from tidelog_broker.server import HANDLERS, NODES_ONLY
 from tidelog_proto import broker_pb2 as pb
@@ -205,12 +206,15 @@ async def test_a_bug_in_a_handler_costs_one_request(peer: Peer, monkeypatch: pyt
     assert (await peer.create()).name == "t"
 
 
-async def test_an_answer_that_fits_no_frame_is_an_error_and_not_the_end(peer: Peer) -> None:
+async def test_an_answer_that_fits_no_frame_is_an_error_and_not_the_end(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = await peer.create(partitions=300)
     note = "x" * NOTE_BYTES_MAX
     for half in (range(150), range(150, 300)):
         entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index, note=note) for index in half]
         await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    monkeypatch.setattr(commit_module, "PAGE_BYTES", FRAME_BYTES_MAX)  # all answers come in pages that fit
     error = await peer.refused(committed=pb.Committed(group="g"))
     assert error.code == pb.FRAME_TOO_LARGE
     few = [pb.CommittedEntry(topic_id=topic.topic_id, partition=299)]

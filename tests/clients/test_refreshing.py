@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, UnknownTopicError
-from tidelog.refreshing import HOLD_S, Question, Refresher
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog.refreshing import HOLD_S, TOPICS_PER_QUESTION, Question, Refresher
 
 
 class Asked:
@@ -95,8 +94,8 @@ async def test_errors_of_a_topic_and_of_a_round_reach_who_asked(asked: Asked, re
 
 
 async def test_a_question_stays_within_the_protocols_bound(asked: Asked, refresher: Refresher) -> None:
-    await asyncio.gather(*(refresher.want(str(number)) for number in range(ENTRIES_PER_REQUEST_MAX + 1)))
-    assert [len(topics) for topics, _ in asked.rounds] == [ENTRIES_PER_REQUEST_MAX, 1]
+    await asyncio.gather(*(refresher.want(str(number)) for number in range(TOPICS_PER_QUESTION + 1)))
+    assert [len(topics) for topics, _ in asked.rounds] == [TOPICS_PER_QUESTION, 1]
 
 
 async def test_closing_ends_what_is_asked_and_what_waits(asked: Asked, refresher: Refresher) -> None:

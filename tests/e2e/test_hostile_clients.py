@@ -6,6 +6,7 @@ What is bounded is the process's memory, as the kernel counts it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import struct
@@ -70,12 +71,10 @@ class RealNode:
                 await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
+@contextlib.contextmanager
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
     """Run a node that is configured by variables, and hold its end against a clean one."""
     monkeypatch.setenv("TIDELOG_NODE_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("TIDELOG_NODE_WRITE_STALL_MS", "300")
-    monkeypatch.setenv("TIDELOG_NODE_RING_BYTES", str(64 * MIB))
     command = [sys.executable, "-m", "tidelog_cli", "node", "--port", "0", "--management-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -85,6 +84,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
             assert (process.returncode, "Traceback" in said) == (0, False), said
         finally:
             process.kill()
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
+    monkeypatch.setenv("TIDELOG_NODE_WRITE_STALL_MS", "300")
+    monkeypatch.setenv("TIDELOG_NODE_RING_BYTES", str(64 * MIB))
+    with running(tmp_path, monkeypatch) as started:
+        yield started
 
 
 def bomb(codec: Codec) -> bytes:

@@ -17,7 +17,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.model import ClusterStatus, Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Topic
+from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Topic
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.header import stamp_owner
@@ -160,8 +160,9 @@ class FakeClient:
             raise TopicExistsError(f"{name} is there already")
         self._log.logs[name] = [[] for _ in range(partitions)]
 
-    async def topics(self) -> list[Topic]:
-        return [await self.topic(name) for name in self._log.logs]
+    async def topic_page(self, *, after: str, limit: int) -> tuple[list[Topic], bool]:
+        behind = sorted(name for name in self._log.logs if name > after)
+        return [await self.topic(name) for name in behind[:limit]], len(behind) > limit
 
     async def topic(self, name: str) -> Topic:
         self._log.partition(name, 0)
@@ -183,10 +184,10 @@ class FakeClient:
         self._log.partition(name, 0)
         del self._log.logs[name]
 
-    async def cluster_status(self) -> ClusterStatus:
+    async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:
             raise self._log.fault
-        return ClusterStatus(bytes(16), (Node("node-1", "127.0.0.1", 7400),))
+        return (Node("node-1", "127.0.0.1", 7400),)
 
     def producer(self, topic: str, **_: Any) -> FakeProducer:
         self._log.producers += 1

@@ -3,14 +3,31 @@
 Every entry carries a revision that grows with each commit of its key, so the order in which records are
 replayed does not matter: the highest revision holds. That lets a snapshot be written simply as the live
 entries once more, with their revisions, while commits go on.
+
+Positions lie with their group, in order, so that telling of one group costs what that group holds and not what all
+do. New positions are bounded: in groups, in a group, and in memory all together. What stands already may always move,
+and what is durable is taken whatever the bounds say by then; it is only a new commit that is refused.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import MIB
+
+GROUPS_MAX: Final = 20_000
+GROUP_POSITIONS_MAX: Final = 20_000
+POSITIONS_BYTES: Final = 256 * MIB
+POSITION_BYTES: Final = 600
+"""About what a position takes beside its note."""
+
+Place = tuple[bytes, int]
+"""Topic id and partition."""
 
 
 class OffsetKey(NamedTuple):
@@ -21,15 +38,36 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-class GroupOffsets:
-    """group, topic id, partition -> the newest `OffsetRecord`."""
+class GroupBounds(NamedTuple):
+    """How much may be kept: groups, positions of one of them, and about so many bytes for all positions together."""
 
-    def __init__(self) -> None:
-        self._records: dict[OffsetKey, pb.OffsetRecord] = {}
+    groups: int = GROUPS_MAX
+    positions: int = GROUP_POSITIONS_MAX
+    size_bytes: int = POSITIONS_BYTES
+
+
+@dataclass(slots=True)
+class _Group:
+    """What a group holds, and where, in order; a place without a record waits for its first one to be durable."""
+
+    records: dict[Place, pb.OffsetRecord] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)
+
+
+class GroupOffsets:
+    """group, topic id, partition -> the newest `OffsetRecord`. `bounds` are for new positions."""
+
+    def __init__(self, bounds: GroupBounds | None = None) -> None:
+        self._bounds = bounds or GroupBounds()
+        self._groups: dict[str, _Group] = {}
+        self._of_topic: dict[bytes, set[str]] = {}
         self._pending: dict[OffsetKey, pb.OffsetRecord] = {}
+        self._count = 0
+        self.size_bytes = 0
+        """About what the durable positions take."""
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._count
 
     def prepare(
         self, key: OffsetKey, *, next_offset: int, note: str, reset: bool, now_us: int
@@ -38,9 +76,12 @@ class GroupOffsets:
 
         What was prepared but is not yet durable counts: two commits on their way keep their order. One that
         is overtaken by a pending record repeats it, so that its reply too comes after something durable.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST for a new position, or a longer note, beyond what may be kept.
         """
         pending = self._pending.get(key)
-        newest = pending or self._records.get(key)
+        newest = pending or self.get(key)
         if newest is not None and not reset:
             behind = next_offset < newest.next_offset
             repeated = next_offset == newest.next_offset and note == newest.note
@@ -48,6 +89,7 @@ class GroupOffsets:
                 if pending is None:
                     return None
                 next_offset, note = pending.next_offset, pending.note
+        self._check_room(key, newest, note)
         record = pb.OffsetRecord(
             group=key.group,
             topic_id=key.topic_id,
@@ -58,16 +100,23 @@ class GroupOffsets:
             revision=(newest.revision if newest else 0) + 1,
         )
         self._pending[key] = record
+        if newest is None:
+            self._claim(key)
         return record
 
     def apply(self, record: pb.OffsetRecord) -> None:
         """Take a durable record; an older revision than the one that stands changes nothing."""
         key = OffsetKey(record.group, record.topic_id, record.partition)
-        standing = self._records.get(key)
-        if standing is None or record.revision > standing.revision:
-            self._records[key] = record
         pending = self._pending.get(key)
-        if pending is not None and pending.revision <= self._records[key].revision:
+        standing = self.get(key)
+        if standing is None and pending is None:
+            self._claim(key)
+        if standing is None or record.revision > standing.revision:
+            self._groups[key.group].records[key.topic_id, key.partition] = record
+            self._count += standing is None
+            self.size_bytes += _size_bytes(record) - (0 if standing is None else _size_bytes(standing))
+            standing = record
+        if pending is not None and pending.revision <= standing.revision:
             del self._pending[key]
 
     def withdraw(self, record: pb.OffsetRecord) -> None:
@@ -75,21 +124,94 @@ class GroupOffsets:
         key = OffsetKey(record.group, record.topic_id, record.partition)
         if self._pending.get(key) is record:
             del self._pending[key]
+            if self.get(key) is None:
+                self._give_up(key)
 
     def get(self, key: OffsetKey) -> pb.OffsetRecord | None:
         """Return the durable position, or None."""
-        return self._records.get(key)
+        group = self._groups.get(key.group)
+        return None if group is None else group.records.get((key.topic_id, key.partition))
 
-    def of_group(self, group: str) -> list[pb.OffsetRecord]:
-        """Return every durable position of `group`, by topic and partition."""
-        return [record for key, record in sorted(self._records.items()) if key.group == group]
+    def of_group(self, name: str, after: Place | None = None) -> Iterator[pb.OffsetRecord]:
+        """Yield the durable positions of a group, by topic id and partition, those behind `after` if it is given."""
+        group = self._groups.get(name)
+        if group is None:
+            return
+        at = 0 if after is None else bisect_right(group.places, after)
+        while at < len(group.places):
+            record = group.records.get(group.places[at])
+            if record is not None:
+                yield record
+            at += 1
 
     def forget_topic(self, topic_id: bytes) -> None:
         """Drop the positions on a deleted topic, those that are on their way included."""
-        for positions in (self._records, self._pending):
-            for key in [key for key in positions if key.topic_id == topic_id]:
-                del positions[key]
+        for name in self._of_topic.pop(topic_id, ()):
+            group = self._groups[name]
+            first = bisect_left(group.places, (topic_id, 0))
+            last = first
+            while last < len(group.places) and group.places[last][0] == topic_id:
+                place = group.places[last]
+                record = group.records.pop(place, None)
+                if record is not None:
+                    self._count -= 1
+                    self.size_bytes -= _size_bytes(record)
+                self._pending.pop(OffsetKey(name, *place), None)
+                last += 1
+            del group.places[first:last]
+            if not group.places:
+                del self._groups[name]
 
     def records(self) -> Iterator[pb.OffsetRecord]:
         """Yield everything that stands: a snapshot."""
-        yield from self._records.values()
+        for group in self._groups.values():
+            yield from group.records.values()
+
+    def _check_room(self, key: OffsetKey, newest: pb.OffsetRecord | None, note: str) -> None:
+        bounds = self._bounds
+        if newest is None:
+            group = self._groups.get(key.group)
+            if group is None and len(self._groups) >= bounds.groups:
+                raise ProtocolError(
+                    pb.INVALID_REQUEST,
+                    f"there are {len(self._groups)} groups; groups_max allows no more, so {key.group!r} keeps nothing: "
+                    "use a group that there is, or raise groups_max on every node",
+                )
+            if group is not None and len(group.places) >= bounds.positions:
+                raise ProtocolError(
+                    pb.INVALID_REQUEST,
+                    f"the group {key.group!r} has {len(group.places)} positions; group_positions_max allows no more",
+                )
+        elif len(note) <= len(newest.note):
+            return
+        if self.size_bytes + POSITION_BYTES * len(self._pending) >= bounds.size_bytes:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "the positions of all groups take all of positions_bytes: none can be added and no note grow; delete "
+                "topics that nobody reads, or raise it on every node",
+            )
+
+    def _claim(self, key: OffsetKey) -> None:
+        """Make a place for the first position of a key."""
+        group = self._groups.get(key.group)
+        if group is None:
+            group = self._groups[key.group] = _Group()
+        insort(group.places, (key.topic_id, key.partition))
+        self._of_topic.setdefault(key.topic_id, set()).add(key.group)
+
+    def _give_up(self, key: OffsetKey) -> None:
+        """Take the place of a key away, of which nothing was ever durable."""
+        group = self._groups[key.group]
+        del group.places[bisect_left(group.places, (key.topic_id, key.partition))]
+        at = bisect_left(group.places, (key.topic_id, 0))
+        if at == len(group.places) or group.places[at][0] != key.topic_id:
+            groups = self._of_topic[key.topic_id]
+            groups.discard(key.group)
+            if not groups:
+                del self._of_topic[key.topic_id]
+        if not group.places:
+            del self._groups[key.group]
+
+
+def _size_bytes(record: pb.OffsetRecord) -> int:
+    return POSITION_BYTES + len(record.note)

@@ -7,6 +7,7 @@ in which topics were made is told by their serials.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
@@ -31,6 +32,8 @@ class TopicRegistry:
     def __init__(self) -> None:
         self._by_id: dict[bytes, pb.TopicRecord] = {}
         self._by_name: dict[str, pb.TopicRecord] = {}
+        self._names: list[str] = []
+        """Those of `_by_name`, in order."""
         self.may_lag = False
         """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
         self.newest_serial = 0
@@ -49,7 +52,10 @@ class TopicRegistry:
             named = self._by_name.get(record.name)
             if named is not None and named.topic_id == record.topic_id:
                 del self._by_name[record.name]
+                del self._names[bisect_left(self._names, record.name)]
         else:
+            if record.name not in self._by_name:
+                insort(self._names, record.name)
             self._by_name[record.name] = record
         return True
 
@@ -61,7 +67,7 @@ class TopicRegistry:
         """
         record = self._by_name.get(name)
         if record is None:
-            raise ProtocolError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it first")
+            raise no_such_topic(name)
         return record
 
     def with_id(self, topic_id: bytes) -> pb.TopicRecord:
@@ -126,11 +132,25 @@ class TopicRegistry:
 
     def live(self) -> list[pb.TopicRecord]:
         """Return the topics there are, by name."""
-        return [self._by_name[name] for name in sorted(self._by_name)]
+        return [self._by_name[name] for name in self._names]
+
+    def live_from(self, name: str) -> Iterator[pb.TopicRecord]:
+        """Yield the topics there are from a name on, by name; to be left before the registry changes."""
+        for at in range(bisect_left(self._names, name), len(self._names)):
+            yield self._by_name[self._names[at]]
+
+    def find(self, name: str) -> pb.TopicRecord | None:
+        """Return the topic called `name`; None if there is none."""
+        return self._by_name.get(name)
 
     def records(self) -> Iterator[pb.TopicRecord]:
         """Yield everything that stands, deletions included: a snapshot."""
         yield from self._by_id.values()
+
+
+def no_such_topic(name: str) -> ProtocolError:
+    """Return the error for a name that no topic has."""
+    return ProtocolError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it first")
 
 
 def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:

@@ -7,7 +7,7 @@ that does not answer stands in it by what gossip and the registry say. About a p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from tidelog_broker.broker import Broker
@@ -16,63 +16,72 @@ from tidelog_broker.core.admission import binds_to
 from tidelog_broker.core.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.forwarding import ask_owner, at_owner
-from tidelog_broker.handlers import unsafe_recovery
+from tidelog_broker.handlers import described, unsafe_recovery
+from tidelog_broker.pages import Page, all_items, cursor_of
 from tidelog_broker.storage.errors import NodeDirError
-from tidelog_broker.told import merge_topic, removal_fault, told_topics
+from tidelog_broker.told import removal_fault
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import PAGE_BYTES
 
 STATUS_TIMEOUT_S: Final = 1.5
 """For the answers of all other nodes together."""
+_NODES_WITH_TOPICS: Final = 256
+"""Of more nodes the first page tells without any topics."""
 
 
 async def cluster_status(node: Broker, request: Request) -> None:
-    """Handle CLUSTER_STATUS; another node is told of this one alone, or only of the partitions that it names."""
-    asked = request.envelope.cluster_status.partitions
-    if request.connection.peer_id is not None and asked:
-        request.reply(pb.Envelope(cluster_status_reply=_told_of(node, asked)))
-        return
-    own = own_status(node)
-    if request.connection.peer_id is None and not node.cluster.is_alone:
-        merge(node, own, await others_status(node))
-    request.reply(pb.Envelope(cluster_status_reply=own))
+    """Handle CLUSTER_STATUS: the nodes, and the first page of the topics; or another page of them.
+
+    Another node is told of this one alone, or only of the partitions that it names.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for too many partitions.
+    """
+    asked, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
+    is_client = request.connection.peer_id is None
+    others = node.cluster.linked if is_client else frozenset[str]()
+    page, told = Page(), list[pb.ClusterStatusReply]()
+    async with node.turns.turn(request.connection):
+        if not is_client and asked.partitions:
+            request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(node, request)))
+            return
+        reply = pb.ClusterStatusReply(cluster_id=node.cluster_id)
+        if asked.nodes_only:
+            pass
+        elif cursor is None and len(node.nodes.live()) > _NODES_WITH_TOPICS:
+            reply.next.SetInParent()  # the nodes alone are much
+        else:
+            page = described.page_of(node, all_items(node.topics, cursor, internal=True), cursor)
+    if cursor is None:
+        statuses, told = await asyncio.gather(
+            others_status(node, others), described.told_by(node, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
+        )
+        reply.nodes.extend(_merged(node, statuses) if is_client else [node.status()])
+    elif others:
+        told = await described.told_by(node, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
+    async with node.turns.turn(request.connection):
+        described.merge(node, page, told)
+        reply.topics.extend(page.infos)
+        if page.next is not None:
+            reply.next.CopyFrom(page.next)
+        request.reply(pb.Envelope(cluster_status_reply=reply))
 
 
-def own_status(node: Broker) -> pb.ClusterStatusReply:
-    """Return what a node tells of itself and of what it stores."""
-    return pb.ClusterStatusReply(
-        cluster_id=node.cluster_id,
-        nodes=[node.status()],
-        topics=[node.describe(record) for record in node.topics.live()],
+async def others_status(node: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
+    """Return what other nodes tell of themselves; of those that answer in time."""
+    asked = pb.ClusterStatus(nodes_only=True)
+    told = await asyncio.gather(
+        *(described.ask(node, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
+    return [reply.nodes[0] for reply in told if reply is not None]
 
 
-def _told_of(node: Broker, asked: Iterable[pb.PartitionName]) -> pb.ClusterStatusReply:
-    """Return what a node tells of some partitions."""
-    indices: dict[bytes, set[int]] = {}
-    for name in asked:
-        indices.setdefault(name.topic_id, set()).add(name.partition)
-    records = [record for record in node.topics.live() if record.topic_id in indices]
-    return pb.ClusterStatusReply(topics=[node.describe(record, indices[record.topic_id]) for record in records])
-
-
-async def others_status(node: Broker) -> list[pb.ClusterStatusReply]:
-    """Return what the other nodes tell of themselves; of those that answer in time."""
-    told = await asyncio.gather(*(_ask(node, peer) for peer in sorted(node.cluster.linked)))
-    return [reply for reply in told if reply is not None]
-
-
-async def _ask(node: Broker, peer: str) -> pb.ClusterStatusReply | None:
-    try:
-        asked = pb.Envelope(cluster_status=pb.ClusterStatus())
-        return (await node.cluster.request(peer, asked, timeout_s=STATUS_TIMEOUT_S)).envelope.cluster_status_reply
-    except ProtocolError:
-        return None
-
-
-def merge(node: Broker, own: pb.ClusterStatusReply, told: list[pb.ClusterStatusReply]) -> None:
-    """Put what the others tell into this node's own status."""
-    statuses = {status.node.node_id: status for reply in (own, *told) for status in reply.nodes}
+def _merged(node: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
+    """Return the status of all nodes: as they tell themselves, or by what this one knows of them."""
+    statuses = {status.node.node_id: status for status in (node.status(), *told)}
+    if node.cluster.is_alone:
+        return list(statuses.values())
     for info in node.cluster.nodes():
         if info.node_id not in statuses:
             statuses[info.node_id] = pb.NodeStatus(node=info, state="no answer")
@@ -84,12 +93,7 @@ def merge(node: Broker, own: pb.ClusterStatusReply, told: list[pb.ClusterStatusR
             status.draining = record.draining
             status.ClearField("roles")
             status.roles.extend(record.roles)
-    ordered = [statuses[node_id] for node_id in sorted(statuses)]
-    by_topic = told_topics(told)
-    for topic in own.topics:
-        merge_topic(node.node_id, topic, by_topic.get(topic.topic_id, {}))
-    del own.nodes[:]
-    own.nodes.extend(ordered)
+    return [statuses[node_id] for node_id in sorted(statuses)]
 
 
 async def cluster_change(node: Broker, request: Request) -> None:
@@ -126,10 +130,18 @@ async def _refuse_while_history_moves(node: Broker, node_id: str) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST, and what is missing where.
     """
-    told = {reply.nodes[0].node.node_id: reply for reply in [own_status(node), *await others_status(node)]}
-    fault = removal_fault(node_id, told)
-    if fault:
-        raise ProtocolError(pb.INVALID_REQUEST, fault)
+    cursor: pb.TopicCursor | None = None
+    while True:
+        page = described.page_of(node, all_items(node.topics, cursor, internal=True), cursor)
+        own = pb.ClusterStatusReply(topics=page.infos)
+        own.nodes.add().node.node_id = node.node_id
+        others = await described.told_by(node, page.pieces, node.cluster.linked, timeout_s=STATUS_TIMEOUT_S)
+        fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
+        if fault:
+            raise ProtocolError(pb.INVALID_REQUEST, fault)
+        cursor = page.next
+        if cursor is None:
+            return
 
 
 async def _rebalance(node: Broker, request: Request) -> None:
@@ -159,8 +171,8 @@ async def node_announce(node: Broker, request: Request) -> None:
     if announce.ask:
         if announce.node.draining and announce.node.node_id == request.connection.peer_id:
             node.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
-        reply = known(node, announce.node.node_id)
-        if announce.bind:
+        reply = known(node, announce.node.node_id, announce.after)
+        if announce.bind and not announce.after:
             if announce.node.node_id != request.connection.peer_id:
                 raise ProtocolError(pb.FORBIDDEN, "a node has itself bound, and no other one")
             reply.bound_directory_id = await _bind(node, announce, reply)
@@ -197,15 +209,26 @@ async def _bind(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceR
     return directory_id
 
 
-def known(node: Broker, asker: str) -> pb.NodeAnnounceReply:
-    """Return the nodes that are registered, and `__meta` itself.
+def known(node: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
+    """Return a page of the nodes that are registered, those behind the id `after`, and `__meta` itself.
 
-    Of the asking node its newest incarnation is told that gossip has met, too: it may never have been written.
+    The asking node's own record stands on the first page, with the newest incarnation that gossip has met, too: it may
+    never have been written.
     """
-    reply = pb.NodeAnnounceReply(nodes=node.nodes.records())
-    for record in reply.nodes:
-        if record.node_id == asker:
-            record.incarnation = max(record.incarnation, node.cluster.incarnation(asker))
+    reply = pb.NodeAnnounceReply()
+    own = node.nodes.get(asker)
+    if own is not None and not after:
+        reply.nodes.append(own)
+        reply.nodes[0].incarnation = max(own.incarnation, node.cluster.incarnation(asker))
+    size_bytes = 0
+    for record in sorted(node.nodes.records(), key=lambda each: each.node_id):
+        if record.node_id <= after or record.node_id == asker:
+            continue
+        if size_bytes >= PAGE_BYTES:  # of nodes that were removed there may be any number
+            reply.last = reply.nodes[-1].node_id
+            break
+        reply.nodes.append(record)
+        size_bytes += record.ByteSize()
     meta = node.topics.get(META_TOPIC_ID)
     if meta is not None:
         reply.meta.CopyFrom(meta)

@@ -33,6 +33,8 @@ class _Gathered:
     attachments: list[memoryview] = field(default_factory=list)
     size_bytes: int = 0
     failed: bool = False
+    bytes_max: int = 0
+    """What it might have been."""
 
 
 async def fetch(node: Broker, request: Request) -> None:
@@ -57,12 +59,13 @@ async def fetch(node: Broker, request: Request) -> None:
         while True:
             woken.clear()
             async with request.connection.reading:
-                await request.connection.drained()
-                gathered = await _gather(node, asked.entries, bytes_max)
+                gathered = await _gather_what_fits(node, request, bytes_max)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.epoch) for partition in partitions]
                 left_s = deadline - node.loop.time()
-                enough = gathered.size_bytes >= min_bytes and (gathered.size_bytes > 0 or min_bytes == 0)
+                enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
+                    gathered.size_bytes > 0 or min_bytes == 0
+                )
                 if gathered.failed or enough or left_s <= 0 or node.stopping or not request.connection.is_open:
                     node.metrics.bytes_out.inc(gathered.size_bytes)
                     request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
@@ -100,6 +103,20 @@ def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event
             partition.listeners.add(woken.set)
             partitions.append(partition)
     return partitions
+
+
+async def _gather_what_fits(node: Broker, request: Request, bytes_max: int) -> _Gathered:
+    """Read what there is now, as much of it as there is room for among all that waits to be sent."""
+    connection, backlog = request.connection, request.connection.backlog
+    while True:
+        await connection.drained()
+        room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
+        with backlog.reserving(room_bytes):
+            gathered = await _gather(node, request.envelope.fetch.entries, room_bytes)
+        gathered.bytes_max = room_bytes
+        if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
+            return gathered
+        backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
 async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int) -> _Gathered:

@@ -37,8 +37,21 @@ class Pump:
         self.stopped = False
 
     def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
-        """Add a partition and listen to its appends."""
+        """Add a partition and listen to its appends.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
+        """
+        followed_max = self._node.settings.followed_max
+        if self._node.followed >= followed_max or self._connection.followed >= followed_max // 4:
+            raise ProtocolError(
+                pb.OVERLOADED,
+                f"subscriptions follow {self._node.followed} partitions, {self._connection.followed} of them on this "
+                f"connection; followed_max is {followed_max} for all and a quarter of that for one: end some first",
+                retry_after_ms=1000,
+            )
         self.subscription.add(key, offset)
+        self._count(1)
         self._partitions[key] = partition
         partition.listeners.add(self.pump)
 
@@ -55,9 +68,14 @@ class Pump:
     def stop(self) -> None:
         """Stop listening and sending."""
         self.stopped = True
+        self._count(-len(self._partitions))
         for partition in self._partitions.values():
             partition.listeners.discard(self.pump)
         self._partitions.clear()
+
+    def _count(self, more: int) -> None:
+        self._node.followed += more
+        self._connection.followed += more
 
     def pump(self) -> None:
         """Send all that may be sent now, the partitions taking turns."""
@@ -83,7 +101,7 @@ class Pump:
             self._end(key, ended)
             return False
         offset = self.subscription.positions[key]
-        bytes_max = min(EVENT_BYTES, self.subscription.credit_bytes)
+        bytes_max = self._bytes_max
         hot = partition.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:
             if not self._reading:
@@ -92,9 +110,24 @@ class Pump:
             return False
         if not hot:
             return False
+        if not self._fits(sum(len(entry.data) for entry in hot)):
+            return False
         records = sum(entry.record_count for entry in hot)
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
+
+    @property
+    def _bytes_max(self) -> int:
+        """How much the next event may carry; where it `may_send` that is above zero."""
+        room_bytes = EVENT_BYTES if self._connection.backlog.is_node else self._connection.backlog.room_bytes
+        return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
+
+    def _fits(self, size_bytes: int) -> bool:
+        """Whether an event of this size has room; a single batch may be larger than was asked for."""
+        if self._connection.backlog.fits(size_bytes):
+            return True
+        self._connection.backlog.want(size_bytes)
+        return False
 
     async def _read(self, key: PartitionKey, partition: Partition) -> None:
         """Read once and send it.
@@ -106,8 +139,8 @@ class Pump:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
                     offset = self.subscription.positions[key]
-                    batches = await partition.read_log(offset, min(EVENT_BYTES, self.subscription.credit_bytes))
-                    if batches and not self.stopped and key in self._partitions:
+                    batches = await partition.read_log(offset, self._bytes_max)
+                    if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(batches), end_of(batches))
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # else its end has been told already
@@ -137,6 +170,7 @@ class Pump:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             partition.listeners.discard(self.pump)
+            self._count(-1)
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
             subscription_id=self.subscription.subscription_id,

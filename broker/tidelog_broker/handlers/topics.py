@@ -1,108 +1,30 @@
-"""METADATA and TOPIC create, describe, list, alter, delete.
+"""TOPIC create, describe, list, alter, delete.
 
-What a node knows it tells: it answers METADATA, list and describe by itself. Who decides something by the answer has it
-ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node that owns
-`__meta`.
+What a node knows it tells, a page at a time: it answers list and describe by itself. Who decides something by the
+answer has it ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node
+that owns `__meta`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.forwarding import at_owner
-from tidelog_broker.route_news import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
-from tidelog_broker.told import merge_topic
+from tidelog_broker.handlers import described
+from tidelog_broker.handlers.metadata import cannot_be_asked, is_current
+from tidelog_broker.pages import DESCRIBED_ENTRIES, ROUTED_ENTRIES, Bounds, all_items, cursor_of, fill
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 from tidelog_proto.names import INTERNAL_PREFIX
 
 HEAR_TIMEOUT_S: Final = 1.0
 HEAR_AGAIN_S: Final = 0.01
-
-
-async def metadata(node: Broker, request: Request) -> None:
-    """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST for too many names, or too much that is known.
-    """
-    asked = request.envelope.metadata
-    if len(asked.topics) > ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(
-            pb.INVALID_REQUEST, f"{len(asked.topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}"
-        )
-    names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
-    check_known(asked.known)
-    holds = asked.wait_ms > 0 and node.route_news.may_hold(asked.known)
-    if holds:
-        await _until_news(node, request)
-        if not request.connection.is_open:
-            request.drop()
-            return
-    answer = pb.Envelope()
-    reply = answer.metadata_reply
-    unsure: ProtocolError | None = None
-    if request.connection.peer_id is None:
-        if asked.confirmed:
-            reply.unconfirmed = not await _is_current(node)
-        unsure = await _hear_of(node, names)
-    reply.cluster_id = node.cluster_id
-    reply.nodes.extend(node.cluster.nodes())
-    view = node.route_news.view if holds else view_of
-    for record in _records(node, names, reply, unsure, internal=request.connection.peer_id is not None):
-        reply.topics.append(view(record, node.routes.get).info)
-    request.reply(answer)
-
-
-async def _until_news(node: Broker, request: Request) -> None:
-    """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
-    asked = request.envelope.metadata
-    wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
-    with node.route_news.listening(asked.known, wait_s=wait_s) as held:
-        request.connection.closed_listeners.add(held.woken.set)
-        try:
-            while True:
-                await held.woken.wait()
-                held.woken.clear()
-                if held.is_over or node.stopping or not request.connection.is_open:
-                    return
-                if any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
-                    return
-        finally:
-            request.connection.closed_listeners.discard(held.woken.set)
-
-
-def _view(node: Broker, topic_id: bytes) -> TopicView | None:
-    record = node.topics.get(topic_id)
-    return None if record is None or record.deleted else node.route_news.view(record, node.routes.get)
-
-
-async def _hear_of(node: Broker, names: Sequence[str]) -> ProtocolError | None:
-    """Hear of topics that this node does not know: they may just have been made.
-
-    Returns:
-        What to say of those that are unknown still: None when they are, an error when nobody who knows can be asked.
-    """
-    unknown = next((name for name in names if not node.topics.exists(name)), None)
-    return None if unknown is None or await _is_current(node) else _cannot_be_asked(unknown)
-
-
-async def _is_current(node: Broker) -> bool:
-    """Apply all that is in `__meta` by now; return whether that could be done."""
-    return node.cluster.is_alone or await node.hearing.is_current()
-
-
-def _cannot_be_asked(name: str) -> ProtocolError:
-    return ProtocolError(
-        pb.EPOCH_CHANGING, f"whether there is a topic {name!r} cannot be asked at the moment; send again"
-    )
 
 
 async def _wait_until(condition: Callable[[], bool]) -> None:
@@ -113,21 +35,6 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
                 await asyncio.sleep(HEAR_AGAIN_S)
 
 
-def _records(
-    node: Broker, names: list[str], reply: pb.MetadataReply, unsure: ProtocolError | None, *, internal: bool
-) -> list[pb.TopicRecord]:
-    """Return the topics asked for, all public ones without names; unknown ones are noted in the reply."""
-    if not names:
-        return [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
-    found: list[pb.TopicRecord] = []
-    for name in names:
-        try:
-            found.append(node.topics.named(name))
-        except ProtocolError as error:
-            reply.topics.add(name=name, error=(unsure or error).to_message())
-    return found
-
-
 async def create(node: Broker, request: Request) -> None:
     """Handle TOPIC create.
 
@@ -136,7 +43,7 @@ async def create(node: Broker, request: Request) -> None:
     """
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(node, [await node.controller.create_topic(envelope.topic_create)])
+        return _reply(node, await node.controller.create_topic(envelope.topic_create))
 
     reply = await at_owner(node, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
@@ -153,7 +60,7 @@ async def alter(node: Broker, request: Request) -> None:
     _refuse_internal(request.envelope.topic_alter.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(node, [await node.controller.alter_topic(envelope.topic_alter)])
+        return _reply(node, await node.controller.alter_topic(envelope.topic_alter))
 
     reply = await at_owner(node, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
@@ -191,44 +98,47 @@ async def describe_one(node: Broker, request: Request) -> None:
     asked = request.envelope.topic_describe
     name = asked.name
     is_client = request.connection.peer_id is None
-    if is_client and not await _is_current(node) and (asked.confirmed or not node.topics.exists(name)):
-        raise _cannot_be_asked(name)
-    info = node.describe(node.topics.named(name))
+    if is_client and not await is_current(node) and (asked.confirmed or not node.topics.exists(name)):
+        raise cannot_be_asked(name)
+    cursor = cursor_of(asked)
+    async with node.turns.turn(request.connection):
+        page = described.page_of(node, [(name, node.topics.named(name))], cursor)
     if is_client:
-        await _ask_holders(node, info)
-    request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=[info])))
+        stored_by = {
+            holder
+            for info in page.infos
+            for partition in info.partitions
+            for holder in (partition.owner, *partition.placement)
+        }
+        told = await described.told_by(node, page.pieces, stored_by & node.cluster.linked, timeout_s=HEAR_TIMEOUT_S)
+        described.merge(node, page, told)
+    request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
-async def _ask_holders(node: Broker, info: pb.TopicInfo) -> None:
-    """Put what the owners of a topic's partitions say in place of what this node knows.
-
-    The other holders are asked, too: what is wrong with a copy only its own node can say.
-    """
-    stored_by = {holder for partition in info.partitions for holder in (partition.owner, *partition.placement)}
-    holders = sorted(stored_by & node.cluster.linked)
-    told = await asyncio.gather(*(_described_by(node, holder, info.name) for holder in holders))
-    answers = {holder: topic for holder, topic in zip(holders, told, strict=True) if topic is not None}
-    merge_topic(node.node_id, info, {holder: one for holder, one in answers.items() if one.topic_id == info.topic_id})
-
-
-async def _described_by(node: Broker, holder: str, name: str) -> pb.TopicInfo | None:
-    asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name))
-    try:
-        return (await node.cluster.request(holder, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.topic_reply.topics[0]
-    except ProtocolError:  # away, perhaps since a moment ago
-        return None
+async def list_some(node: Broker, request: Request) -> None:
+    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked."""
+    asked = request.envelope.topic_list
+    cursor = cursor_of(asked)
+    if cursor is None and request.connection.peer_id is None:
+        await is_current(node)
+    async with node.turns.turn(request.connection):
+        items = all_items(node.topics, cursor, internal=asked.internal)
+        if asked.brief:
+            page = fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
+        else:
+            page = fill(items, cursor, Bounds(DESCRIBED_ENTRIES, asked.limit), node.describe_some)
+        request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
-async def list_all(node: Broker, request: Request) -> None:
-    """Handle TOPIC list: what there is by now, or is known here if nobody can be asked."""
-    await _is_current(node)
-    internal = request.envelope.topic_list.internal
-    records = [record for record in node.topics.live() if internal or not record.name.startswith(INTERNAL_PREFIX)]
-    request.reply(_reply(node, records))
+def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
+    del first, stop
+    return pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
 
 
-def _reply(node: Broker, records: list[pb.TopicRecord]) -> pb.Envelope:
-    return pb.Envelope(topic_reply=pb.TopicReply(topics=[node.describe(record) for record in records]))
+def _reply(node: Broker, record: pb.TopicRecord) -> pb.Envelope:
+    """Return the answer to a change: the topic, or the first page of it."""
+    page = described.page_of(node, [(record.name, record)], None)
+    return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
 
 
 def _refuse_internal(name: str) -> None:

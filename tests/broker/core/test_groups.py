@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.groups import GroupOffsets, OffsetKey
+from tidelog_broker.core.groups import POSITION_BYTES, GroupBounds, GroupOffsets, OffsetKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 KEY = OffsetKey("g", b"t" * 16, 0)
 
@@ -87,6 +89,75 @@ def test_a_deleted_topic_is_forgotten_and_groups_are_listed() -> None:
     offsets = GroupOffsets()
     commit(offsets, 1)
     assert [record.next_offset for record in offsets.of_group("g")] == [1]
-    assert offsets.of_group("other") == []
+    assert list(offsets.of_group("other")) == []
     offsets.forget_topic(KEY.topic_id)
     assert len(offsets) == 0
+
+
+def held(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> None:
+    record = offsets.prepare(key, next_offset=1, note=note, reset=True, now_us=1)
+    assert record is not None
+    offsets.apply(record)
+
+
+def refused(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> str:
+    with pytest.raises(ProtocolError) as caught:
+        offsets.prepare(key, next_offset=1, note=note, reset=True, now_us=1)
+    assert caught.value.code == pb.INVALID_REQUEST
+    return caught.value.message
+
+
+def test_telling_of_one_group_does_not_look_at_the_others() -> None:
+    """A look at each of them, counted and not timed: other groups may be many."""
+    offsets = GroupOffsets()
+    places = [(bytes([topic]) * 16, partition) for topic in (2, 1, 3) for partition in (1, 0, 10, 2)]
+    for place in places:
+        held(offsets, OffsetKey("g", *place))
+    for number in range(100):
+        held(offsets, OffsetKey(f"other-{number}", *places[0]))
+    told = [(record.topic_id, record.partition) for record in offsets.of_group("g")]
+    assert told == sorted(places)
+    assert [(one.topic_id, one.partition) for one in offsets.of_group("g", told[4])] == told[5:]
+    between = (told[4][0], told[4][1] + 1) if told[4][1] else (told[3][0], 99)
+    assert [(one.topic_id, one.partition) for one in offsets.of_group("g", between)] == [
+        place for place in told if place > between
+    ]
+    offsets.forget_topic(bytes([1]) * 16)
+    assert [record.topic_id[0] for record in offsets.of_group("g")] == [2] * 4 + [3] * 4
+    assert len(offsets) == 8 + 100
+    offsets.forget_topic(places[0][0])
+    assert [len(list(offsets.of_group(f"other-{number}"))) for number in range(100)] == [0] * 100
+    assert len(offsets) == 4
+
+
+def test_groups_and_their_positions_are_bounded_and_what_stands_may_move() -> None:
+    offsets = GroupOffsets(GroupBounds(groups=2, positions=3))
+    for partition in range(3):
+        held(offsets, OffsetKey("a", b"t" * 16, partition))
+    assert "group_positions_max" in refused(offsets, OffsetKey("a", b"t" * 16, 3))
+    prepared = offsets.prepare(OffsetKey("b", b"t" * 16, 0), next_offset=1, note="", reset=False, now_us=1)
+    assert prepared is not None
+    assert "groups_max" in refused(offsets, OffsetKey("c", b"t" * 16, 0)), "one that is on its way counts"
+    held(offsets, OffsetKey("a", b"t" * 16, 2))
+    offsets.withdraw(prepared)
+    held(offsets, OffsetKey("c", b"u" * 16, 0))
+    assert "groups_max" in refused(offsets, OffsetKey("b", b"t" * 16, 0))
+    offsets.forget_topic(b"u" * 16)
+    held(offsets, OffsetKey("b", b"t" * 16, 0))
+    assert len(offsets) == 4
+
+
+def test_the_memory_of_all_positions_is_bounded_and_what_is_durable_is_taken_all_the_same() -> None:
+    offsets = GroupOffsets(GroupBounds(size_bytes=2 * POSITION_BYTES + 1000))
+    held(offsets, OffsetKey("a", b"t" * 16, 0), "x" * 900)
+    held(offsets, OffsetKey("b", b"t" * 16, 0))
+    assert offsets.size_bytes == 2 * POSITION_BYTES + 900
+    held(offsets, OffsetKey("b", b"t" * 16, 0), "x" * 200)
+    assert "positions_bytes" in refused(offsets, OffsetKey("c", b"t" * 16, 0))
+    assert "positions_bytes" in refused(offsets, OffsetKey("a", b"t" * 16, 0), "x" * 901)
+    held(offsets, OffsetKey("a", b"t" * 16, 0), "x" * 10)
+    assert offsets.size_bytes == 2 * POSITION_BYTES + 210
+    offsets.apply(pb.OffsetRecord(group="c", topic_id=b"t" * 16, note="y" * 2000, revision=1))
+    assert len(offsets) == 3
+    offsets.forget_topic(b"t" * 16)
+    assert (len(offsets), offsets.size_bytes) == (0, 0)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.broker.founded import WAIT_S, Founded
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
 from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.handlers import cluster as cluster_module
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 
@@ -119,3 +121,29 @@ async def test_a_node_on_its_own_tells_its_roles_and_that_it_is_alive(node: Node
     (status,) = (await status_by(peer)).nodes
     assert (status.node.node_id, status.membership, status.state) == (node.node_id, "alive", "running")
     assert list(status.roles) == [pb.INGESTION, pb.PERSISTENCE]
+
+
+async def test_nodes_are_told_in_pages_however_many_were_removed(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "PAGE_BYTES", 100)
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes["a"]
+    for number in range(30):
+        gone = pb.NodeRecord(node_id=f"gone-{number:02}", host="nowhere", port=1, revision=1, removed=True)
+        assert node.nodes.apply(gone)
+    told: list[str] = []
+    pages = 0
+    while True:
+        reply = cluster_module.known(node, "b", told[-1] if told else "")
+        assert (reply.nodes[0].node_id == "b") == (not told), "the asking node's own record stands first, and once"
+        told += [record.node_id for record in reply.nodes]
+        pages += 1
+        if not reply.last:
+            break
+        assert reply.last == told[-1]
+    assert told == ["b", "a", "c", *(f"gone-{number:02}" for number in range(30))]
+    assert pages > 5
+    joined = await founded.join()
+    assert {f"gone-{number:02}" for number in range(30)} <= {record.node_id for record in joined.nodes.records()}

@@ -6,6 +6,8 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
+from tidelog import Client
+from tidelog_broker.handlers import commit as commit_module
 from tidelog_broker.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import NOTE_BYTES_MAX
@@ -49,6 +51,7 @@ async def test_a_commit_survives(stand: Stand, end: str) -> None:
     await stand.start()
     peer = await stand.peer()
     (result,) = await committed(peer)
+    reply.topic = "t"
     assert result == reply
     assert result.commit_timestamp_us > 0
 
@@ -203,3 +206,83 @@ async def test_positions_of_a_topic_that_is_gone_are_refused(peer: Peer) -> None
     await peer.delete("t")
     error = await peer.refused(committed=pb.Committed(group="g", topic_id=topic_id))
     assert (error.code, error.topic_id) == (pb.UNKNOWN_TOPIC, topic_id)
+
+
+async def paged(peer: Peer, **asked: object) -> list[list[pb.CommittedResult]]:
+    """Ask for positions page by page."""
+    question = pb.Committed(group="g", **asked)  # type: ignore[arg-type]  # named as there
+    pages: list[list[pb.CommittedResult]] = []
+    while True:
+        reply = (await peer.ask(committed=question)).envelope.committed_reply
+        pages.append(list(reply.results))
+        if not reply.HasField("last"):
+            return pages
+        question.after.CopyFrom(reply.last)
+
+
+async def test_positions_come_in_pages(peer: Peer) -> None:
+    """Of 300 positions with the longest notes there are, which no envelope could hold."""
+    topic = await peer.create("t", partitions=300)
+    for first in range(0, 300, 100):
+        entries = [
+            pb.CommitEntry(topic_id=topic.topic_id, partition=index, note="n" * NOTE_BYTES_MAX)
+            for index in range(first, first + 100)
+        ]
+        for result in (await peer.ask(commit=pb.Commit(group="g", entries=entries))).envelope.commit_reply.results:
+            assert not result.HasField("error")
+    pages = await paged(peer)
+    assert len(pages) > 3
+    assert [result.partition for page in pages for result in page] == list(range(300))
+    assert {result.topic for page in pages for result in page} == {"t"}
+    asked = [pb.CommittedEntry(topic_id=topic.topic_id, partition=index) for index in reversed(range(301))]
+    pages = await paged(peer, entries=asked)
+    assert len(pages) > 3
+    assert [(result.partition, result.found) for page in pages for result in page] == [
+        (index, index < 300) for index in reversed(range(301))
+    ]
+
+
+async def test_a_commit_that_no_answer_could_hold_is_refused_before_it_is_written(peer: Peer) -> None:
+    topic = await peer.create("t", partitions=300)
+    for first in range(0, 300, 100):
+        entries = [
+            pb.CommitEntry(topic_id=topic.topic_id, partition=index, note="n" * NOTE_BYTES_MAX)
+            for index in range(first, first + 100)
+        ]
+        await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    older = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for index in range(300)]
+    assert (await peer.refused(commit=pb.Commit(group="g", entries=older))).code == pb.INVALID_REQUEST
+    (page, *_) = await paged(peer)
+    assert page[0].note
+
+
+async def test_too_many_groups_are_refused_and_those_that_stand_go_on(stand: Stand) -> None:
+    await stand.start(groups_max=2, group_positions_max=2)
+    peer = await stand.peer()
+    topic = await peer.create("t", partitions=3)
+    await peer.publish(topic.topic_id, batch(b"x", b"y"))
+    for group in ("a", "b"):
+        assert (await commit(peer, topic.topic_id, 1, group=group)).found
+    refused = await commit(peer, topic.topic_id, 1, group="c")
+    assert (refused.error.code, refused.error.retriable, refused.error.definite) == (pb.INVALID_REQUEST, False, True)
+    assert (await commit(peer, topic.topic_id, 2, group="a")).next_offset == 2
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for index in (1, 2)]
+    results = (await peer.ask(commit=pb.Commit(group="a", entries=entries))).envelope.commit_reply.results
+    assert [result.error.code for result in results] == [0, pb.INVALID_REQUEST]
+    assert [result.partition for result in await committed(peer, "a")] == [0, 1]
+    await stand.restart(groups_max=1)
+    peer = await stand.peer()
+    assert await position(peer, topic.topic_id, "b") == 1, "what is durable stays, whatever the bound is now"
+
+
+async def test_a_client_gets_all_pages_and_the_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "PAGE_POSITIONS", 3)
+    topics = [await peer.create(name, partitions=4) for name in ("a", "b", "c")]
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for topic in topics for index in range(4)]
+    await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    assert len(await paged(peer)) == 4
+    expected = [(name, index) for name in "abc" for index in range(4)]
+    async with Client(f"127.0.0.1:{node.port}") as client:
+        assert sorted((one.topic, one.partition) for one in await client.committed("g")) == expected
+        assert [one.partition for one in await client.committed("g", "b")] == [0, 1, 2, 3]
+        assert await client.committed("other") == []

@@ -310,3 +310,38 @@ async def test_a_client_that_leaves_is_forgotten(node: Node, stand: Stand, peer:
 async def test_records_are_counted_from_headers_alone(peer: Peer) -> None:
     first, second = batch(b"a", b"b"), batch(b"c")
     assert subscribe_module.count_records([memoryview(first + second), memoryview(second)]) == 4
+
+
+async def test_what_subscriptions_follow_is_bounded_for_one_connection_and_for_all(stand: Stand) -> None:
+    node = await stand.start(followed_max=8)
+    peer = await stand.peer()
+    topic = await peer.create(partitions=3)
+    results = await subscribe(peer, topic.topic_id, partitions=3)
+    assert [(one.error.code, one.error.retriable) for one in results] == [(0, False)] * 2 + [(pb.OVERLOADED, True)]
+    others = [await stand.peer() for _ in range(4)]
+    told = [await subscribe(other, topic.topic_id, partitions=2) for other in others]
+    assert [one.error.code for results in told for one in results] == [0] * 6 + [pb.OVERLOADED] * 2
+    assert node.followed == 8
+    await others[0].close()
+    await settled(lambda: node.followed == 6, "who is gone still counts")
+    assert not (await subscribe(others[3], topic.topic_id, number=2))[0].HasField("error")
+    await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
+    assert node.followed == 5
+    await peer.delete("t")
+    await settled(lambda: node.followed == 0, "a deleted topic is still followed")
+
+
+async def test_a_batch_that_finds_no_room_is_sent_when_there_is_some(stand: Stand) -> None:
+    for ring_bytes in (0, 64 * 1024 * KIB):
+        node = await stand.start(ring_bytes=ring_bytes, node_outgoing_bytes=1024 * KIB)
+        peer = await stand.peer()
+        topic = await peer.create(f"t{ring_bytes}")
+        large = b"x" * (800 * KIB)
+        await peer.publish(topic.topic_id, batch(large), batch(large))
+        (connection,) = node.server.connections
+        with connection.backlog.reserving(900 * KIB):
+            assert not (await subscribe(peer, topic.topic_id))[0].HasField("error")
+            await asyncio.sleep(0.1)
+            assert peer.events.empty()
+        assert await received(peer, 2) == [large, large]
+        await stand.stop()
