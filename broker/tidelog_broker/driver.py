@@ -15,14 +15,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tidelog_broker import log_writes
-from tidelog_broker.budget import Budget
-from tidelog_broker.chains import Chains
-from tidelog_broker.cluster import Cluster
 from tidelog_broker.core.effects import (
     Append,
     AppendFill,
@@ -46,16 +42,14 @@ from tidelog_broker.core.effects import (
     WriteChain,
     WriteFences,
 )
-from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.owner import Candidate, Group
 from tidelog_broker.core.ports import Batch, PartitionKey, Plan, Position
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica import Replica
+from tidelog_broker.driver_ports import Listener, Tools
 from tidelog_broker.log_view import LogView, Stretch
-from tidelog_broker.offload import Offload
 from tidelog_broker.sleeps import sleeps
 from tidelog_broker.storage.errors import StorageError
-from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.syncing_ahead import SyncingAhead
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -64,58 +58,6 @@ log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX: Final = 32 * MIB
 """Past this, appends of the owner are passed over; what is missed is pulled later, at this node's pace."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What every driver of a node works with."""
-
-    io: Offload
-    readers: Offload
-    ahead: Offload
-    """For syncs that no write waits for."""
-    fs: FileSystem
-    chains: Chains
-    cluster: Cluster
-    inline_writes: InlineWrites
-    peers_budget: Callable[[], Budget | None]
-    """Where received batches are counted until they are written; None on a node that stands alone."""
-    now_ms: Callable[[], int]
-    group_bytes: int
-
-
-class Listener(Protocol):
-    """The partition, as its driver sees it: told of news, on the event loop. Must not raise."""
-
-    def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Batches are durable here, as far as their epoch asks for it."""
-
-    def filled(self) -> None:
-        """An older epoch that was not whole here is in the log."""
-
-    def owner_ready(self) -> None:
-        """Offsets may be given out."""
-
-    def owner_confirmed(self, number: int) -> None:
-        """This node still owned the epoch after question `number` was asked."""
-
-    def fenced(self) -> None:
-        """Nothing more is appended to the active epoch here."""
-
-    def decided(self, news: EpochDecided) -> None:
-        """An epoch has ended."""
-
-    def commit_moved(self) -> None:
-        """The high watermark is higher."""
-
-    def acknowledged(self) -> None:
-        """Another replica has said how much it holds, whether or not that moves the high watermark."""
-
-    def halted(self, reason: str) -> None:
-        """The replica takes no further part."""
-
-    def failed(self, error: BaseException) -> None:
-        """The disk has failed under this partition."""
 
 
 class _Queued(NamedTuple):
@@ -228,7 +170,7 @@ class ReplicaDriver:
 
     def reserve(self, candidates: Sequence[Candidate]) -> Group:
         """Give offsets to verified batches; they are sent and written by the `go` that must follow."""
-        return self.replica.reserve(candidates, now_us=time.time_ns() // 1000, now_ms=self._tools.now_ms())
+        return self.replica.reserve(candidates, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
 
     def roll_over(self, plan: Plan) -> None:
         """End the epoch by plan, if this node owns it."""
@@ -290,7 +232,7 @@ class ReplicaDriver:
             case CommitMoved():
                 listener.commit_moved()
             case Send():
-                self._tools.cluster.send(effect.to, effect.message, effect.batches)
+                self._tools.neighbours.send(effect.to, effect.message, effect.batches)
             case ReadLog():
                 self._read(effect)
             case SyncAhead():

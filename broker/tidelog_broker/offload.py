@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
-
-from tidelog_broker.storage.workers import IoWorkers
+from concurrent.futures import Future
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Workers(Protocol):
+    """Where work is done; see `storage.workers.IoWorkers`."""
+
+    def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` on the thread of `key`, after everything that was submitted with the key before."""
+        ...
+
+    def post(self, key: int, run: Callable[[], None]) -> None:
+        """Run `run`, which must not raise, as `submit` does but without a future."""
+
+
 class Offload:
     """I/O workers as seen from one event loop. Work with the same key runs in order on the same thread."""
 
-    def __init__(self, workers: IoWorkers, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, workers: Workers, loop: asyncio.AbstractEventLoop) -> None:
         self._workers = workers
         self._loop = loop
         self._pending = 0

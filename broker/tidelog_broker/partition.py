@@ -15,11 +15,11 @@ from tidelog_broker.core.effects import Append, EpochDecided
 from tidelog_broker.core.owner import Candidate, Group, Owner
 from tidelog_broker.core.ring import RingEntry
 from tidelog_broker.driver import ReplicaDriver
+from tidelog_broker.partition_node import PartitionNode
 from tidelog_broker.partition_reads import RETRY_AFTER_MS, PartitionReads
 from tidelog_broker.pipeline import Pipeline
 from tidelog_broker.retention import Retention
 from tidelog_broker.routes import Route, route_of
-from tidelog_broker.services import Services
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -34,7 +34,9 @@ PRODUCER_SNAPSHOT_BATCHES = 4096
 class Partition(PartitionReads):
     """A partition that this node knows. All methods are for the event loop's thread."""
 
-    def __init__(self, node: Services, record: pb.TopicRecord, index: int, driver: ReplicaDriver, io_key: int) -> None:
+    def __init__(
+        self, node: PartitionNode, record: pb.TopicRecord, index: int, driver: ReplicaDriver, io_key: int
+    ) -> None:
         super().__init__(node, record, index, driver, io_key)
         self.offload = node.io
         self.pipeline = Pipeline(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.driver import ReplicaDriver
-from tidelog_broker.services import Services
+from tidelog_broker.partition_node import PartitionNode
 from tidelog_broker.storage.errors import NotHeldError
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -27,7 +27,9 @@ CONFIRM_TIMEOUT_S = 2.0
 class PartitionReads:
     """What readers need of a partition. The base of `Partition`, which holds what is shared."""
 
-    def __init__(self, node: Services, record: pb.TopicRecord, index: int, driver: ReplicaDriver, io_key: int) -> None:
+    def __init__(
+        self, node: PartitionNode, record: pb.TopicRecord, index: int, driver: ReplicaDriver, io_key: int
+    ) -> None:
         self.node = node
         self.topic = record
         self.index = index
@@ -42,7 +44,8 @@ class PartitionReads:
         """Why it serves nothing any more: deleted or failed."""
         self._looked_at: pb.EpochDescriptor | None = None
         self._is_alone = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came."""
         self._confirmations: dict[int, asyncio.Future[None]] = {}
 
     # --- state -----------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class PartitionReads:
 
     def changed(self, error: ProtocolError | None = None) -> None:
         """Let those go on who wait for the replica to change, or fail them."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 if error is None:
@@ -123,11 +126,11 @@ class PartitionReads:
             ProtocolError: DISK_FULL: what would change it finds no space.
         """
         waiter: asyncio.Future[None] = self.node.loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def ensure_active(self) -> None:
         """Return when this node may give out offsets, beginning an epoch of a lone copy first if need be.

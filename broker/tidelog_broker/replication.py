@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import Batch, PartitionKey, Timing
 from tidelog_broker.core.replica import Replica
-from tidelog_broker.driver import ReplicaDriver, Tools
+from tidelog_broker.driver import ReplicaDriver
+from tidelog_broker.driver_ports import Tools
 from tidelog_broker.log_view import LogView
 from tidelog_broker.storage.log_start import load_log_start
 from tidelog_broker.storage.partition_log import PartitionLog
@@ -94,7 +95,7 @@ class Replication:
             chain=chain,
             fence=self.chains.fence(key, chain.active.epoch),
             log=view,
-            surroundings=self._tools.cluster,
+            surroundings=self._tools.neighbours,
             now_ms=self._tools.now_ms(),
             timing=self._timing,
             doubt=view.doubt,
@@ -140,7 +141,7 @@ class Replication:
             driver.receive(peer_id, message, batches)
         elif message.topic_id in self._deleted and not isinstance(message, pb.MetadataUpdate):
             gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
-            self._tools.cluster.send(peer_id, gone)
+            self._tools.neighbours.send(peer_id, gone)
         else:
             return message.topic_id in self._deleted
         return True

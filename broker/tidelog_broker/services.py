@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ from tidelog_broker.chains import Chains
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.inline_writes import InlineWrites
-from tidelog_broker.driver import Tools
+from tidelog_broker.driver_ports import Tools
 from tidelog_broker.management import Health
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.offload import Offload
@@ -162,10 +163,11 @@ class Services:
             ahead=self.ahead,
             fs=self.disk.fs,
             chains=chains,
-            cluster=self.cluster,
+            neighbours=self.cluster,
             inline_writes=self.inline_writes,
             peers_budget=lambda: self.peers.budget if self.peers is not None else None,
             now_ms=lambda: int(self.loop.time() * 1000),
+            wall_us=lambda: time.time_ns() // 1000,
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=self.dir.machine_rebooted)

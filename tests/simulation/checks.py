@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation.final import compare_logs, compare_with_history, unequal
-from tests.simulation.history import Publish
-from tests.simulation.publishing import PublishReply
+from tests.simulation.history import Publish, PublishReply
 from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.storage.errors import DamagedError, StorageError
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, unpack_header
 
 if TYPE_CHECKING:
-    from tests.simulation.driver import PartitionDriver
+    from tests.simulation.copies import Copy
     from tests.simulation.machine import Machine
     from tests.simulation.process import Process
     from tests.simulation.world import World
@@ -54,35 +55,33 @@ class Checks:
 
     # ------------------------------------------------------------------------------------------ nodes
 
-    def started(self, driver: PartitionDriver) -> None:
+    def started(self, copy: Copy) -> None:
         """A node has opened a partition after a start."""
-        truth, node = self.truths[driver.key], driver.process.node_id
-        truth.start_watermark(driver.replica, driver.replica.high_watermark)
-        fence = driver.replica.fence
-        epoch = driver.replica.active.epoch
-        self._found(driver)
-        if not self._bad(node) and driver.replica.halted is None:
+        truth, node = self.truths[copy.key], copy.process.node_id
+        truth.start_watermark(copy.replica, copy.replica.high_watermark)
+        fence = copy.replica.fence
+        epoch = copy.replica.active.epoch
+        self._found(copy)
+        if not self._bad(node) and copy.replica.halted is None:
             truth.remembers(node, epoch, fence.promised if fence is not None else None)
         if not (self._bad(node) or self._world.faults.lied or self._world.scenario.retention_bytes):
-            truth.keeps_what_it_accepted(node, driver.store.fill_position)
+            truth.keeps_what_it_accepted(node, copy.view.fill_position)
         always = truth.flush_of(epoch) == pb.ALWAYS
-        if always and not self._bad(node) and driver.store.limbo() is None:
-            end = driver.store.epoch_end(epoch)
+        if always and not self._bad(node) and copy.limbo() is None:
+            end = copy.view.epoch_end(epoch)
             durable = truth.durable.get((node, epoch), -1)
             self.require(
                 (end[0] if end else -1) >= durable or durable <= truth.start_of(epoch),
                 "I3",
-                f"{driver.name} lost a part of epoch {epoch}: {end}, durable was {durable}",
+                f"{copy.name} lost a part of epoch {epoch}: {end}, durable was {durable}",
             )
         if not always or self._bad(node):
-            truth.reopened(
-                node, {epoch: found[0] for epoch in truth.epochs() if (found := driver.store.epoch_end(epoch))}
-            )
+            truth.reopened(node, {epoch: found[0] for epoch in truth.epochs() if (found := copy.view.epoch_end(epoch))})
 
-    def _found(self, driver: PartitionDriver) -> None:
+    def _found(self, copy: Copy) -> None:
         """See what a write that was cut short has left, all the same."""
-        truth, node = self.truths[driver.key], driver.process.node_id
-        for log in driver.store.log.epochs:
+        truth, node = self.truths[copy.key], copy.process.node_id
+        for log in copy.log.epochs:
             known = truth.durable.get((node, log.epoch), log.start_offset)
             if log.end_offset > known:
                 from_offset = max(known, log.start_offset)
@@ -91,11 +90,11 @@ class Checks:
                 truth.payloads(batches)
                 truth.made_durable(node, log.epoch, log.end_offset)
 
-    def booted(self, process: Process) -> None:
+    def booted(self, process: Process, chains: MetaJournal, fences: FenceJournal) -> None:
         """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
-        for fence in process.journals.fences.load().values():
+        for fence in fences.load().values():
             self.truths[fence.topic_id, fence.partition].fenced(process.node_id, fence)
-        for (topic_id, partition), entries in process.journals.chains.load().items():
+        for (topic_id, partition), entries in chains.load().items():
             for entry in entries:
                 if entry.WhichOneof("entry") == "decision":
                     self.truths[topic_id, partition].learned(entry.decision, process.node_id)
@@ -106,33 +105,33 @@ class Checks:
             self.require(self._bad(machine.node_id), "disk", f"{machine.node_id}: {error.message}")
             machine.retired = True
 
-    def after_step(self, driver: PartitionDriver) -> None:
-        """A core has taken an input, and its effects are on their way."""
-        replica = driver.replica
-        truth = self.truths[driver.key]
+    def after_step(self, copy: Copy) -> None:
+        """Something has happened in a copy's process."""
+        replica = copy.replica
+        truth = self.truths[copy.key]
         watermark = replica.high_watermark
         if truth.watermark_moved(replica, watermark):
-            truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {driver.name}")
-        if replica.halted is not None and not self._bad(driver.process.node_id):
-            self.fail("halted", f"{driver.name}: {replica.halted}")
+            truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {copy.name}")
+        if replica.halted is not None and not self._bad(copy.process.node_id):
+            self.fail("halted", f"{copy.name}: {replica.halted}")
         if replica.owner is not None:
-            truth.owned(replica.active.epoch, driver.process.node_id, driver.process.incarnation)
+            truth.owned(replica.active.epoch, copy.process.node_id, copy.process.incarnation)
 
     # ------------------------------------------------------------------------------------------ disks
 
-    def performed(self, driver: PartitionDriver, effect: fx.Write, *, done: bool) -> None:
+    def performed(self, copy: Copy, effect: fx.Write, *, done: bool) -> None:
         """A write to a log is on the disk, or found no space."""
-        truth, node = self.truths[driver.key], driver.process.node_id
-        self._world.clock.note("wrote", driver.name, effect, done)
+        truth, node = self.truths[copy.key], copy.process.node_id
+        self._world.clock.note("wrote", copy.name, effect, done)
         if not done:
             return
         end = None
         if isinstance(effect, fx.FinishFill):
-            end = driver.store.epoch_end(effect.epoch) or driver.store.fill_position(effect.epoch)
+            end = copy.view.epoch_end(effect.epoch) or copy.view.fill_position(effect.epoch)
         truth.performed(node, effect, end)
         if isinstance(effect, fx.SetAside):
             known = self._bad(node) or self._world.faults.lied
-            self.require(known, "I1", f"{driver.name} sets epoch {effect.epoch} aside: {effect.reason}")
+            self.require(known, "I1", f"{copy.name} sets epoch {effect.epoch} aside: {effect.reason}")
 
     def journalled(self, process: Process, entries: Sequence[Any]) -> None:
         """Entries of fences or chains are durable."""
@@ -147,48 +146,59 @@ class Checks:
 
     # ------------------------------------------------------------------------------------------ messages
 
-    def sent(self, driver: PartitionDriver, effect: fx.Send) -> None:
+    def sent(self, copy: Copy, to: str, message: fx.PeerMessage) -> None:
         """A message leaves a node."""
-        message, node = effect.message, driver.process.node_id
-        truth = self.truths[driver.key]
-        self._world.clock.note("send", node, effect.to, message)
+        node = copy.process.node_id
+        truth = self.truths[copy.key]
+        self._world.clock.note("send", node, to, message)
         if isinstance(message, _VOTES) and message.status == pb.HELD:
-            self._able(driver, message)
+            self._able(copy, message)
         truth.sent(node, message)
 
-    def _able(self, driver: PartitionDriver, message: fx.PeerMessage) -> None:
-        damage = driver.store.limbo()
-        self.require(damage is None, "I14", f"{driver.name} is damaged ({damage}) and says {type(message).__name__}")
+    def _able(self, copy: Copy, message: fx.PeerMessage) -> None:
+        damage = copy.limbo()
+        self.require(damage is None, "I14", f"{copy.name} is damaged ({damage}) and says {type(message).__name__}")
 
     # ------------------------------------------------------------------------------------------ clients
 
-    def answered(self, driver: PartitionDriver, publish: Publish, said: PublishReply, *, depth: int) -> None:
-        """A node answers a publish, whether or not the answer arrives."""
-        truth = self.truths[driver.key]
-        self._world.clock.note("answer", driver.name, publish, said, checksum=max(0, said.end_offset))
-        if said.kind == "stored" and publish.acks != pb.ONE:
-            truth.claim_committed(said.epoch, said.end_offset, f"{driver.name} acknowledges {publish}")
+    def answered(self, copy: Copy, publish: Publish, said: PublishReply, *, acks: pb.Acks, depth: int) -> None:
+        """A node answers a publish, which asked for `acks`, whether or not the answer arrives."""
+        truth = self.truths[copy.key]
+        self._world.clock.note("answer", copy.name, publish, said, checksum=max(0, said.end_offset))
+        if said.kind == "stored" and acks != pb.ONE:
+            truth.claim_committed(said.epoch, said.end_offset, f"{copy.name} acknowledges {publish}")
             truth.acknowledged(publish, said)
-            if publish.acks == pb.ALL:
+            if acks == pb.ALL:
                 truth.held_by_all(said.epoch, said.end_offset)
-        elif said.kind == "not written":
-            truth.denied(publish, said)
-        elif publish.outcome == "pending" and said.error in {
+        elif said.kind == "denied":
+            truth.denied(publish)
+        if publish.outcome == "pending" and said.error in {
             pb.UNKNOWN_PRODUCER,
             pb.DUPLICATE_OUT_OF_WINDOW,
             pb.SEQUENCE_GAP,
         }:
             # An owner that was replaced may not know its producers' newest batches; the newest owner must.
-            newest = driver.replica.active.epoch > truth.newest_decided
+            newest = copy.replica.active.epoch > truth.newest_decided
             ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
             self.require(
-                not (newest and ordered), "I12", f"{driver.name} knows {publish} badly: {pb.ErrorCode.Name(said.error)}"
+                not (newest and ordered), "I12", f"{copy.name} knows {publish} badly: {pb.ErrorCode.Name(said.error)}"
             )
 
-    def delivered(self, driver: PartitionDriver, header: BatchHeader) -> None:
+    def tried(self, publish: Publish) -> None:
+        """A publish arrives at a node."""
+        self.truths[publish.key].tried(publish)
+
+    def says_deleted(self, copy: Copy, log_start: int) -> None:
+        """A node says that retention has deleted what lies before an offset (I10)."""
+        truth, deletes = self.truths[copy.key], bool(self._world.scenario.retention_bytes)
+        self.require(deletes or log_start == 0, "I10", f"{copy.name} says that its log begins at {log_start}")
+        committed = max(truth.committed.values(), default=0)
+        self.require(log_start <= committed, "I10", f"{copy.name} deleted up to {log_start} of {committed}")
+
+    def delivered(self, copy: Copy, header: BatchHeader) -> None:
         """A node gives a batch to a consumer."""
-        truth = self.truths[driver.key]
-        truth.claim_committed(header.epoch, header.end_offset, f"{driver.name} delivers")
+        truth = self.truths[copy.key]
+        truth.claim_committed(header.epoch, header.end_offset, f"{copy.name} delivers")
         truth.delivered(header)
 
     # ------------------------------------------------------------------------------------------ the end

@@ -1,27 +1,34 @@
 """Clients of the simulated cluster: producers that retry until they know, consumers that read at any node.
 
 A producer with an id numbers its batches and repeats one until it is told that it is stored: at most once, whatever
-was lost on the way. One without an id tries a batch until a node may have taken it, and takes no for an answer then.
+was lost on the way. One without an id tries a batch until a node may have taken it: after a no nothing of it is stored,
+and it tries again or gives up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.simulation.history import Delivered, Publish
+from tests.simulation.history import Delivered, Publish, PublishReply
 from tests.simulation.payload import is_sound, make_batch, payload_of
-from tests.simulation.publishing import PublishReply
 
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 
 if TYPE_CHECKING:
+    from tests.simulation.copies import Copy
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
 CALM_PUBLISHES = 2
 """How much every producer must get stored once faults have stopped."""
+
+
+GIVES_UP = 0.3
+"""How often one without an id leaves it at a no, instead of trying the same batch again."""
 
 
 class Producer:
@@ -88,15 +95,18 @@ class Producer:
             producer_id=publish.producer_id,
             base_sequence=publish.base_sequence,
         )
-        driver = process.partitions[self._key]
+        copy = process.partitions.get(self._key)
+        if copy is None:
+            return  # it is being opened
+        # Not every replica may be there to the end, so that "all" would wait for ever.
+        acks = publish.acks = pb.QUORUM if self._world.calm else publish.acks
 
         def reply(said: PublishReply) -> None:
-            self._world.checks.answered(driver, publish, said, depth=self._depth)
+            self._world.checks.answered(copy, publish, said, acks=acks, depth=self._depth)
             self._world.answer(process.node_id, lambda: self._told(publish, attempt, said))
 
-        # Not every replica may be there to the end, so that "all" would wait for ever.
-        publish.acks = pb.QUORUM if self._world.calm else publish.acks
-        driver.publish(header, data, publish.acks, reply)
+        self._world.checks.tried(publish)
+        copy.publish(header, data, acks, reply)
 
     def _told(self, publish: Publish, attempt: int, said: PublishReply) -> None:
         if publish.outcome != "pending" or (attempt != publish.attempts and said.kind != "stored"):
@@ -104,7 +114,10 @@ class Producer:
         if said.kind == "stored":
             publish.outcome, publish.base_offset, publish.epoch = "stored", said.base_offset, said.epoch
             self._ended(publish)
-        elif said.kind == "not written" and not self._producer_id:
+        elif said.kind == "unknown" and not self._producer_id:
+            publish.outcome = "unknown"
+            self._ended(publish)
+        elif not self._producer_id and self._random.random() < GIVES_UP:
             publish.outcome = "not written"
             self._ended(publish)
         else:
@@ -167,26 +180,33 @@ class Consumer:
         self._world.clock.after(300_000, lambda: self._lost(asked))
 
     def _arrive(self, process: Process, asked: int) -> None:
-        driver = process.partitions[self.key]
-        if self._world.scenario.retention_bytes:  # else nothing may be missing
-            self.position = max(self.position, min(driver.replica.log_start, driver.replica.high_watermark))
-        batches = driver.read_committed(self.position)
-        copies: list[bytes] = []
-        for data in map(bytes, batches):
+        copy = process.partitions.get(self.key)
+        if copy is not None:
+            process.spawn(copy.read(self.position), lambda found, error: self._read(copy, asked, found or (), error))
+
+    def _read(self, copy: Copy, asked: int, found: Sequence[memoryview], error: BaseException | None) -> None:
+        """A node has read, or says why it has not; what it found may be other content than it was."""
+        log_start = 0
+        if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
+            log_start = error.log_start_offset
+            self._world.checks.says_deleted(copy, log_start)
+        batches: list[bytes] = []
+        for data in map(bytes, found):
             if not is_sound(data):
                 break  # it has rotted there; another node has it
-            self._world.checks.delivered(driver, unpack_header(data))
-            copies.append(data)
-        self._world.answer(process.node_id, lambda: self._told(asked, copies))
+            self._world.checks.delivered(copy, unpack_header(data))
+            batches.append(data)
+        self._world.answer(copy.process.node_id, lambda: self._told(asked, batches, log_start))
 
     def _lost(self, asked: int) -> None:
         if asked == self._asked:
             self._node = ""
             self._ask()
 
-    def _told(self, asked: int, batches: list[bytes]) -> None:
+    def _told(self, asked: int, batches: list[bytes], log_start: int) -> None:
         if asked != self._asked:
             return
+        self.position = max(self.position, log_start)
         for data in batches:
             header = unpack_header(data)
             self._world.checks.require(

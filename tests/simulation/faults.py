@@ -323,16 +323,16 @@ class Faults:
             process = machine.running
             if process is None:
                 continue
-            for driver in process.partitions.values():
-                if driver.replica.owner is not None:
-                    neighbours = process.neighbours
-                    active = driver.replica.active
-                    nodes = neighbours.placement(driver.key, active, keep=self._random.random() < 0.5)
+            for copy in process.partitions.values():
+                if copy.replica.owner is not None:
+                    neighbours = process.cluster
+                    active = copy.replica.active
+                    nodes = neighbours.placement(copy.key, active, keep=self._random.random() < 0.5)
                     owner = self._random.choice([node for node in nodes if neighbours.alive(node)] or list(nodes))
                     if self._random.random() < 0.6 and process.node_id in nodes:
                         owner = process.node_id
-                    self._note("roll over", driver.name, owner, str(nodes))
-                    driver.roll_over(neighbours.plan_of(owner, nodes))
+                    self._note("roll over", copy.name, owner, str(nodes))
+                    copy.roll_over(neighbours.plan_of(owner, nodes))
                     return
 
 
@@ -345,11 +345,11 @@ def _is_named_twice(machine: Machine, machines: Sequence[Machine]) -> bool:
         name != machine.node_id and name.split("+")[0] == machine.name
         for other in machines
         if other.process is not None
-        for driver in other.process.partitions.values()
-        for name in driver.replica.active.placement
+        for copy in other.process.partitions.values()
+        for name in copy.replica.active.placement
     )
 
 
 def _owns(machine: Machine) -> bool:
     process = machine.running
-    return process is not None and any(driver.replica.owner is not None for driver in process.partitions.values())
+    return process is not None and any(copy.replica.owner is not None for copy in process.partitions.values())

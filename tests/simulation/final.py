@@ -13,88 +13,92 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
 
 if TYPE_CHECKING:
-    from tests.simulation.driver import PartitionDriver
+    from tests.simulation.copies import Copy
     from tests.simulation.world import World
 
 
-def _drivers(world: World, key: PartitionKey) -> list[PartitionDriver]:
-    return [machine.process.partitions[key] for machine in world.machines if machine.process is not None]
+def _copies(world: World, key: PartitionKey) -> list[Copy]:
+    processes = [machine.process for machine in world.machines if machine.process is not None]
+    return [process.partitions[key] for process in processes if key in process.partitions]
 
 
-def _stores(driver: PartitionDriver, epoch: int) -> bool:
+def _stores(copy: Copy, epoch: int) -> bool:
     """Whether a node is to hold the partition, and is able to."""
-    replica = driver.replica
-    return replica.active.epoch == epoch and replica.is_member and able(driver)
+    replica = copy.replica
+    return replica.active.epoch == epoch and replica.is_member and able(copy)
 
 
-def able(driver: PartitionDriver) -> bool:
+def able(copy: Copy) -> bool:
     """Whether a partition is not damaged on a node."""
-    return driver.store.limbo() is None and driver.replica.halted is None
+    return copy.limbo() is None and copy.replica.halted is None
 
 
 def unequal(world: World, key: PartitionKey) -> str | None:
     """Say what keeps the copies of a partition from being complete and equal; None when nothing does."""
-    drivers = _drivers(world, key)
-    newest = max(driver.replica.active.epoch for driver in drivers)
-    members = [driver for driver in drivers if _stores(driver, newest)]
-    owner = next((driver for driver in members if driver.replica.owner is not None), None)
+    copies = _copies(world, key)
+    opening = [
+        machine.node_id for machine in world.machines if machine.process is not None and machine.process.is_opening
+    ]
+    if opening:
+        return f"{opening} are being opened"
+    newest = max(copy.replica.active.epoch for copy in copies)
+    members = [copy for copy in copies if _stores(copy, newest)]
+    owner = next((copy for copy in members if copy.replica.owner is not None), None)
     if owner is None:
-        return f"epoch {newest} has no owner: {[describe(driver) for driver in drivers]}"
-    end = owner.store.end_offset
-    for driver in drivers:
-        if driver.replica.active.epoch != newest and able(driver):
-            return f"{describe(driver)} does not know epoch {newest}"
-    for driver in members:
-        if driver.store.end_offset != end or driver.replica.high_watermark != end or not driver.is_idle:
-            return f"{describe(driver)}, {owner.name} is at {end}"
-        if driver.store.start_offset > driver.replica.log_start:
-            return f"{describe(driver)} lacks what lies before {driver.store.start_offset}"
+        return f"epoch {newest} has no owner: {[describe(copy) for copy in copies]}"
+    end = owner.log.end_offset
+    for copy in copies:
+        if copy.replica.active.epoch != newest and able(copy):
+            return f"{describe(copy)} does not know epoch {newest}"
+    for copy in members:
+        if copy.log.end_offset != end or copy.replica.high_watermark != end or not copy.is_idle:
+            return f"{describe(copy)}, {owner.name} is at {end}"
+        if copy.log.start_offset > copy.replica.log_start:
+            return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
     lagging = [one for one in world.consumers if one.key == key and one.position < end]
     return f"a consumer is at {lagging[0].position} of {end}" if lagging else None
 
 
-def describe(driver: PartitionDriver) -> str:
+def describe(copy: Copy) -> str:
     """Return a replica's state in a line."""
-    replica = driver.replica
+    replica = copy.replica
     return (
-        f"{driver.name} {replica.role} of epoch {replica.active.epoch} (owner {replica.active.owner}, "
-        f"placement {list(replica.active.placement)}) at {driver.store.end_offset}, watermark "
-        f"{replica.high_watermark}, {replica.candidate.phase}, halted {replica.halted}, limbo {driver.store.limbo()}"
+        f"{copy.name} {replica.role} of epoch {replica.active.epoch} (owner {replica.active.owner}, "
+        f"placement {list(replica.active.placement)}) at {copy.log.end_offset}, watermark "
+        f"{replica.high_watermark}, {replica.candidate.phase}, halted {replica.halted}, limbo {copy.limbo()}"
     )
 
 
-def _sound_log(driver: PartitionDriver) -> list[bytes] | None:
+def _sound_log(copy: Copy) -> list[bytes] | None:
     """Return a log; None where bits have rotted that nobody has read since: their CRC tells whoever reads them."""
     try:
-        log = driver.store.all_batches()
+        log = copy.all_batches()
     except DamagedError:
         log = [b""]
     if all(map(is_sound, log)):
         return log
-    machine = driver.process.machine
-    if not driver.process.world.faults.may_lose(machine):
-        raise ViolationError("I15", f"{driver.name} holds rotten batches, and nothing has rotted there")
+    machine = copy.process.machine
+    if not copy.process.world.faults.may_lose(machine):
+        raise ViolationError("I15", f"{copy.name} holds rotten batches, and nothing has rotted there")
     return None
 
 
 def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
     """Compare every copy byte by byte (I15) and return the log."""
-    drivers = _drivers(world, key)
-    newest = max(driver.replica.active.epoch for driver in drivers)
-    members = [driver for driver in drivers if _stores(driver, newest)]
-    sound = [(driver, log) for driver in members if (log := _sound_log(driver)) is not None]
+    copies = _copies(world, key)
+    newest = max(copy.replica.active.epoch for copy in copies)
+    members = [copy for copy in copies if _stores(copy, newest)]
+    sound = [(copy, log) for copy in members if (log := _sound_log(copy)) is not None]
     if not sound:
         raise ViolationError("I15", f"no copy of partition {key[1]} is sound")
-    start_offset = max(driver.store.start_offset for driver, _ in sound)
-    sound = [
-        (driver, [data for data in log if unpack_header(data).base_offset >= start_offset]) for driver, log in sound
-    ]
+    start_offset = max(copy.log.start_offset for copy, _ in sound)
+    sound = [(copy, [data for data in log if unpack_header(data).base_offset >= start_offset]) for copy, log in sound]
     logs = [log for _, log in sound]
-    for driver, log in sound:
+    for copy, log in sound:
         if log != logs[0]:
             number = next((i for i, (a, b) in enumerate(zip(log, logs[0], strict=False)) if a != b), -1)
             what = f"{unpack_header(log[number])} and {unpack_header(logs[0][number])}" if number >= 0 else "in length"
-            raise ViolationError("I15", f"the logs of {driver.name} and {sound[0][0].name} differ: {what}")
+            raise ViolationError("I15", f"the logs of {copy.name} and {sound[0][0].name} differ: {what}")
     return logs[0]
 
 

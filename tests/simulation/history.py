@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Outcome = Literal["pending", "stored", "not written", "unknown"]
+
+
+class PublishReply(NamedTuple):
+    """What a client is told. "denied": nothing was written by this attempt, and never will be; "unknown": who knows."""
+
+    kind: Literal["stored", "denied", "unknown"]
+    base_offset: int = -1
+    end_offset: int = -1
+    epoch: int = -1
+    error: int = 0
+    owner_hint: str = ""
 
 
 @dataclass(slots=True)

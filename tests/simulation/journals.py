@@ -1,15 +1,14 @@
-"""A node's two journals, and the workers that append to them: one group at a time, merged over partitions."""
+"""A node's two journals on its simulated disk, watched: what is durable counts, whether or not the node is told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from tests.broker.storage.sim_disk import SimDisk
+from typing import TYPE_CHECKING
 
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -17,58 +16,31 @@ if TYPE_CHECKING:
 META = Path("/meta")
 
 
-class NodeJournals(NamedTuple):
-    """What a node has decided (its chains) and promised (its fences)."""
+class _Chains(MetaJournal):
+    process: Process
 
-    chains: MetaJournal
-    fences: FenceJournal
-
-    @classmethod
-    def open(cls, disk: SimDisk) -> NodeJournals:
-        """Open both, making them on a new disk.
-
-        Raises:
-            DamagedError, StorageFailedError, DiskFullError: as the journals.
-        """
-        if not disk.exists(META):
-            disk.make_dir(META)
-            disk.sync_dir(META.parent)
-        return cls(MetaJournal.open(disk, META / "journal"), FenceJournal.open(disk, META / "fences"))
+    def append(self, entries: Sequence[pb.ChainEntry]) -> None:
+        super().append(entries)
+        self.process.world.checks.journalled(self.process, entries)
 
 
-class JournalWorker:
-    """Appends what waits in one synced group, then tells everybody; the next group gathers meanwhile."""
+class _Fences(FenceJournal):
+    process: Process
 
-    def __init__(self, process: Process, append: Callable[[Sequence[Any]], None]) -> None:
-        self._process = process
-        self._append = append
-        self._waiting: list[tuple[Sequence[Any], Callable[[], None]]] = []
-        self._busy = False
+    def append(self, entries: Sequence[pb.FenceEntry]) -> None:
+        super().append(entries)
+        self.process.world.checks.journalled(self.process, entries)
 
-    def submit(self, entries: Sequence[Any], done: Callable[[], None]) -> None:
-        """Append entries and call `done` when they are durable."""
-        self._waiting.append((entries, done))
-        self._begin()
 
-    def _begin(self) -> None:
-        if not self._busy and self._waiting:
-            self._busy = True
-            self._process.after(self._process.write_us(), self._write)
+def open_journals(process: Process) -> tuple[MetaJournal, FenceJournal]:
+    """Open both, making them on a new disk.
 
-    def _write(self) -> None:
-        group, self._waiting = self._waiting, []
-        written = self._process.on_disk(lambda: self._write_group(group))
-        if written:
-            self._process.after(self._process.tell_us(), lambda: self._tell(group))
-
-    def _write_group(self, group: Sequence[tuple[Sequence[Any], Callable[[], None]]]) -> bool:
-        entries = [entry for entries, _ in group for entry in entries]
-        self._append(entries)
-        self._process.world.checks.journalled(self._process, entries)
-        return True
-
-    def _tell(self, group: Sequence[tuple[Sequence[Any], Callable[[], None]]]) -> None:
-        self._busy = False
-        for _, done in group:
-            done()
-        self._begin()
+    Raises:
+        DamagedError, StorageFailedError, DiskFullError: as the journals.
+    """
+    fs = process.sim_disk
+    chains, fences = _Chains.open(fs, META / "journal"), _Fences.open(fs, META / "fences")
+    assert isinstance(chains, _Chains)
+    assert isinstance(fences, _Fences)
+    chains.process = fences.process = process
+    return chains, fences

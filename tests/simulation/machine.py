@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.storage.sim_disk import PowerCutError, SimDisk
+from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.process import Process
 
 from tidelog_broker.storage.errors import StorageError
@@ -33,7 +33,8 @@ class Machine:
         self.lies = False
         """It serves other content of sealed epochs than was decided."""
         self._boots = 0
-        self._rebooted = False
+        self.rebooted = False
+        """It lost power since a node noted that, in all of its logs."""
         self._cut_means_power = False
         self.next_incarnation = 0
         self._draw_incarnation()
@@ -50,24 +51,24 @@ class Machine:
     # ------------------------------------------------------------------------------------------ up
 
     def start(self) -> None:
-        """Start the node on what the disk holds; it may end at once if that is damaged or the disk fails."""
+        """Start the node on what the disk holds; it may end soon if that is damaged or the disk fails."""
         if self.process is not None or self.retired:
             return
         self.powered = True
         incarnation = self.next_incarnation
         self._draw_incarnation()
-        self.world.clock.note("start", self.node_id, incarnation, checksum=self._rebooted)
-        try:
-            process = Process(self.world, self, incarnation=incarnation, rebooted=self._rebooted)
-            self.process = process
-            process.open_partitions()
-        except PowerCutError:
-            self.power_was_cut()
-        except StorageError as error:
-            self.world.checks.refused_to_start(self, error)
-            self.stop(f"cannot start: {error.message}")
-        else:
-            self._rebooted = False
+        self.world.clock.note("start", self.node_id, incarnation, checksum=self.rebooted)
+        self.process = Process(self.world, self, incarnation=incarnation)
+        self.process.begin()
+
+    def cannot_start(self, error: StorageError) -> None:
+        """The node refuses to start on what the disk holds, or the disk fails."""
+        self.world.checks.refused_to_start(self, error)
+        self.stop(f"cannot start: {error.message}")
+
+    def reboot_is_noted(self) -> None:
+        """Every log has noted that power was lost."""
+        self.rebooted = False
 
     # ------------------------------------------------------------------------------------------ down
 
@@ -75,7 +76,7 @@ class Machine:
         """End the process; what it has written stays in the page cache."""
         self.world.clock.note("stop", self.node_id, why)
         if self.process is not None:
-            self.process.dead = True
+            self.process.end()
             self.process = None
         self.disk = self.disk.restart()
 
@@ -84,7 +85,7 @@ class Machine:
         self.stop(why)
         self.disk = self.disk.power_cut(self.world.clock.random)
         self.powered = False
-        self._rebooted = True
+        self.rebooted = True
 
     def crash_in_write(self, steps: int, *, power: bool) -> None:
         """Crash in the middle of what is written next, after that many operations on the disk."""
@@ -106,5 +107,5 @@ class Machine:
         self.disk = SimDisk()
         self.retired = False
         self._boots = 0
-        self._rebooted = False
+        self.rebooted = False
         self._draw_incarnation()

@@ -7,17 +7,20 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.broker.storage.sim_disk import SimDisk
-from tests.simulation.driver import PartitionDriver
 from tests.simulation.machine import Machine
-from tests.simulation.process import Process
-from tests.simulation.store import Store
 
-from tidelog_broker.core.effects import SyncLog, Write
+from tidelog_broker import log_writes
+from tidelog_broker.core.chain import EpochChain
+from tidelog_broker.core.effects import SyncLog
+from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.log_view import LogView
+from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.owed_names import OwedNames
+from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -56,30 +59,21 @@ def wiped_node_keeps_its_id() -> Replacements:
 
 def truncates_to_watermark() -> Replacements:
     """A node that starts again keeps of the open epoch what it knew to be committed."""
-    known: dict[tuple[str, Any], tuple[int, int]] = {}
-    pump = PartitionDriver.pump
+    known: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
+    carry_on, open_view = ReplicaDriver._carry_on, LogView.open
 
-    def remember(self: PartitionDriver) -> None:
-        pump(self)
-        known[self.process.node_id, self.key] = (self.replica.active.epoch, self.replica.high_watermark)
+    def remember(self: ReplicaDriver, *, soon: bool, writes: bool = True) -> None:
+        carry_on(self, soon=soon, writes=writes)
+        known[self.replica.node_id, self.key] = (self.replica.active.epoch, self.replica.high_watermark)
 
-    original = Process.open_partitions
+    def open_cut(store: PartitionLog, chain: EpochChain, *, node_id: str, **rest: Any) -> LogView:
+        view, newest = open_view(store, chain, node_id=node_id, **rest), store.active
+        epoch, watermark = known.get((node_id, (store.name.topic_id, store.name.partition)), (-1, 0))
+        if newest is not None and newest.epoch == epoch == chain.active.epoch and watermark < newest.end_offset:
+            store.truncate_epoch(epoch, watermark)
+        return view
 
-    def open_partitions(self: Process) -> None:
-        real = Store.open
-
-        def open_store(disk: SimDisk, key: Any, chain: Any, **rest: Any) -> Store:
-            store = real(disk, key, chain, **rest)
-            epoch, watermark = known.get((self.node_id, key), (-1, 0))
-            newest = store.log.active
-            if newest is not None and newest.epoch == epoch == chain.active.epoch and watermark < newest.end_offset:
-                store.log.truncate_epoch(epoch, watermark)
-            return store
-
-        with patch.object(Store, "open", open_store):
-            original(self)
-
-    return [(PartitionDriver, "pump", remember), (Process, "open_partitions", open_partitions)]
+    return [(ReplicaDriver, "_carry_on", remember), (LogView, "open", open_cut)]
 
 
 def reboot_forgotten() -> Replacements:
@@ -103,19 +97,13 @@ def reboot_noted_in_memory() -> Replacements:
 def reads_past_commit() -> Replacements:
     """Consumers get what the log holds."""
 
-    def read_committed(self: PartitionDriver, offset: int) -> Sequence[memoryview]:
-        return self.store.read_committed(offset, self.store.end_offset)
-
-    return [(PartitionDriver, "read_committed", read_committed)]
+    return [(PartitionReads, "readable_end", property(lambda self: self.log.end_offset))]
 
 
 def reads_past_cut() -> Replacements:
     """Consumers get what is about to be cut off, where something else has been committed since."""
 
-    def cuts(self: PartitionDriver) -> list[int]:
-        return []
-
-    return [(PartitionDriver, "cuts", cuts)]
+    return [(ReplicaDriver, "cut_offset", None)]
 
 
 def producers_forgotten() -> Replacements:
@@ -138,12 +126,12 @@ def tells_before_sync() -> Replacements:
 
 def accepts_unsynced() -> Replacements:
     """An end is accepted while the log in front of it is in the page cache."""
-    perform = Store.perform
+    perform = log_writes.perform
 
-    def skip(self: Store, group: Sequence[Write]) -> list[bool]:
-        return [True] if isinstance(group[0], SyncLog) else perform(self, group)
+    def skip(view: LogView, effect: Any) -> bool:
+        return isinstance(effect, SyncLog) or perform(view, effect)
 
-    return [(Store, "perform", skip)]
+    return [(log_writes, "perform", skip)]
 
 
 def limbo_not_heeded() -> Replacements:

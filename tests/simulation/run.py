@@ -14,8 +14,9 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from random import Random
 from unittest.mock import patch
@@ -23,12 +24,14 @@ from unittest.mock import patch
 from tests.simulation.scenario import scenario_of
 from tests.simulation.show import show
 from tests.simulation.truth import ViolationError
+from tests.simulation.watching import watched
 from tests.simulation.world import World
 
-from tidelog_broker import log_view, log_writes
 from tidelog_broker.storage import journal
 
 JOURNAL_RESERVE_BYTES = 4096
+SILENT = ("driver", "group_commit", "log_view", "log_writes", "partition", "pipeline", "retention", "taken_over")
+"""Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)
 """What code raises that does not fit together: no invariant has noticed anything then."""
 TRACE_SHOWN = 150
@@ -60,11 +63,12 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
     """Make journals small, and the nonces of files a function of the seed."""
     random = Random(f"nonces {seed}")
     with (
+        ExitStack() as stack,
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
         patch.object(secrets, "randbits", random.getrandbits),
-        patch.object(log_view, "log", _silent()),
-        patch.object(log_writes, "log", _silent()),
     ):
+        for name in SILENT:
+            stack.enter_context(patch.object(import_module(f"tidelog_broker.{name}"), "log", _silent()))
         yield
 
 
@@ -72,7 +76,7 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, mixture: str | None = None)
     """Run one seed, perhaps with another mixture of faults than its own."""
     world = World(scenario_of(seed, mixture))
     invariant = message = ""
-    with small_and_repeatable(seed):
+    with small_and_repeatable(seed), watched(world):
         try:
             world.run()
         except ViolationError as error:

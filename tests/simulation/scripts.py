@@ -34,7 +34,7 @@ from tidelog_broker.core.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
-    from tests.simulation.driver import PartitionDriver
+    from tests.simulation.copies import Copy
     from tests.simulation.faults import Faults
     from tests.simulation.world import World
 
@@ -136,22 +136,22 @@ class Scripts:
         found: list[Cast] = []
         for machine in self._world.machines:
             process = machine.running
-            for driver in process.partitions.values() if process is not None else ():
-                active = driver.replica.active
+            for copy in process.partitions.values() if process is not None else ():
+                active = copy.replica.active
                 machines = [self._world.machine_of(node) for node in active.placement]
                 others = [one for one in machines if one is not None and one.running is not None and one is not machine]
-                if driver.replica.can_append and len(others) == len(active.placement) - 1 >= 2:
+                if copy.replica.can_append and len(others) == len(active.placement) - 1 >= 2:
                     self._random.shuffle(others)
-                    found.append(Cast(driver.key, active.epoch, active.ack_quorum, machine, others))
+                    found.append(Cast(copy.key, active.epoch, active.ack_quorum, machine, others))
         return found
 
-    def _driver(self, machine: Machine, cast: Cast) -> PartitionDriver | None:
+    def _copy(self, machine: Machine, cast: Cast) -> Copy | None:
         process = machine.process
-        return process.partitions[cast.key] if process is not None else None
+        return process.partitions.get(cast.key) if process is not None else None
 
     def _replica(self, machine: Machine, cast: Cast) -> Replica | None:
-        driver = self._driver(machine, cast)
-        return driver.replica if driver is not None else None
+        copy = self._copy(machine, cast)
+        return copy.replica if copy is not None else None
 
     def _is_promised(self, machine: Machine, cast: Cast, *, but: pb.Ballot | None = None) -> bool:
         """Whether a machine has promised the end of the epoch, to another ballot than `but`, or knows it."""
@@ -161,9 +161,9 @@ class Scripts:
         fence = replica.fence
         return fence is not None and fence.promised is not None and fence.promised != but
 
-    def _roll_over(self, driver: PartitionDriver) -> None:
+    def _roll_over(self, copy: Copy) -> None:
         """Let an owner end its epoch by plan."""
-        driver.roll_over(driver.process.neighbours.plan(driver.key, driver.replica.active))
+        copy.roll_over(copy.process.cluster.plan(copy.key, copy.replica.active))
 
     def _until(self, reached: Callable[[], bool], patience_ms: int = PATIENCE_MS) -> Script:
         """Wait until something is so, for a while."""
@@ -268,17 +268,22 @@ class Scripts:
         """An owner that is cut off appends on; it comes back when two epochs have ended without that."""
         self._part([cast.owner], self._world.machines)
 
-        def next_owner() -> PartitionDriver | None:
-            drivers = [one.process.partitions[cast.key] for one in cast.others if one.process is not None]
+        def next_owner() -> Copy | None:
+            copies = [self._copy(one, cast) for one in cast.others]
             return next(
-                (one for one in drivers if one.replica.active.epoch > cast.epoch and one.replica.can_append), None
+                (
+                    one
+                    for one in copies
+                    if one is not None and one.replica.active.epoch > cast.epoch and one.replica.can_append
+                ),
+                None,
             )
 
         yield from self._until(lambda: next_owner() is not None)
         yield self._random.uniform(20, 200)
-        driver = next_owner()
-        if driver is not None:
-            self._roll_over(driver)
+        copy = next_owner()
+        if copy is not None:
+            self._roll_over(copy)
             yield self._random.uniform(20, 100)
             self._stall(cast.owner, 100)
             self._join([cast.owner], self._world.machines)
@@ -363,11 +368,11 @@ class Scripts:
         world, scenario = self._world, self._world.scenario
         if scenario.flush != pb.ALWAYS and scenario.mixture != LIGHTS_OUT:
             return
-        truth, driver = world.checks.truths[cast.key], self._driver(cast.owner, cast)
+        truth, copy = world.checks.truths[cast.key], self._copy(cast.owner, cast)
         for one, other in product(world.machines, world.machines):
             world.network.hold(one.node_id, other.node_id, pb.MetadataUpdate)  # else the next epoch begins
-        if driver is not None and self._random.random() < 0.5:
-            self._roll_over(driver)
+        if copy is not None and self._random.random() < 0.5:
+            self._roll_over(copy)
         else:
             cast.owner.stop("killed before the power goes")
         yield from self._until(lambda: cast.epoch in truth.chosen)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
 
+from tidelog_broker.core.effects import PeerMessage
 from tidelog_broker.core.ports import PartitionKey, Plan
 from tidelog_proto import broker_pb2 as pb
 
@@ -27,13 +28,21 @@ class Seen(NamedTuple):
 
 
 class Neighbours:
-    """The beliefs of one process about all registered nodes, as `Surroundings` of its replicas."""
+    """The beliefs of one process about all registered nodes, as the `Neighbours` of its replicas."""
 
-    def __init__(self, node_id: str, clock: Clock, scenario: Scenario, registered: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        clock: Clock,
+        scenario: Scenario,
+        registered: Callable[[], Sequence[str]],
+        send: Callable[[str, PeerMessage, Sequence[memoryview]], None],
+    ) -> None:
         self._node_id = node_id
         self._clock = clock
         self._scenario = scenario
         self._registered = registered
+        self._send = send
         self._suspects: set[str] = set()
         self._missed_since_us: dict[str, int] = {}
         self._wrong_until_us: dict[str, int] = {}
@@ -69,7 +78,10 @@ class Neighbours:
         """After a pause nobody is suspected for what was not heard meanwhile."""
         self._missed_since_us.clear()
 
-    # --------------------------------------------------------------------------------- Surroundings
+    # --------------------------------------------------------------------------------- driver_ports.Neighbours
+
+    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+        self._send(to, message, batches)
 
     def alive(self, node_id: str) -> bool:
         return node_id not in self._suspects and node_id in self._registered()

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.simulation.history import Publish
+from tests.simulation.history import Publish, PublishReply
 from tests.simulation.payload import payload_of
-from tests.simulation.publishing import PublishReply
 
 from tidelog_broker.core import effects as fx
 from tidelog_broker.core.replica import Replica
@@ -388,10 +387,14 @@ class Truth:
             holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}"
         )
 
-    def denied(self, publish: Publish, said: PublishReply) -> None:
-        """A publish is said to be lost for good."""
+    def denied(self, publish: Publish) -> None:
+        """A publish is said not to be stored, and never to be, unless it is tried again."""
         if not publish.producer_id:
             self.denials.add(publish.payload)
+
+    def tried(self, publish: Publish) -> None:
+        """A publish is tried, perhaps again."""
+        self.denials.discard(publish.payload)
 
     def delivered(self, header: BatchHeader) -> None:
         """A consumer was given a batch (I10)."""

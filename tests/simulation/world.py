@@ -12,18 +12,24 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
-from tests.simulation.retention import Retention
 from tests.simulation.scenario import Scenario
 
+from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.ports import PartitionKey, Timing
+from tidelog_broker.log_view import LogView
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
+    from tests.simulation.copies import Copy
     from tests.simulation.process import Process
 
 CALM_MS = 40_000
 """How long writes may take to resume and copies to become equal, once faults have stopped."""
 POLL_US = 50_000
+TOPIC_ID = b"simulated topic!"
+SEGMENT_BYTES = 4096
+SEGMENT_BYTES_SMALL = 512
+"""Where retention is to have something to delete."""
 
 
 class World:
@@ -52,9 +58,28 @@ class World:
         self.write_ms = scenario.write_ms
         self.publish_gap_us = random.choice([10_000, 50_000, 150_000])
         self.read_gap_us = random.choice([20_000, 200_000])
+        self.settings = NodeSettings.model_validate(
+            {
+                "data": "/",
+                "ring_bytes": random.choice([0, 500, 100_000]),
+                "group_bytes": random.choice([1, 400, 100_000]),
+            }
+        )
+        self.topic = pb.TopicRecord(
+            name="simulated",
+            topic_id=TOPIC_ID,
+            config=pb.TopicConfig(
+                partitions=scenario.partitions,
+                segment_bytes=SEGMENT_BYTES_SMALL if scenario.retention_bytes else SEGMENT_BYTES,
+                retention_bytes=scenario.retention_bytes,
+                flush=scenario.flush,
+            ),
+        )
         self.machines = [Machine(self, f"n{number}") for number in range(scenario.machines)]
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
+        self.copies: dict[LogView, Copy] = {}
+        """Of all processes that there ever were."""
         self.checks = Checks(self)
         self.faults = Faults(self)
         self.producers: list[Producer] = []
@@ -62,7 +87,7 @@ class World:
 
     @staticmethod
     def _key(number: int) -> PartitionKey:
-        return b"simulated topic!", number
+        return TOPIC_ID, number
 
     def _genesis(self, number: int) -> pb.EpochDescriptor:
         machines = self.machines[number % len(self.machines) :] + self.machines[: number % len(self.machines)]
@@ -133,7 +158,6 @@ class World:
             machine.start()
         self._start_clients()
         self.faults.start()
-        Retention(self).start()
         self.clock.run_until(self.clock.now_us + self.scenario.fault_ms * 1000)
         self._calm_down()
         self._run_until(self._resumed, "I16: writes and reads do not resume")

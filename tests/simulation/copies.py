@@ -1,0 +1,120 @@
+"""One partition on one process: the shipped `Partition` with its driver, asked by clients, and looked at by checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import PublishReply
+
+from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.producers import StoredBatch
+from tidelog_broker.driver import ReplicaDriver
+from tidelog_broker.partition import Partition
+from tidelog_broker.pipeline import Pending
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+READ_BYTES = 1500
+VERIFIED_LATE = 0.1
+"""How many batches are verified by a worker, as large ones are."""
+
+
+class Copy:
+    """See the module.
+
+    Attributes:
+        partition: what serves clients; only there once the replica takes part.
+    """
+
+    partition: Partition
+
+    def __init__(self, process: Process, key: PartitionKey, driver: ReplicaDriver) -> None:
+        self.process = process
+        self.key = key
+        self.driver = driver
+        self.replica = driver.replica
+        self.view = driver.view
+        self.log = driver.view.store
+
+    @property
+    def name(self) -> str:
+        """The node and the partition, for traces."""
+        return f"{self.process.node_id}/{self.key[1]}"
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def publish(
+        self, header: BatchHeader, data: bytearray, acks: pb.Acks, reply: Callable[[PublishReply], None]
+    ) -> None:
+        """Queue a client's batch, as `handlers.publish` does."""
+        random, pipeline = self.process.world.clock.random, self.partition.pipeline
+
+        def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+            reply(self._reply(outcome))
+
+        if random.random() >= VERIFIED_LATE:
+            pipeline.submit(Pending(memoryview(data), header, settle, acks=acks))
+            return
+        pending = Pending(memoryview(data), None, settle, acks=acks)
+
+        def verified() -> None:
+            pending.header = header
+            pipeline.go_on()
+
+        self.process.after(self.process.read_us(), verified)
+        pipeline.submit(pending)
+
+    def _reply(self, outcome: StoredBatch | ProtocolError) -> PublishReply:
+        if isinstance(outcome, ProtocolError):
+            return PublishReply(
+                "denied" if outcome.definite else "unknown", error=outcome.code, owner_hint=self.replica.active.owner
+            )
+        return PublishReply("stored", outcome.base_offset, outcome.end_offset, outcome.epoch)
+
+    async def read(self, offset: int) -> Sequence[memoryview]:
+        """Read for a consumer, as `handlers.fetch` does.
+
+        Raises:
+            ProtocolError: why there is nothing here.
+        """
+        partition = self.partition
+        await partition.ensure_readable()
+        partition.check_offset(offset)
+        hot = partition.read_hot(offset, READ_BYTES)
+        if hot is not None:
+            return [entry.data for entry in hot]
+        return await partition.read_log(offset, READ_BYTES)
+
+    # ------------------------------------------------------------------------------------------ what is done to it
+
+    def roll_over(self, plan: Plan) -> None:
+        """Let an owner end its epoch by plan."""
+        self.process.run(lambda: self.driver.roll_over(plan))
+
+    # ------------------------------------------------------------------------------------------ looks
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be written."""
+        return not self.driver._queue
+
+    def limbo(self) -> str | None:
+        """Why the log is damaged now; None when it is not, or only lacks what is being fetched."""
+        log = self.log
+        damaged = log.unreadable_epoch is not None or any(held.damage is not None for held in log.epochs)
+        return log.limbo if damaged and not self.view.repairing else None
+
+    def all_batches(self) -> list[bytes]:
+        """Read everything."""
+        found: list[bytes] = []
+        offset = self.log.start_offset
+        while offset < self.log.end_offset:
+            result = self.log.read(offset, 1 << 20, limit_offset=self.log.end_offset)
+            found += [bytes(batch) for batch in result.batches]
+            offset = result.next_offset
+        return found

@@ -1,0 +1,92 @@
+"""What the checks see of the shipped code while a seed runs: each write to a log, each entry of a journal, each read.
+
+The writes are watched where they are done, and not where they are told of: a crash may come between. Nothing is changed
+by it but one thing, which is a fault of the world's own: a machine that lies reads something else than it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from tests.simulation.copies import Copy
+from tests.simulation.lies import lie
+
+from tidelog_broker import log_writes
+from tidelog_broker.core.effects import Append, ReadLog
+from tidelog_broker.log_view import LogView, Stretch
+from tidelog_broker.log_writes import LogWrite
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@contextmanager
+def watched(world: World) -> Iterator[None]:
+    """Let a world's checks see everything that is done in the block."""
+    watch = _Watch(world)
+    with ExitStack() as stack:
+        for target, name, watching in (
+            (log_writes, "append", watch.append),
+            (log_writes, "append_in_place", watch.append_in_place),
+            (log_writes, "perform", watch.perform),
+            (LogView, "read_epoch", watch.read_epoch),
+        ):
+            stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
+        yield
+
+
+class _Watch:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def append(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
+            done = original(view, group, synced=synced)
+            self._tell(view, group, done=done)
+            return done
+
+        return append
+
+    def append_in_place(self, original: Callable[..., None]) -> Callable[..., None]:
+        def append_in_place(view: LogView, group: Sequence[Append]) -> None:
+            original(view, group)
+            self._tell(view, group, done=True)
+
+        return append_in_place
+
+    def perform(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def perform(view: LogView, effect: Any) -> bool:
+            done = original(view, effect)
+            self._tell(view, [effect], done=done)
+            return done
+
+        return perform
+
+    def read_epoch(self, original: Callable[..., Stretch]) -> Callable[..., Stretch]:
+        def read_epoch(view: LogView, effect: ReadLog) -> Stretch:
+            found, copy = original(view, effect), self._copy(view)
+            if copy.process.machine.lies and self._know_the_end(copy, effect):
+                return Stretch(*lie(*found))
+            return found
+
+        return read_epoch
+
+    def _know_the_end(self, copy: Copy, effect: ReadLog) -> bool:
+        """Whether this node and the other one know the decision about an epoch, without which a lie cannot be told."""
+        machine = self._world.machine_of(effect.to)
+        process = machine.running if machine is not None else None
+        other = process.partitions.get(copy.key) if process is not None else None
+        return (
+            effect.epoch < copy.replica.active.epoch and other is not None and effect.epoch < other.replica.active.epoch
+        )
+
+    def _tell(self, view: LogView, effects: Sequence[LogWrite], *, done: bool) -> None:
+        copy = self._copy(view)
+        for effect in effects:
+            self._world.checks.performed(copy, effect, done=done)
+
+    def _copy(self, view: LogView) -> Copy:
+        return self._world.copies[view]
