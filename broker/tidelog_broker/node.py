@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from typing import Final
 
+from tidelog_broker import reboot_note
 from tidelog_broker.admitting import Founding
 from tidelog_broker.anti_entropy import AntiEntropy
 from tidelog_broker.broker import Broker
@@ -97,11 +98,8 @@ class Node(Broker):
         self.spawn(AntiEntropy(self.node_id, self.replication, self.cluster).run(), "comparing chains")
 
     async def _note_reboot(self) -> None:
-        """Forget that the machine went down once each log has noted it; a log that is not open has not."""
-        if self.dir.machine_rebooted:
-            names = await self.io.call(0, self.disk.fs.list_dir, self.dir.partitions)
-            if set(names) <= {partition.log.directory.name for partition in self.partitions.all()}:
-                self.dir.mark_reboot_noted()
+        logs = [partition.log for partition in self.partitions.all()]
+        await reboot_note.note_reboot(self.dir, self.disk.fs, self.io, logs)
 
     def _start_management(self) -> None:
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)

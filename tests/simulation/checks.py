@@ -1,4 +1,4 @@
-"""The invariants I1 to I16, checked from outside after every step, against what the disks and messages really held.
+"""The invariants I1 to I17, checked from outside after every step, against what the disks and messages really held.
 
 `Truth` is what an all-knowing observer writes down per partition: every batch that was ever written, what each node
 made durable, which values were accepted where and so decided, what was claimed to be committed. Each step is held
@@ -7,7 +7,7 @@ against it at a cost that does not grow with the run. `final` compares the logs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation.final import compare_logs, compare_with_history, unequal
@@ -192,8 +192,18 @@ class Checks:
         """A node says that retention has deleted what lies before an offset (I10)."""
         truth, deletes = self.truths[copy.key], bool(self._world.scenario.retention_bytes)
         self.require(deletes or log_start == 0, "I10", f"{copy.name} says that its log begins at {log_start}")
-        committed = max(truth.committed.values(), default=0)
-        self.require(log_start <= committed, "I10", f"{copy.name} deleted up to {log_start} of {committed}")
+        self.require(log_start <= truth.committed_end, "I10", f"{copy.name} deletes what is not committed: {log_start}")
+
+    def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
+        """A node is asked for the end of what is committed; what is returned takes its answer (I17)."""
+        committed = self.truths[copy.key].committed_end
+
+        def answered(end: int | None, _: BaseException | None) -> None:
+            if end is not None:
+                self._world.clock.note("end", copy.name, end, checksum=end)
+                self.require(end >= committed, "I17", f"{copy.name} says {end}, {committed} was committed before")
+
+        return answered
 
     def delivered(self, copy: Copy, header: BatchHeader) -> None:
         """A node gives a batch to a consumer."""

@@ -31,6 +31,10 @@ GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
 
 
+ASKS_LATEST = 0.2
+"""How often a consumer asks for the end, too."""
+
+
 class Producer:
     """Publishes to one partition, up to `depth` batches at a time; a later one may arrive before an earlier one."""
 
@@ -182,6 +186,8 @@ class Consumer:
     def _arrive(self, process: Process, asked: int) -> None:
         copy = process.partitions.get(self.key)
         if copy is not None:
+            if self._random.random() < ASKS_LATEST:
+                process.spawn(copy.latest(), self._world.checks.locates(copy))
             process.spawn(copy.read(self.position), lambda found, error: self._read(copy, asked, found or (), error))
 
     def _read(self, copy: Copy, asked: int, found: Sequence[memoryview], error: BaseException | None) -> None:

@@ -90,6 +90,16 @@ class Copy:
             return [entry.data for entry in hot]
         return await partition.read_log(offset, READ_BYTES)
 
+    async def latest(self) -> int:
+        """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.
+
+        Raises:
+            ProtocolError: why that cannot be said here.
+        """
+        await self.partition.ensure_readable()
+        await self.partition.confirm_owner()
+        return self.partition.high_watermark
+
     # ------------------------------------------------------------------------------------------ what is done to it
 
     def roll_over(self, plan: Plan) -> None:

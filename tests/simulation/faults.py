@@ -15,6 +15,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.rot import rot
 from tests.simulation.scenario import MIXTURES, SCRIPTS
 from tests.simulation.scripts import Scripts
+from tests.simulation.surroundings import Wishes
 
 from tidelog_proto import broker_pb2 as pb
 
@@ -59,10 +60,12 @@ class Faults:
             "lie": (self._lie, 3),
             "join": (self._join, 2),
             "roll over": (self._roll_over, 10),
-            "wall clock": (self._wall_clock, 1),
+            "wall clock": (self._wall_clock, 2),
             "everybody down": (self._everybody_down, 2),
             **self._scripts.kinds(),
         }
+        if world.scenario.changes:
+            kinds["wishes"] = (self._wishes, 12)
         self._kinds = [kinds[name] for name in self._mixture(list(kinds))]
 
     def _mixture(self, kinds: list[str]) -> list[str]:
@@ -73,6 +76,8 @@ class Faults:
         if mixture in MIXTURES:
             return list(MIXTURES[mixture])
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
+        if self._world.scenario.changes and "wishes" not in chosen:
+            chosen.append("wishes")
         return chosen if len(chosen) >= KINDS_MIN else kinds
 
     def start(self) -> None:
@@ -132,14 +137,14 @@ class Faults:
         self._restart_later(machine)
 
     def _power_off(self) -> None:
-        machine = self._machine() if self._world.scenario.flush == pb.ALWAYS else self.loser()
+        machine = self._machine() if self._world.survives_power_cuts() else self.loser()
         if machine is not None:
             machine.power_off("power off")
             self._restart_later(machine)
 
     def _crash_in_write(self) -> None:
         machine = self._machine()
-        power = self._random.random() < 0.5 and (self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine))
+        power = self._random.random() < 0.5  # unless that is more than is to be survived when it comes
         if machine.process is not None:
             machine.crash_in_write(self._random.randrange(10), power=power)
             self._note("crash in write", machine.node_id)
@@ -149,7 +154,7 @@ class Faults:
                 )
 
     def _everybody_down(self) -> None:
-        power = self._world.scenario.flush == pb.ALWAYS and self._random.random() < 0.5
+        power = self._world.survives_power_cuts() and self._random.random() < 0.5
         for machine in self._world.machines:
             if self._random.random() < 0.8:
                 if power:
@@ -176,7 +181,9 @@ class Faults:
         self._later(self._random.choice([50, 400, 1500]), again)
 
     def _wall_clock(self) -> None:
-        self._machine().wall_error_us += self._random.randint(-5_000_000, 5_000_000)
+        """Set a clock, by seconds or by days."""
+        most_us = 1_000_000 * self._random.choice([5, 5, 3600, 20 * 86_400])
+        self._machine().wall_error_us += self._random.randint(-most_us, most_us)
 
     # ------------------------------------------------------------------------------------------ network
 
@@ -316,6 +323,15 @@ class Faults:
             self._joins -= 1
             self._note("join")
             self._world.add_machine()
+
+    def _wishes(self) -> None:
+        """Want other copies, another quorum or flush, from the next epochs on; perhaps one begins for it."""
+        copies = self._random.choice([2, 3, 3, 4])
+        quorum = self._random.randint(copies // 2 + 1, copies)
+        self._world.wishes = Wishes(copies, quorum, self._random.choice([pb.ALWAYS, pb.ALWAYS, pb.INTERVAL, pb.NEVER]))
+        self._note("wishes", str(self._world.wishes))
+        if self._random.random() < 0.6:
+            self._roll_over()
 
     def _roll_over(self) -> None:
         """Let an owner end its epoch by itself, sometimes to hand the partition to another node."""

@@ -106,12 +106,16 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
     """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
+    stamp_us = 0
     start_offset = offset = unpack_header(log[0]).base_offset if log and world.scenario.retention_bytes else 0
     for data in log:
         header = unpack_header(data)
         if header.base_offset != offset:
             raise ViolationError("I2", f"the log has {header.base_offset} where {offset} comes next")
         offset = header.end_offset
+        if header.append_timestamp_us < stamp_us:
+            raise ViolationError("I18", f"the time goes back to {header.append_timestamp_us} at {header.base_offset}")
+        stamp_us = header.append_timestamp_us
         payload = payload_of(data, header.record_count)
         if payload in at:
             raise ViolationError("I12", f"payload {payload:#x} is at {at[payload]} and at {header.base_offset}")

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from tests.simulation.explore import walk
-from tests.simulation.mutants import FURTHER, LISTED, MUTANTS, Mutant, switched_on
+from tests.simulation.mutants import MUTANTS, Mutant, switched_on
 from tests.simulation.run import BROKEN, run_seed
 
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worlds", type=int, default=0, help="look so far for the first seed of `make simulate`")
     parser.add_argument("--mutant", action="append", help="only this one")
     options = parser.parse_args(arguments)
-    names = options.mutant or [mutant.name for mutant in [*LISTED, *FURTHER]]
+    names = options.mutant or list(MUTANTS)
     lived = 0
     print(f"| mutant | {options.seeds} seeds | of | {options.walks} walks | by | first of all worlds |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.storage.sim_disk import SimDisk
-from tests.simulation.process import Process
+from tests.simulation.process import HOME, Process
 
 from tidelog_broker.storage.errors import StorageError
 
@@ -33,8 +33,9 @@ class Machine:
         self.lies = False
         """It serves other content of sealed epochs than was decided."""
         self._boots = 0
-        self.rebooted = False
+        self.machine_rebooted = False
         """It lost power since a node noted that, in all of its logs."""
+        self.partitions = HOME
         self._cut_means_power = False
         self.next_incarnation = 0
         self._draw_incarnation()
@@ -57,7 +58,7 @@ class Machine:
         self.powered = True
         incarnation = self.next_incarnation
         self._draw_incarnation()
-        self.world.clock.note("start", self.node_id, incarnation, checksum=self.rebooted)
+        self.world.clock.note("start", self.node_id, incarnation, checksum=self.machine_rebooted)
         self.process = Process(self.world, self, incarnation=incarnation)
         self.process.begin()
 
@@ -66,9 +67,9 @@ class Machine:
         self.world.checks.refused_to_start(self, error)
         self.stop(f"cannot start: {error.message}")
 
-    def reboot_is_noted(self) -> None:
+    def mark_reboot_noted(self) -> None:
         """Every log has noted that power was lost."""
-        self.rebooted = False
+        self.machine_rebooted = False
 
     # ------------------------------------------------------------------------------------------ down
 
@@ -85,7 +86,7 @@ class Machine:
         self.stop(why)
         self.disk = self.disk.power_cut(self.world.clock.random)
         self.powered = False
-        self.rebooted = True
+        self.machine_rebooted = True
 
     def crash_in_write(self, steps: int, *, power: bool) -> None:
         """Crash in the middle of what is written next, after that many operations on the disk."""
@@ -94,7 +95,7 @@ class Machine:
 
     def power_was_cut(self) -> None:
         """The disk has reached the step at which it was to crash."""
-        if self._cut_means_power:
+        if self._cut_means_power and (self.world.survives_power_cuts() or self.world.faults.may_lose(self)):
             self.power_off("power cut in a write")
         else:
             self.stop("killed in a write")
@@ -107,5 +108,5 @@ class Machine:
         self.disk = SimDisk()
         self.retired = False
         self._boots = 0
-        self.rebooted = False
+        self.machine_rebooted = False
         self._draw_incarnation()

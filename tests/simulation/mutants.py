@@ -14,7 +14,9 @@ from unittest.mock import patch
 
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_log as log
+from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
+from tests.simulation.scenario import RETENTION, WISHES
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -32,7 +34,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        return self.replacements.__module__ != driver.__name__
+        return self.replacements.__module__ not in {driver.__name__, shell.__name__}
 
 
 LISTED = [
@@ -90,7 +92,34 @@ FURTHER = [
     Mutant("decision entered before it is journalled", log.enters_before_journal),
 ]
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER]}
+SHELL = [
+    Mutant("a decision by the next epoch's quorum", vote.decides_by_the_next_quorum, mixture=WISHES),
+    Mutant("the end in a promise taken before queued appends", vote.seal_end_before_the_appends),
+    Mutant("doubt ended by the owner's first answer", log.doubt_ended_by_the_first_answer, mixture="rebooted follower"),
+    Mutant("fences told as written at once", shell.fences_told_at_once),
+    Mutant("later journal entries told with a group", shell.later_entries_told_too),
+    Mutant("compaction drops the newest fence", shell.compaction_drops_the_newest),
+    Mutant("a reboot not told to the logs", shell.reboot_not_told_to_logs, mixture="rebooted holder"),
+    Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="rebooted holder"),
+    Mutant("a producer snapshot taken unseen", shell.snapshot_taken_unseen, mixture="stale tail"),
+    Mutant("appends told as written at once", shell.appends_told_at_once),
+    Mutant("no space told as written", shell.no_space_told_as_written),
+    Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted holder"),
+    Mutant("stamped by a clock that goes back", shell.clock_taken_as_it_is),
+    Mutant("acknowledged by the owner alone", shell.owner_is_a_quorum),
+    Mutant("acks=all taken for a quorum", shell.all_is_a_quorum),
+    Mutant("what an epoch's end cuts off answered as stored", shell.cut_off_is_stored),
+    Mutant("what an epoch's end keeps answered as not stored", shell.stored_is_denied),
+    Mutant("retries answered before their first attempt is", shell.retries_answered_at_once),
+    Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch),
+    Mutant("memory read past the commit", shell.memory_read_past_commit),
+    Mutant("memory kept past its epoch's end", shell.memory_kept_past_the_end),
+    Mutant("an owner confirmed by itself", shell.confirmed_at_once),
+    Mutant("retention past the commit", shell.deletes_what_is_not_committed, mixture=RETENTION),
+]
+"""Of what the node does around its replicas, and of worlds that came with that."""
+
+MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL]}
 
 
 @contextmanager

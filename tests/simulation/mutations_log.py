@@ -305,3 +305,14 @@ def duplicates_unchecked() -> Replacements:
         return True
 
     return [(Replica, "_agrees", agrees), (replica, "check_run", _unchecked)]
+
+
+def doubt_ended_by_the_first_answer() -> Replacements:
+    """A copy that lost its tail counts again once the owner has answered, although the rest is still on its way."""
+    original = History._tail_fetched
+
+    def tail_fetched(self: History, source_end: int, now_ms: int) -> None:
+        del source_end
+        original(self, 0, now_ms)
+
+    return [(History, "_tail_fetched", tail_fetched)]

@@ -355,3 +355,42 @@ def accepted_is_decided() -> Replacements:
             original(self, sender, reply, now_ms)
 
     return [(Candidate, "on_seal_reply", on_seal_reply)]
+
+
+def decides_by_the_next_quorum() -> Replacements:
+    """An end is decided by as many accepts as the next epoch asks for, where those are fewer."""
+    original = Candidate.on_open_reply
+
+    def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        original(self, sender, reply, now_ms)
+        if self.phase == "opening" and sender in self._accepted:
+            following = pb.EpochDecision.FromString(self._value).next
+            if len(self._accepted) >= following.ack_quorum:
+                self._host.decided(self._value)
+
+    return [(Candidate, "on_open_reply", on_open_reply)]
+
+
+def seal_end_before_the_appends() -> Replacements:
+    """SEAL is answered with what was durable when it came, and not with what was on its way."""
+    original, write, send = Acceptor.on_seal, ReplicaState.write, ReplicaState.send
+
+    def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
+        end = self._state.tail.durable
+
+        def send_early(state: ReplicaState, to: str, message: Any, batches: Any = ()) -> None:
+            if isinstance(message, pb.SealReply) and message.status == pb.HELD:
+                message.end_offset, message.end_digest = end
+            send(state, to, message, batches)
+
+        def write_then(state: ReplicaState, effect: Any, then: Any) -> None:
+            def written(ok: bool, later_ms: int) -> None:
+                with patch.object(ReplicaState, "send", send_early):
+                    then(ok, later_ms)
+
+            write(state, effect, written)
+
+        with patch.object(ReplicaState, "write", write_then):
+            original(self, sender, ask, now_ms)
+
+    return [(Acceptor, "on_seal", on_seal)]

@@ -23,6 +23,7 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 from tests.simulation.workers import SimWorkers
 
+from tidelog_broker import reboot_note
 from tidelog_broker.chains import Chains
 from tidelog_broker.core.inline_writes import InlineWrites
 from tidelog_broker.core.ports import Batch, PartitionKey
@@ -100,7 +101,14 @@ class Process:
         self.taken_over = TakenOver()
         self.route_news = RouteNews()
         self.inline_writes = Inline(random.random() < 0.5)
-        self.cluster = Neighbours(self.node_id, world.clock, world.scenario, lambda: world.registered, self.send)
+        self.cluster = Neighbours(
+            self.node_id,
+            world.clock,
+            world.scenario,
+            registered=lambda: world.registered,
+            wishes=lambda: world.wishes,
+            send=self.send,
+        )
 
     def _workers(self, count: int, takes_us: Callable[[], int]) -> Offload:
         return Offload(SimWorkers(self, count, takes_us), self.loop)
@@ -196,8 +204,9 @@ class Process:
         self.replication = self._replication()
         for key in self.world.genesis:
             await self._open_partition(key)
-        # A log that is not open has not noted that the machine went down.
-        self.machine.reboot_is_noted()
+            # A node knows its topics one by one, too, and may ask before it knows all of them.
+            logs = [copy.log for copy in self.partitions.values()]
+            await reboot_note.note_reboot(self.machine, self.disk.fs, self.io, logs)
 
     def _opened(self, _: None, error: BaseException | None) -> None:
         if error is not None:
@@ -235,7 +244,11 @@ class Process:
             group_bytes=self.settings.group_bytes,
         )
         return Replication(
-            self.node_id, self.incarnation, tools=tools, rebooted=self.machine.rebooted, timing=self.world.timing
+            self.node_id,
+            self.incarnation,
+            tools=tools,
+            rebooted=self.machine.machine_rebooted,
+            timing=self.world.timing,
         )
 
     async def _open_partition(self, key: PartitionKey) -> None:

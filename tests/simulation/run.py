@@ -27,9 +27,12 @@ from tests.simulation.truth import ViolationError
 from tests.simulation.watching import watched
 from tests.simulation.world import World
 
-from tidelog_broker.storage import journal
+from tidelog_broker import partition
+from tidelog_broker.storage import fences, journal
 
 JOURNAL_RESERVE_BYTES = 4096
+COMPACT_AFTER_BYTES = 700
+SNAPSHOT_BATCHES = 6
 SILENT = ("driver", "group_commit", "log_view", "log_writes", "partition", "pipeline", "retention", "taken_over")
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)
@@ -60,11 +63,13 @@ def _silent() -> logging.Logger:
 
 @contextmanager
 def small_and_repeatable(seed: int) -> Iterator[None]:
-    """Make journals small, and the nonces of files a function of the seed."""
+    """Make journals small, snapshots frequent, and the nonces of files a function of the seed."""
     random = Random(f"nonces {seed}")
     with (
         ExitStack() as stack,
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
+        patch.object(fences, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+        patch.object(partition, "PRODUCER_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES),
         patch.object(secrets, "randbits", random.getrandbits),
     ):
         for name in SILENT:

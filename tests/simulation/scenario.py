@@ -1,8 +1,8 @@
 """What a seed stands for: how large the cluster is, how bad the network, which faults may happen.
 
 Budgets keep the world inside what the protocol promises: data may be lost on at most `ack_quorum - 1` machines in all
-(wiped, rotten, and with flush other than ALWAYS also powered off), because a record counts as safe on `ack_quorum`.
-Everything else, crashes, cuts and pauses of every node at once, is allowed at any time.
+(wiped, rotten, and while the newest epoch's flush is not ALWAYS also powered off), because a record counts as safe on
+`ack_quorum`. Everything else, crashes, cuts and pauses of every node at once, is allowed at any time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ partition, so that no other one loses what it may lose then, and no machine lost
 
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
-    *("wiped holder", "rotten holder", "rebooted holder", LIGHTS_OUT),
+    *("wiped holder", "rotten holder", "rebooted holder", "rebooted follower"),
+    LIGHTS_OUT,
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
+
+CHANGES: Final = 0.3
+"""In how many of the worlds with some of everything what is wanted of the topic changes."""
+
+WISHES: Final = "wishes"
+"""A mixture of some of everything in which what is wanted of the topic changes at any rate."""
 
 RETENTION: Final = "retention"
 """A mixture of its own, of some of everything: the owner deletes what is old, whether or not all replicas have it.
@@ -79,6 +86,8 @@ class Scenario:
     """How often the failure detector suspects a node that is well."""
     retention_bytes: int = 0
     """How much of its log an owner keeps; 0: everything."""
+    changes: bool = False
+    """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
 
 
 def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
@@ -91,6 +100,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 3 if scripted else 2, min(4, machines), machines])
     majority = factor // 2 + 1
+    later = Random(f"later {seed}")
+    changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
+    unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
     return Scenario(
         seed=seed,
@@ -100,8 +112,8 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         partitions=random.choice([1, 1, 1, 1, 1, 2, 3]) if not dark else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=pb.NEVER
-        if random.random() < 0.25 or mixture in {"reboots", "rebooted holder", LIGHTS_OUT}
+        flush=unsynced
+        if random.random() < 0.25 or mixture in {"reboots", "rebooted holder", "rebooted follower", LIGHTS_OUT}
         else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
@@ -114,7 +126,10 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         write_ms=random.choice([0.2, 2.0, 10.0]),
         fault_ms=random.choice([1000, 1500, 3000]) if not scripted else 3000,
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
-        bad_machines=min(ack_quorum - 1, factor - ack_quorum) if mixture not in {RETENTION, LIGHTS_OUT} else 0,
+        bad_machines=min(ack_quorum - 1, factor - ack_quorum)
+        if mixture not in {RETENTION, LIGHTS_OUT} and not changes
+        else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,
+        changes=changes,
     )

@@ -15,6 +15,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
     rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
+    rebooted follower    the same, and before they are away the owner answers it once: the rest is on its way
     lights out       all machines lose power as soon as an epoch's end is decided, under a flush other than ALWAYS
 """
 
@@ -83,6 +84,7 @@ class Scripts:
             "wiped holder": partial(self._lost_holder, self._wipe),
             "rotten holder": partial(self._lost_holder, self._rot),
             "rebooted holder": partial(self._lost_holder, self._reboot),
+            "rebooted follower": self._rebooted_follower,
             LIGHTS_OUT: self._lights_out,
         }
         return {name: (partial(self._begin, name, script), WEIGHT) for name, script in scripts.items()}
@@ -366,7 +368,7 @@ class Scripts:
         What was decided must be there when the power is back: what is committed in an open epoch need not.
         """
         world, scenario = self._world, self._world.scenario
-        if scenario.flush != pb.ALWAYS and scenario.mixture != LIGHTS_OUT:
+        if not world.survives_power_cuts() and scenario.mixture != LIGHTS_OUT:
             return
         truth, copy = world.checks.truths[cast.key], self._copy(cast.owner, cast)
         for one, other in product(world.machines, world.machines):
@@ -404,6 +406,30 @@ class Scripts:
         self._part(holders, self._world.machines)
         self._join([loser], rest)
         yield from lose(loser)
+        yield self._random.uniform(600, 1200)
+
+    def _rebooted_follower(self, cast: Cast) -> Script:
+        """A follower loses power, and what the owner pushes again when it is asked has not come when that is away."""
+        loser = self._faults.loser()
+        if loser is None or loser not in cast.others:
+            return
+        rest = [one for one in cast.others if one is not loser]
+        holders, rest = [cast.owner, *rest[: cast.ack_quorum - 2]], rest[cast.ack_quorum - 2 :]
+        self._part([*holders, loser], rest)
+        yield self._random.uniform(100, 400)
+        self._world.network.hold(cast.owner.node_id, loser.node_id, pb.AppendBatch)
+        loser.power_off("power off of a follower")
+        yield 10
+        loser.start()
+
+        def has_asked() -> bool:
+            replica = self._replica(loser, cast)
+            return replica is not None and not replica.history.is_fetching_tail
+
+        yield 50
+        yield from self._until(has_asked, 300)
+        self._part(holders, self._world.machines)
+        self._join([loser], rest)
         yield self._random.uniform(600, 1200)
 
     def _wipe(self, machine: Machine) -> Script:

@@ -19,6 +19,14 @@ from tidelog_proto import broker_pb2 as pb
 LOOK_US = 80_000
 
 
+class Wishes(NamedTuple):
+    """What the topic asks for each of its partitions, from the next epoch on."""
+
+    copies: int
+    ack_quorum: int
+    flush: pb.Flush
+
+
 class Seen(NamedTuple):
     """What is true of a node, seen from another one: whether it answers, refuses, and which boot it is."""
 
@@ -35,13 +43,16 @@ class Neighbours:
         node_id: str,
         clock: Clock,
         scenario: Scenario,
+        *,
         registered: Callable[[], Sequence[str]],
+        wishes: Callable[[], Wishes],
         send: Callable[[str, PeerMessage, Sequence[memoryview]], None],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
         self._scenario = scenario
         self._registered = registered
+        self._wishes = wishes
         self._send = send
         self._suspects: set[str] = set()
         self._missed_since_us: dict[str, int] = {}
@@ -95,10 +106,10 @@ class Neighbours:
         return self.plan_of(owner, nodes)
 
     def plan_of(self, owner: str, nodes: tuple[str, ...]) -> Plan:
-        """Return a plan with the scenario's quorum and flush for these nodes."""
-        wanted, count = self._scenario.ack_quorum, len(nodes)
-        quorum = wanted if count == self._scenario.replication_factor else count // 2 + 1
-        return Plan(owner, nodes, quorum, self._scenario.flush)
+        """Return a plan with the quorum and the flush that are wanted now for these nodes."""
+        wishes, count = self._wishes(), len(nodes)
+        quorum = wishes.ack_quorum if count == wishes.copies else count // 2 + 1
+        return Plan(owner, nodes, quorum, wishes.flush)
 
     def placement(self, key: PartitionKey, active: pb.EpochDescriptor, *, keep: bool) -> tuple[str, ...]:
         """Return nodes for the next epoch, the living first; `keep`: those that hold it already before others."""
@@ -107,7 +118,7 @@ class Neighbours:
         rotation = registered[turn:] + registered[:turn]
         old = set(active.placement)
         ordered = sorted(rotation, key=lambda node: (not self.alive(node), keep and node not in old))
-        return tuple(ordered[: min(self._scenario.replication_factor, len(registered))])
+        return tuple(ordered[: min(self._wishes().copies, len(registered))])
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         before = list(active.placement)

@@ -340,6 +340,11 @@ class Truth:
         self.committed[epoch] = end_offset
         self._walk()
 
+    @property
+    def committed_end(self) -> int:
+        """How far anybody has been told that this partition is committed."""
+        return max(self.committed.values(), default=0)
+
     def _walk(self) -> None:
         """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
         epoch, offset = self._position

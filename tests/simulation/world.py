@@ -13,6 +13,7 @@ from tests.simulation.history import History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.scenario import Scenario
+from tests.simulation.surroundings import Wishes
 
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.ports import PartitionKey, Timing
@@ -27,6 +28,7 @@ CALM_MS = 40_000
 """How long writes may take to resume and copies to become equal, once faults have stopped."""
 POLL_US = 50_000
 TOPIC_ID = b"simulated topic!"
+FLUSH_INTERVAL_MS = 60
 SEGMENT_BYTES = 4096
 SEGMENT_BYTES_SMALL = 512
 """Where retention is to have something to delete."""
@@ -73,11 +75,13 @@ class World:
                 segment_bytes=SEGMENT_BYTES_SMALL if scenario.retention_bytes else SEGMENT_BYTES,
                 retention_bytes=scenario.retention_bytes,
                 flush=scenario.flush,
+                flush_interval_ms=FLUSH_INTERVAL_MS,
             ),
         )
         self.machines = [Machine(self, f"n{number}") for number in range(scenario.machines)]
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
+        self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
         self.copies: dict[LogView, Copy] = {}
         """Of all processes that there ever were."""
         self.checks = Checks(self)
@@ -114,6 +118,10 @@ class World:
     def _process_of(self, node_id: str) -> Process | None:
         machine = self.machine_of(node_id)
         return machine.process if machine is not None else None
+
+    def survives_power_cuts(self) -> bool:
+        """Whether everything that is acknowledged now is synced: what is in the newest epochs, if they ask for it."""
+        return all(truth.flush_of(truth.newest_decided + 1) == pb.ALWAYS for truth in self.checks.truths.values())
 
     def join(self, machine: Machine) -> None:
         """Register a new node and start it."""

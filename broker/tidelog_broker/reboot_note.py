@@ -1,0 +1,46 @@
+"""When a node may forget that its machine went down: once each log on its disk has noted that for itself.
+
+A log that is not open has not noted it: its topic may not be known yet, or its partition may be adopted later. Then the
+next start is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from tidelog_broker.offload import Offload
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.partition_log import PartitionLog
+
+_WORKER = 0
+
+
+class RebootedDir(Protocol):
+    """The node's directory, as far as it is about this; see `storage.node_dir`."""
+
+    @property
+    def machine_rebooted(self) -> bool:
+        """Whether the machine went down and not every log has noted it."""
+        ...
+
+    @property
+    def partitions(self) -> Path:
+        """Where the logs are."""
+        ...
+
+    def mark_reboot_noted(self) -> None:
+        """Forget it."""
+
+
+async def note_reboot(directory: RebootedDir, fs: FileSystem, io: Offload, open_logs: Iterable[PartitionLog]) -> None:
+    """Forget that the machine went down, if every log that is there is among `open_logs`, which have noted it.
+
+    Raises:
+        OSError: the directory cannot be listed or written.
+    """
+    if directory.machine_rebooted:
+        names = await io.call(_WORKER, fs.list_dir, directory.partitions)
+        if set(names) <= {log.directory.name for log in open_logs}:
+            directory.mark_reboot_noted()

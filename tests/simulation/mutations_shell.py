@@ -1,0 +1,274 @@
+"""Mutations of the shell around a replica: what is told when, answered, read, kept and deleted. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest.mock import patch
+
+from tidelog_broker import log_writes, reboot_note
+from tidelog_broker.chains import Chains
+from tidelog_broker.core.effects import Append, EpochDecided
+from tidelog_broker.core.owner import Owner
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.driver import ReplicaDriver
+from tidelog_broker.group_commit import GroupCommit
+from tidelog_broker.log_view import LogView, _Known
+from tidelog_broker.partition import Partition
+from tidelog_broker.partition_reads import PartitionReads
+from tidelog_broker.pipeline import Pipeline
+from tidelog_broker.reboot_note import RebootedDir
+from tidelog_broker.replication import Replication
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.waiting import Waiting, _settle
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+# ------------------------------------------------------------------------------------------ journals
+
+
+def fences_told_at_once() -> Replacements:
+    """A fence counts as written when it is on its way to the disk."""
+
+    def write_fences(self: Chains, entries: Sequence[pb.FenceEntry], done: Callable[[], None]) -> None:
+        self._fence_writes.submit(entries, lambda: None)
+        done()
+
+    return [(Chains, "write_fences", write_fences)]
+
+
+def later_entries_told_too() -> Replacements:
+    """What has gathered while a group was written is told with it."""
+    ended = GroupCommit._ended
+
+    def tell_all(self: GroupCommit[Any], error: BaseException | None) -> None:
+        waiting = self._waiting
+        self._waiting = [(entries, lambda: None) for entries, _ in waiting]
+        self._group += [([], done) for _, done in waiting]
+        ended(self, error)
+
+    return [(GroupCommit, "_ended", tell_all)]
+
+
+def compaction_drops_the_newest() -> Replacements:
+    """A compacted journal of fences lacks the entry that made it too large."""
+    compact = FenceJournal._compact
+
+    def drop(self: FenceJournal) -> None:
+        kept = dict(self._fences)
+        self._fences.popitem()
+        compact(self)
+        self._fences = kept
+
+    return [(FenceJournal, "_compact", drop)]
+
+
+# ------------------------------------------------------------------------------------------ starts
+
+
+def reboot_not_told_to_logs() -> Replacements:
+    """Logs are opened as if the machine had not gone down."""
+    init = Replication.__init__
+
+    def forget(self: Replication, *arguments: Any, rebooted: bool, **rest: Any) -> None:
+        del rebooted
+        init(self, *arguments, rebooted=False, **rest)
+
+    return [(Replication, "__init__", forget)]
+
+
+def reboot_noted_too_soon() -> Replacements:
+    """That the machine went down is forgotten although not every log is open."""
+
+    async def note(directory: RebootedDir, *_: Any) -> None:
+        directory.mark_reboot_noted()
+
+    return [(reboot_note, "note_reboot", note)]
+
+
+def snapshot_taken_unseen() -> Replacements:
+    """A producer snapshot counts wherever its offset lies in the log."""
+    load = PartitionLog.load_producer_snapshot
+
+    def snapshot_at_most(self: LogView, offset: int) -> Any:
+        found = load(self.store)
+        if (
+            found is None
+            or found.offset > offset
+            or not self.store.start_offset < found.offset <= self.store.end_offset
+        ):
+            return None
+        headers = self.store.scan_headers(found.offset)
+        return _Known(ProducerTable.restore(found.payload), 0, found.offset, headers)
+
+    return [(LogView, "_snapshot_at_most", snapshot_at_most)]
+
+
+# ------------------------------------------------------------------------------------------ writes
+
+
+def appends_told_at_once() -> Replacements:
+    """An append counts as written when it is on its way to the disk."""
+
+    def append(self: ReplicaDriver, group: list[Append]) -> None:
+        synced = self.view.synced(group[0].epoch)
+        self._tools.io.start(self._io_key, lambda: log_writes.append(self.view, group, synced=synced), lambda *_: None)
+        self._appended(group, 0.0, ok=True, error=None)
+
+    return [(ReplicaDriver, "_append", append)]
+
+
+def no_space_told_as_written() -> Replacements:
+    """An append that found no space counts as written."""
+    appended = ReplicaDriver._appended
+
+    def well(
+        self: ReplicaDriver, group: list[Append], started: float, *, ok: bool, error: BaseException | None
+    ) -> None:
+        del ok
+        appended(self, group, started, ok=True, error=error)
+
+    return [(ReplicaDriver, "_appended", well)]
+
+
+def doubt_ended_by_any_write() -> Replacements:
+    """The note that a copy is short is deleted with the first write, whatever the core thinks."""
+
+    def look(self: ReplicaDriver) -> None:
+        if not self._writing:
+            self._in_doubt, self._writing = False, True
+            self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))
+
+    return [(ReplicaDriver, "_look_at_doubt", look)]
+
+
+def clock_taken_as_it_is() -> Replacements:
+    """Batches are stamped with what the clock shows, also when it was set back."""
+    reserve = Owner.reserve
+
+    def stamp(self: Owner, *arguments: Any, now_us: int) -> Any:
+        self._last_append_timestamp_us = 0
+        return reserve(self, *arguments, now_us=now_us)
+
+    return [(Owner, "reserve", stamp)]
+
+
+# ------------------------------------------------------------------------------------------ answers
+
+
+def owner_is_a_quorum() -> Replacements:
+    """acks=quorum is answered when the owner has written it."""
+    release = Waiting.release
+
+    def early(self: Waiting, owner: Owner, high_watermark: int) -> None:
+        _settle(self._quorum, owner.held_by(owner.node_id))
+        release(self, owner, high_watermark)
+
+    return [(Waiting, "release", early), (Partition, "acknowledged", lambda self: self.pipeline.released())]
+
+
+def all_is_a_quorum() -> Replacements:
+    """acks=all is answered when a quorum holds it."""
+    add = Waiting.add
+
+    def as_quorum(self: Waiting, acks: pb.Acks, *rest: Any) -> None:
+        add(self, pb.QUORUM if acks == pb.ALL else acks, *rest)
+
+    return [(Waiting, "add", as_quorum)]
+
+
+def cut_off_is_stored() -> Replacements:
+    """At the end of an epoch what lies behind it is answered as stored."""
+    decided = Waiting.decided
+
+    def everything(self: Waiting, end_offset: int, refusal: ProtocolError) -> None:
+        del end_offset
+        decided(self, 1 << 60, refusal)
+
+    return [(Waiting, "decided", everything)]
+
+
+def stored_is_denied() -> Replacements:
+    """At the end of an epoch what is stored is answered as not stored."""
+    decided = Waiting.decided
+
+    def nothing(self: Waiting, end_offset: int, refusal: ProtocolError) -> None:
+        del end_offset
+        decided(self, 0, refusal)
+
+    return [(Waiting, "decided", nothing)]
+
+
+def retries_answered_at_once() -> Replacements:
+    """A retry is answered with where its first attempt went, whether or not that is committed."""
+    add = Waiting.add
+
+    def known(self: Waiting, acks: pb.Acks, stored: Any, duplicate: bool, settle: Any) -> None:
+        if duplicate:
+            settle(stored, duplicate)
+        else:
+            add(self, acks, stored, duplicate, settle)
+
+    return [(Waiting, "add", known)]
+
+
+def goes_on_in_an_ended_epoch() -> Replacements:
+    """What space was taken for is appended, though the epoch has ended meanwhile."""
+
+    def reserved(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None) -> None:
+        del owner
+        original(self, self._partition.writer, picked, error)  # type: ignore[arg-type]
+
+    original = Pipeline._reserved
+    return [(Pipeline, "_reserved", reserved)]
+
+
+# ------------------------------------------------------------------------------------------ readers
+
+
+def memory_read_past_commit() -> Replacements:
+    """What is in memory is given to readers, committed or not."""
+
+    def read_hot(self: PartitionReads, offset: int, bytes_max: int, records_max: int | None = None) -> Any:
+        return self.ring.read(offset, bytes_max, records_max)
+
+    return [(PartitionReads, "read_hot", read_hot)]
+
+
+def memory_kept_past_the_end() -> Replacements:
+    """What is in memory stays there when its epoch has ended before it."""
+    decided = Partition.decided
+
+    def keep(self: Partition, news: EpochDecided) -> None:
+        with patch.object(Partition, "_restart_ring", lambda self, offset: None):
+            decided(self, news)
+
+    return [(Partition, "decided", keep)]
+
+
+def confirmed_at_once() -> Replacements:
+    """An owner believes that it is one."""
+
+    async def confirm(self: PartitionReads) -> None:
+        await self.ensure_readable()
+        await self.ensure_active()
+
+    return [(PartitionReads, "confirm_owner", confirm)]
+
+
+# ------------------------------------------------------------------------------------------ retention
+
+
+def deletes_what_is_not_committed() -> Replacements:
+    """Retention deletes whatever is past the bound."""
+    outdated = PartitionLog.outdated
+
+    def everything(self: PartitionLog, *, below: int, bytes_max: int, committed: int) -> int:
+        del committed
+        return outdated(self, below=below, bytes_max=bytes_max, committed=1 << 60)
+
+    return [(PartitionLog, "outdated", everything)]
