@@ -101,9 +101,11 @@ async def test_a_tail_that_is_to_be_cut_is_served_to_nobody(stand: ClusterStand)
     epoch = stand.partition(second).epoch + 1
     stand.partition(second).driver.roll_over(Plan(second, (second, *others(second)), 2))
     await settled(lambda: stand.partition(second).epoch == epoch, "the epoch did not end")
-    stand.disks[first].hold("truncate")
+    stand.disks[first].hold("write", "journal")  # where the decisions go first: the cut waits behind them
     stand.isolate()
     await settled(lambda: stand.partition(first).high_watermark == 4, "the old owner did not learn what happened")
+    await stand.disks[first].held_up()
+    assert (stand.partition(first).driver.cut_offset, stand.partition(first).log.end_offset) == (1, 3)
     for offset in (1, 2):  # nothing, or an error that sends the reader to the owner, once the tail does not count
         frame = await peer.reply(peer.post_fetch(TOPIC_ID, offset))
         assert not frame.attachment

@@ -23,16 +23,13 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+ASK_US = 10_000
 CALM_PUBLISHES = 2
 """How much every producer must get stored once faults have stopped."""
 
 
 GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
-
-
-ASKS_LATEST = 0.2
-"""How often a consumer asks for the end, too."""
 
 
 class Producer:
@@ -158,6 +155,28 @@ class Producer:
         self._world.clock.after(self._random.randrange(gap_us), self._next)
 
 
+class Asker:
+    """Asks for the end of a partition, where a node believes that it owns it: rightly for the most part."""
+
+    def __init__(self, world: World, key: PartitionKey) -> None:
+        self._world = world
+        self._key = key
+
+    def start(self) -> None:
+        """Begin."""
+        self._world.clock.after(self._world.clock.random.randrange(2 * ASK_US), self._ask)
+
+    def _ask(self) -> None:
+        processes = [machine.process for machine in self._world.machines if machine.process is not None]
+        copies = [process.partitions.get(self._key) for process in processes]
+        owners = [copy for copy in copies if copy is not None and copy.replica.can_append]
+        if owners:
+            copy = self._world.clock.random.choice(owners)
+            answered = self._world.checks.locates(copy)
+            copy.process.run(lambda: copy.process.spawn(copy.latest(), answered))  # when its pause is over
+        self.start()
+
+
 class Consumer:
     """Reads one partition from its beginning, at one node or another, and remembers all that it was given."""
 
@@ -186,8 +205,6 @@ class Consumer:
     def _arrive(self, process: Process, asked: int) -> None:
         copy = process.partitions.get(self.key)
         if copy is not None:
-            if self._random.random() < ASKS_LATEST:
-                process.spawn(copy.latest(), self._world.checks.locates(copy))
             process.spawn(copy.read(self.position), lambda found, error: self._read(copy, asked, found or (), error))
 
     def _read(self, copy: Copy, asked: int, found: Sequence[memoryview], error: BaseException | None) -> None:

@@ -101,7 +101,6 @@ SHELL = [
     Mutant("compaction drops the newest fence", shell.compaction_drops_the_newest),
     Mutant("a reboot not told to the logs", shell.reboot_not_told_to_logs, mixture="rebooted holder"),
     Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="rebooted holder"),
-    Mutant("a producer snapshot taken unseen", shell.snapshot_taken_unseen, mixture="stale tail"),
     Mutant("appends told as written at once", shell.appends_told_at_once),
     Mutant("no space told as written", shell.no_space_told_as_written),
     Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted holder"),
@@ -113,8 +112,7 @@ SHELL = [
     Mutant("retries answered before their first attempt is", shell.retries_answered_at_once),
     Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
-    Mutant("memory kept past its epoch's end", shell.memory_kept_past_the_end),
-    Mutant("an owner confirmed by itself", shell.confirmed_at_once),
+    Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="lags"),
     Mutant("retention past the commit", shell.deletes_what_is_not_committed, mixture=RETENTION),
 ]
 """Of what the node does around its replicas, and of worlds that came with that."""

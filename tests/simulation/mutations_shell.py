@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest.mock import patch
 
 from tidelog_broker import log_writes, reboot_note
 from tidelog_broker.chains import Chains
-from tidelog_broker.core.effects import Append, EpochDecided
+from tidelog_broker.core.effects import Append
 from tidelog_broker.core.owner import Owner
-from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.group_commit import GroupCommit
-from tidelog_broker.log_view import LogView, _Known
 from tidelog_broker.partition import Partition
 from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.pipeline import Pipeline
@@ -88,24 +85,6 @@ def reboot_noted_too_soon() -> Replacements:
         directory.mark_reboot_noted()
 
     return [(reboot_note, "note_reboot", note)]
-
-
-def snapshot_taken_unseen() -> Replacements:
-    """A producer snapshot counts wherever its offset lies in the log."""
-    load = PartitionLog.load_producer_snapshot
-
-    def snapshot_at_most(self: LogView, offset: int) -> Any:
-        found = load(self.store)
-        if (
-            found is None
-            or found.offset > offset
-            or not self.store.start_offset < found.offset <= self.store.end_offset
-        ):
-            return None
-        headers = self.store.scan_headers(found.offset)
-        return _Known(ProducerTable.restore(found.payload), 0, found.offset, headers)
-
-    return [(LogView, "_snapshot_at_most", snapshot_at_most)]
 
 
 # ------------------------------------------------------------------------------------------ writes
@@ -237,17 +216,6 @@ def memory_read_past_commit() -> Replacements:
         return self.ring.read(offset, bytes_max, records_max)
 
     return [(PartitionReads, "read_hot", read_hot)]
-
-
-def memory_kept_past_the_end() -> Replacements:
-    """What is in memory stays there when its epoch has ended before it."""
-    decided = Partition.decided
-
-    def keep(self: Partition, news: EpochDecided) -> None:
-        with patch.object(Partition, "_restart_ring", lambda self, offset: None):
-            decided(self, news)
-
-    return [(Partition, "decided", keep)]
 
 
 def confirmed_at_once() -> Replacements:

@@ -32,7 +32,7 @@ from tidelog_broker.storage import fences, journal
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
-SNAPSHOT_BATCHES = 6
+SNAPSHOT_BATCHES = 5
 SILENT = ("driver", "group_commit", "log_view", "log_writes", "partition", "pipeline", "retention", "taken_over")
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)

@@ -35,6 +35,12 @@ SCRIPTS: Final = (
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
 
+REBOOTS: Final = {"rebooted holder", "rebooted follower"}
+"""Of nodes that open one log after the other."""
+FEW: Final = [1, 1, 1, 1, 1, 2, 3]
+MANY: Final = [1, 2, 2, 3]
+"""Of how many partitions a topic may be."""
+
 CHANGES: Final = 0.3
 """In how many of the worlds with some of everything what is wanted of the topic changes."""
 
@@ -109,12 +115,10 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice([1, 1, 1, 1, 1, 2, 3]) if not dark else 1,
+        partitions=random.choice(MANY if mixture in REBOOTS else FEW) if not dark else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=unsynced
-        if random.random() < 0.25 or mixture in {"reboots", "rebooted holder", "rebooted follower", LIGHTS_OUT}
-        else pb.ALWAYS,
+        flush=unsynced if random.random() < 0.25 or mixture in {"reboots", LIGHTS_OUT, *REBOOTS} else pb.ALWAYS,
         producers=random.choice([1, 2, 2]),
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),

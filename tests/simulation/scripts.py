@@ -422,12 +422,10 @@ class Scripts:
         yield 10
         loser.start()
 
-        def has_asked() -> bool:
-            replica = self._replica(loser, cast)
-            return replica is not None and not replica.history.is_fetching_tail
-
-        yield 50
-        yield from self._until(has_asked, 300)
+        yield from self._until(lambda: self._replica(loser, cast) is not None)
+        yield 60  # for a heartbeat
+        self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks when it hears from it
+        yield self._random.uniform(30, 150)
         self._part(holders, self._world.machines)
         self._join([loser], rest)
         yield self._random.uniform(600, 1200)
@@ -447,8 +445,18 @@ class Scripts:
         machine.power_off("power off with what few others hold")
         yield 10
         machine.start()
-        if self._random.random() < 0.5:
-            yield self._random.uniform(1, 40)
+        if self._random.random() < 0.6:
+            if self._random.random() < 0.5:
+                yield from self._while_it_opens(machine)
+            else:
+                yield self._random.uniform(1, self._random.choice([40, 400]))
             machine.stop("killed soon after")
             yield 5
             machine.start()
+
+    def _while_it_opens(self, machine: Machine) -> Script:
+        """Wait for some moment between a node's first log and its last."""
+        process = machine.process
+        while process is not None and not process.dead and process.is_opening and not process.partitions:
+            yield 0.5
+        yield self._random.uniform(0, 4 * self._world.write_ms)

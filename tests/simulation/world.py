@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.checks import Checks
-from tests.simulation.clients import Consumer, Producer
+from tests.simulation.clients import Asker, Consumer, Producer
 from tests.simulation.clock import Clock
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
@@ -162,6 +162,14 @@ class World:
         Raises:
             ViolationError: an invariant broke.
         """
+        try:
+            self._run()
+        finally:
+            for machine in self.machines:
+                if machine.process is not None:
+                    machine.process.end()
+
+    def _run(self) -> None:
         for machine in self.machines:
             machine.start()
         self._start_clients()
@@ -186,6 +194,8 @@ class World:
             producer.start()
         for consumer in self.consumers:
             consumer.start()
+        for key in self.genesis:
+            Asker(self, key).start()
 
     def _calm_down(self) -> None:
         self.clock.note("calm")
