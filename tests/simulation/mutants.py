@@ -100,7 +100,7 @@ SHELL = [
     Mutant("later journal entries told with a group", shell.later_entries_told_too),
     Mutant("compaction drops the newest fence", shell.compaction_drops_the_newest),
     Mutant("a reboot not told to the logs", shell.reboot_not_told_to_logs, mixture="rebooted holder"),
-    Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="rebooted holder"),
+    Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="reboot cut short"),
     Mutant("appends told as written at once", shell.appends_told_at_once),
     Mutant("no space told as written", shell.no_space_told_as_written),
     Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted holder"),

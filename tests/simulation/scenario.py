@@ -30,15 +30,15 @@ partition, so that no other one loses what it may lose then, and no machine lost
 
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
-    *("wiped holder", "rotten holder", "rebooted holder", "rebooted follower"),
+    *("wiped holder", "rotten holder", "rebooted holder", "rebooted follower", "reboot cut short"),
     LIGHTS_OUT,
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
 
-REBOOTS: Final = {"rebooted holder", "rebooted follower"}
-"""Of nodes that open one log after the other."""
+REBOOTS: Final = {"rebooted holder", "rebooted follower", "reboot cut short"}
+"""Scripts in which flush is not ALWAYS."""
 FEW: Final = [1, 1, 1, 1, 1, 2, 3]
-MANY: Final = [1, 2, 2, 3]
+MANY: Final = [2, 2, 3]
 """Of how many partitions a topic may be."""
 
 CHANGES: Final = 0.3
@@ -115,7 +115,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice(MANY if mixture in REBOOTS else FEW) if not dark else 1,
+        partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not dark else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
         flush=unsynced if random.random() < 0.25 or mixture in {"reboots", LIGHTS_OUT, *REBOOTS} else pb.ALWAYS,

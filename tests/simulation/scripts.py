@@ -15,6 +15,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
     rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
+    reboot cut short     the same, and it is killed before all of its logs are open again
     rebooted follower    the same, and before they are away the owner answers it once: the rest is on its way
     lights out       all machines lose power as soon as an epoch's end is decided, under a flush other than ALWAYS
 """
@@ -85,6 +86,7 @@ class Scripts:
             "rotten holder": partial(self._lost_holder, self._rot),
             "rebooted holder": partial(self._lost_holder, self._reboot),
             "rebooted follower": self._rebooted_follower,
+            "reboot cut short": self._of_a_later_log(partial(self._lost_holder, self._reboot_cut_short)),
             LIGHTS_OUT: self._lights_out,
         }
         return {name: (partial(self._begin, name, script), WEIGHT) for name, script in scripts.items()}
@@ -430,6 +432,16 @@ class Scripts:
         self._join([loser], rest)
         yield self._random.uniform(600, 1200)
 
+    @staticmethod
+    def _of_a_later_log(script: Callable[[Cast], Script]) -> Callable[[Cast], Script]:
+        """Play a script with a partition that is not the first that a node opens."""
+
+        def play(cast: Cast) -> Script:
+            if cast.key[1] > 0:
+                yield from script(cast)
+
+        return play
+
     def _wipe(self, machine: Machine) -> Script:
         self._faults.replace_disk(machine)
         yield 500
@@ -445,18 +457,22 @@ class Scripts:
         machine.power_off("power off with what few others hold")
         yield 10
         machine.start()
-        if self._random.random() < 0.6:
-            if self._random.random() < 0.5:
-                yield from self._while_it_opens(machine)
-            else:
-                yield self._random.uniform(1, self._random.choice([40, 400]))
+        if self._random.random() < 0.5:
+            yield self._random.uniform(1, self._random.choice([40, 400]))
             machine.stop("killed soon after")
             yield 5
             machine.start()
 
-    def _while_it_opens(self, machine: Machine) -> Script:
-        """Wait for some moment between a node's first log and its last."""
+    def _reboot_cut_short(self, machine: Machine) -> Script:
+        """Power is lost, and the process dies once more between its first log and its last."""
+        machine.power_off("power off with what few others hold")
+        yield 10
+        machine.start()
         process = machine.process
         while process is not None and not process.dead and process.is_opening and not process.partitions:
             yield 0.5
         yield self._random.uniform(0, 4 * self._world.write_ms)
+        if process is not None and process.is_opening:
+            machine.stop("killed while it opens its logs")
+            yield 5
+            machine.start()
