@@ -114,7 +114,7 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
             raise ViolationError("I2", f"the log has {header.base_offset} where {offset} comes next")
         offset = header.end_offset
         if header.append_timestamp_us < stamp_us:
-            raise ViolationError("I18", f"the time goes back to {header.append_timestamp_us} at {header.base_offset}")
+            raise ViolationError("I19", f"the time goes back to {header.append_timestamp_us} at {header.base_offset}")
         stamp_us = header.append_timestamp_us
         payload = payload_of(data, header.record_count)
         if payload in at:
