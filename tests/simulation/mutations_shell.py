@@ -154,8 +154,8 @@ def all_is_a_quorum() -> Replacements:
     """acks=all is answered when a quorum holds it."""
     add = Waiting.add
 
-    def as_quorum(self: Waiting, acks: pb.Acks, *rest: Any) -> None:
-        add(self, pb.QUORUM if acks == pb.ALL else acks, *rest)
+    def as_quorum(self: Waiting, acks: pb.Acks, *rest: Any, **named: Any) -> None:
+        add(self, pb.QUORUM if acks == pb.ALL else acks, *rest, **named)
 
     return [(Waiting, "add", as_quorum)]
 
@@ -164,9 +164,9 @@ def cut_off_is_stored() -> Replacements:
     """At the end of an epoch what lies behind it is answered as stored."""
     decided = Waiting.decided
 
-    def everything(self: Waiting, end_offset: int, refusal: ProtocolError) -> None:
+    def everything(self: Waiting, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
         del end_offset
-        decided(self, 1 << 60, refusal)
+        decided(self, 1 << 60, refusal, **rest)
 
     return [(Waiting, "decided", everything)]
 
@@ -175,9 +175,9 @@ def stored_is_denied() -> Replacements:
     """At the end of an epoch what is stored is answered as not stored."""
     decided = Waiting.decided
 
-    def nothing(self: Waiting, end_offset: int, refusal: ProtocolError) -> None:
+    def nothing(self: Waiting, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
         del end_offset
-        decided(self, 0, refusal)
+        decided(self, 0, refusal, **rest)
 
     return [(Waiting, "decided", nothing)]
 
@@ -186,11 +186,11 @@ def retries_answered_at_once() -> Replacements:
     """A retry is answered with where its first attempt went, whether or not that is committed."""
     add = Waiting.add
 
-    def known(self: Waiting, acks: pb.Acks, stored: Any, duplicate: bool, settle: Any) -> None:
+    def known(self: Waiting, acks: pb.Acks, stored: Any, duplicate: bool, settle: Any, **rest: Any) -> None:
         if duplicate:
             settle(stored, duplicate)
         else:
-            add(self, acks, stored, duplicate, settle)
+            add(self, acks, stored, duplicate, settle, **rest)
 
     return [(Waiting, "add", known)]
 
