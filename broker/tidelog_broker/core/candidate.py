@@ -14,7 +14,8 @@ after which the owner appends nothing. Whatever goes wrong with it goes on as a 
 
 A recovery without a quorum is an operator's word that the other replicas will not come back. It seals as ever, and a
 quorum that answers decides as ever; when the time for that is over, the longest log among those who have answered
-counts, this node alone opens the next epoch, and the decision says that it is unsafe.
+counts, this node alone opens the next epoch, and the decision says that it is unsafe. So it does when a seal quorum has
+answered and no quorum accepts: some of those that are gone may decide otherwise.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Candidate:
         """Until then a recovery without a quorum goes on."""
         self._is_unsafe = False
         """What is proposed has no quorum behind it, and needs none."""
+        self._was_undecided = False
+        """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
         self.eager = False
         """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
 
@@ -178,14 +181,14 @@ class Candidate:
         self._value = b""
         self._plan = None
         self._unsafe_until_ms = None
-        self._is_unsafe = False
+        self._is_unsafe = self._was_undecided = False
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
         """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
         assert self._host.node_id in self._host.active.placement
         self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
-        self._is_unsafe = False
+        self._is_unsafe = self._was_undecided = False
         self._plan_next()
         self._seal(now_ms)
 
@@ -208,6 +211,7 @@ class Candidate:
             return
         if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
             self._unsafe_until_ms = None
+            self._was_undecided = False
         if self.phase == "waiting":
             if self._unsafe_until_ms is not None:
                 self._plan_next()
@@ -232,6 +236,7 @@ class Candidate:
         elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
             self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
         else:
+            self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
@@ -354,12 +359,14 @@ class Candidate:
         whole = len(self._promises) - len(self._short)
         if self.phase != "sealing" or (whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
+        if self._was_undecided and len(self._promises) < self._host.active.ack_quorum:
+            return  # it would not be decided this time either; with more of them it can be
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose with whoever has promised. What one of them has accepted may have been decided: it is kept."""
+        """Propose with whoever has promised."""
         me = self._host.node_id
         self._is_unsafe = True
         self._propose(Plan(me, (me,), 1, self._host.active.flush or pb.ALWAYS), now_ms)

@@ -328,7 +328,10 @@ class Replica(ReplicaState):
         if not self.is_current(sender, append.epoch, now_ms):
             return
         active = self.active
-        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation) or self.fence is None:
+        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
+            self.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
+            return
+        if self.fence is None:
             return
         if self.promised or self.halted is not None:
             self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
