@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -184,3 +186,26 @@ async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, 
         partition._restart_ring(partition.ring.end_offset)
         assert (node.rings.size_bytes, partition.ring.size_bytes) == (before, 0)
         partition._restart_ring(partition.ring.end_offset)
+
+
+@pytest.mark.parametrize(("flush", "loss"), [(pb.INTERVAL, True), (pb.ALWAYS, False)])
+async def test_every_node_says_what_a_power_cut_of_all_may_have_taken(
+    founded: Founded, caplog: pytest.LogCaptureFixture, flush: pb.Flush, loss: bool
+) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=1, replication_factor=3, flush=flush)
+    await founded.publish(peer, topic.topic_id, b"one")
+    await founded.copies((topic.topic_id, 0), end_offset=1)
+    await founded.close()
+    for name in "abc":
+        record = founded.path / name / "node.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"unnoted_reboot": True}))
+    caplog.clear()
+    await founded.found()
+    await founded.publish(await founded.peer("b"), topic.topic_id, b"two")
+    await founded.copies((topic.topic_id, 0), end_offset=2)
+    told = [text for text in caplog.messages if "DATA_LOSS: t/0" in text]
+    assert len(told) == (3 if loss else 0)
+    assert all("ends at offset 1" in text for text in told)

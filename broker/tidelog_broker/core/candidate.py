@@ -354,10 +354,14 @@ class Candidate:
                 self._short.add(sender)
             self._choose(now_ms)
 
+    @property
+    def _whole(self) -> int:
+        """How many of those who have promised have surely all that they have ever acknowledged."""
+        return len(self._promises) - len(self._short)
+
     def _choose(self, now_ms: int) -> None:
         """Propose, once a seal quorum has promised and the successor can live."""
-        whole = len(self._promises) - len(self._short)
-        if self.phase != "sealing" or (whole < self.seal_quorum and len(self._promises) < self.replicas):
+        if self.phase != "sealing" or (self._whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
         if self._was_undecided and len(self._promises) < self._host.active.ack_quorum:
             return  # it would not be decided this time either; with more of them it can be
@@ -380,6 +384,7 @@ class Candidate:
             plan=plan,
             owner_incarnation=self._owner_incarnation(plan) if plan else 0,
             unsafe=self._is_unsafe,
+            short_logs=self._whole < self.seal_quorum,
         )
         end_offset = pb.EpochDecision.FromString(self._value).end_offset
         self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]

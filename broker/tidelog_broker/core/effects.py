@@ -184,13 +184,15 @@ class EpochFenced:
 class EpochDecided:
     """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was.
 
-    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed.
+    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed. `short_logs`:
+    so it may, since machines went down and too few logs are surely whole.
     """
 
     epoch: int
     end_offset: int
     successor: str
     unsafe: bool = False
+    short_logs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,7 +424,7 @@ class Replica(ReplicaState):
         self.history.forget_tail()
         self.candidate.reset()
         self._commit_known = 0
-        self.emit(EpochDecided(value.epoch, value.end_offset, self.active.owner, value.unsafe))
+        self.emit(EpochDecided(value.epoch, value.end_offset, self.active.owner, value.unsafe, value.short_logs))
         self.commit_ends(value.end_offset, unsafe=value.unsafe)
         if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
             self.ownership.begin()

@@ -63,10 +63,11 @@ def decision_value(
     owner_incarnation: int,
     *,
     unsafe: bool = False,
+    short_logs: bool = False,
 ) -> bytes:
     """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
-    `unsafe` marks one that no quorum stands behind.
+    `unsafe` marks one that no quorum stands behind, `short_logs` one whose end too few whole logs have given.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -75,6 +76,7 @@ def decision_value(
         end_digest=end.digest,
         previous_hash=previous_hash,
         unsafe=unsafe,
+        short_logs=short_logs,
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,
@@ -95,11 +97,13 @@ def choose_value(
     plan: Plan | None,
     owner_incarnation: int,
     unsafe: bool = False,
+    short_logs: bool = False,
 ) -> bytes:
     """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises and `plan`.
 
     `unsafe` is an operator's word that more promises will not come: those that there are must do, and the value is
     marked. One that another such recovery had marked is kept as it is: two of them about one epoch would stop both.
+    `short_logs` says that fewer than a seal quorum of the logs are surely whole: the longest wins, and that is marked.
 
     Raises:
         AssertionError: fewer promises than the seal quorum, or no plan where one is needed; the caller must not
@@ -120,4 +124,6 @@ def choose_value(
         longest = max(promises, key=lambda promise: promise.end_offset)
         end = Position(longest.end_offset, longest.end_digest)
     assert plan is not None
-    return decision_value(descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe)
+    return decision_value(
+        descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe, short_logs=short_logs and not accepted
+    )

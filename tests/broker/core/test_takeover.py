@@ -31,6 +31,23 @@ def test_an_accepted_value_is_adopted_unchanged_and_the_highest_ballot_wins() ->
     assert choose([Promise("a", 99, 1, low, b"old"), Promise("b", 12, 2, high, b"new")]) == b"new"
 
 
+def test_an_end_that_short_logs_have_given_says_so_and_an_accepted_one_is_adopted_as_it_was() -> None:
+    def of_short_logs(promises: list[Promise]) -> bytes:
+        return choose_value(
+            promises,
+            descriptor=pb.EpochDescriptor(epoch=3, placement=("a", "b"), ack_quorum=1, start_offset=10),
+            previous_hash=b"",
+            plan=Plan("b", ("b",), 1),
+            owner_incarnation=8,
+            short_logs=True,
+        )
+
+    short = [Promise("a", 20, 1), Promise("b", 25, 2)]
+    assert pb.EpochDecision.FromString(of_short_logs(short)).short_logs
+    accepted = Promise("b", 25, 2, pb.Ballot(round=1, node_id="a"), b"as it was")
+    assert of_short_logs([short[0], accepted]) == b"as it was"
+
+
 def test_less_than_a_seal_quorum_decides_nothing() -> None:
     with pytest.raises(AssertionError):
         choose([Promise("a", 20, 1)])
