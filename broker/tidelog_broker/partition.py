@@ -263,6 +263,8 @@ class Partition(PartitionReads):
 
     def fenced(self) -> None:
         """Nothing more is appended to the active epoch here: what is queued waits for the next one."""
+        if self.pipeline.waits_for_all:
+            self.replica.candidate.wait_for_all()
         self.wake()
 
     def decided(self, news: EpochDecided) -> None:
@@ -282,7 +284,7 @@ class Partition(PartitionReads):
             if news.successor == self.node.node_id
             else self.not_owner()
         )
-        self.pipeline.decided(news.end_offset, not_written)
+        self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
         self.node.route_news.changed(self.driver.key[0])
         self.not_confirmed()
         self.changed()

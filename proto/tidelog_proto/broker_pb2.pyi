@@ -40,6 +40,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TIMED_OUT: _ClassVar[ErrorCode]
     LIMBO: _ClassVar[ErrorCode]
     QUORUM_LOST: _ClassVar[ErrorCode]
+    STORED_ON_QUORUM: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
 
 class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -104,6 +105,7 @@ STORAGE_FAILED: ErrorCode
 TIMED_OUT: ErrorCode
 LIMBO: ErrorCode
 QUORUM_LOST: ErrorCode
+STORED_ON_QUORUM: ErrorCode
 INTERNAL: ErrorCode
 FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush

@@ -130,7 +130,7 @@ class PartitionDriver:
         note = self.process.world.clock.note
         note("news", self.name, effect)
         if isinstance(effect, fx.EpochDecided):
-            self.waiting.decided(effect.epoch, effect.end_offset)
+            self.waiting.decided(effect.epoch, effect.end_offset, effect.held_by_all)
 
     def _schedule_tick(self) -> None:
         due_ms = self.replica.deadline_ms

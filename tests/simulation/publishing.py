@@ -59,8 +59,8 @@ class Waiting:
     def _complete(pending: Pending, replica: Replica) -> bool:
         active = replica.active
         if pending.epoch < active.epoch and pending.end_offset <= active.start_offset:
-            # A retry of what an earlier epoch holds, which is decided.
-            return True
+            # A retry of what an earlier epoch holds, which is decided. Whether all of its replicas do is not known.
+            return pending.acks != pb.ALL
         owner = replica.owner
         if pending.epoch != active.epoch:
             return False
@@ -70,13 +70,13 @@ class Waiting:
             return owner is not None and owner.held_by_all >= pending.end_offset
         return replica.high_watermark >= pending.end_offset
 
-    def decided(self, epoch: int, end_offset: int) -> None:
+    def decided(self, epoch: int, end_offset: int, held_by_all: int) -> None:
         """An epoch has ended: what lies before its end is stored, what was behind it never was."""
         ended = [pending for pending in self._pending if pending.epoch == epoch]
         self._pending = [pending for pending in self._pending if pending.epoch != epoch]
         for pending in ended:
             if pending.end_offset <= end_offset:
-                if pending.acks != pb.ALL:
+                if pending.acks != pb.ALL or pending.end_offset <= held_by_all:
                     pending.reply(PublishReply("stored", pending.base_offset, pending.end_offset, pending.epoch))
             else:
                 pending.reply(PublishReply("not written"))

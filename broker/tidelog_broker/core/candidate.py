@@ -102,13 +102,18 @@ class Candidate:
         """What is proposed has no quorum behind it, and needs none."""
         self._was_undecided = False
         """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
+        self._wants_all = False
+        self._decide_ms: int | None = None
+        """A quorum has accepted, and the others have until then to do so, too."""
+        self.accepted_by_all = False
+        """All replicas have accepted what was decided just now: they hold the log through its end."""
         self.eager = False
         """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
-        return self._wake_ms
+        return self._wake_ms if self._decide_ms is None else self._decide_ms
 
     @property
     def replicas(self) -> int:
@@ -140,7 +145,7 @@ class Candidate:
 
     def _rest(self) -> None:
         self.phase = "idle"
-        self._wake_ms = None
+        self._wake_ms = self._decide_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
         """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
@@ -182,11 +187,15 @@ class Candidate:
         self._plan = None
         self._unsafe_until_ms = None
         self._is_unsafe = self._was_undecided = False
+        self._wants_all = self.accepted_by_all = False
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
         """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
         assert self._host.node_id in self._host.active.placement
+        if self._decide_ms is not None:
+            self._decide()  # with a quorum
+            return
         self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
         self._is_unsafe = self._was_undecided = False
         self._plan_next()
@@ -203,10 +212,18 @@ class Candidate:
         self._holders = [self._host.node_id]
         self._open(now_ms)
 
+    def wait_for_all(self) -> None:
+        """Somebody waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        self._wants_all = True
+
     # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Go on where time decides."""
+        if self._decide_ms is not None:
+            if now_ms >= self._decide_ms:
+                self._decide()
+            return
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
@@ -422,6 +439,8 @@ class Candidate:
             return
         if sender not in self._host.active.placement:
             return
+        if self._decide_ms is not None and reply.status != pb.HELD:
+            return  # that changes nothing any more
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.FETCHING:
@@ -431,4 +450,17 @@ class Candidate:
             self._accepted.add(sender)
             is_enough = self._is_unsafe and self._host.node_id in self._accepted
             if is_enough or len(self._accepted) >= self._host.active.ack_quorum:
-                self._host.decided(self._value)
+                self._decide_soon(now_ms)
+
+    def _decide_soon(self, now_ms: int) -> None:
+        """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
+        lacking = set(self._host.active.placement) - self._accepted
+        if self._wants_all and any(map(self._surroundings.alive, lacking)):
+            self._decide_ms = self._decide_ms or now_ms + self._timing.all_ms
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        self._decide_ms = None
+        self.accepted_by_all = self._accepted.issuperset(self._host.active.placement)
+        self._host.decided(self._value)

@@ -414,6 +414,7 @@ class Replica(ReplicaState):
             self.tell_chain(node, first_epoch)
 
     def _enter(self, value: pb.EpochDecision) -> None:
+        held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
         self.ownership.leave()
         self._rolling_over = False
         self._planned_end.forget()
@@ -424,7 +425,16 @@ class Replica(ReplicaState):
         self.history.forget_tail()
         self.candidate.reset()
         self._commit_known = 0
-        self.emit(EpochDecided(value.epoch, value.end_offset, self.active.owner, value.unsafe, value.short_logs))
+        self.emit(
+            EpochDecided(
+                value.epoch,
+                value.end_offset,
+                self.active.owner,
+                value.unsafe,
+                value.short_logs,
+                min(held_by_all, value.end_offset),
+            )
+        )
         self.commit_ends(value.end_offset, unsafe=value.unsafe)
         if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
             self.ownership.begin()
