@@ -1383,10 +1383,22 @@ class FenceEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
-    __slots__ = ("producers",)
+    __slots__ = ("producers", "silent")
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     producers: _containers.RepeatedCompositeFieldContainer[ProducerEntry]
-    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ...) -> None: ...
+    silent: _containers.RepeatedCompositeFieldContainer[SilentProducers]
+    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ...) -> None: ...
+
+class SilentProducers(_message.Message):
+    __slots__ = ("producer_ids", "producer_epochs", "end_sequences")
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    END_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: bytes
+    producer_epochs: bytes
+    end_sequences: bytes
+    def __init__(self, producer_ids: _Optional[bytes] = ..., producer_epochs: _Optional[bytes] = ..., end_sequences: _Optional[bytes] = ...) -> None: ...
 
 class ProducerEntry(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "window")

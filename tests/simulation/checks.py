@@ -1,4 +1,4 @@
-"""The invariants I1 to I16 and I18, checked from outside after every step, against what the disks and messages really held.
+"""The invariants I1 to I16 and I18, checked from outside after each step, against what disks and messages really held.
 
 `Truth` is what an all-knowing observer writes down per partition: every batch that was ever written, what each node
 made durable, which values were accepted where and so decided, what was claimed to be committed. Each step is held
