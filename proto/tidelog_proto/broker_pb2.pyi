@@ -985,18 +985,20 @@ class ReplicationAcks(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ReplicationAck, _Mapping]]] = ...) -> None: ...
 
 class PreVote(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "attempt", "probe")
+    __slots__ = ("topic_id", "partition", "epoch", "attempt", "probe", "previous_hash")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
     attempt: int
     probe: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., probe: _Optional[bool] = ...) -> None: ...
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., probe: _Optional[bool] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
 
 class PreVotes(_message.Message):
     __slots__ = ("entries",)
@@ -1029,16 +1031,18 @@ class PreVoteReplies(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[PreVoteReply, _Mapping]]] = ...) -> None: ...
 
 class Seal(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "ballot")
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "previous_hash")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BALLOT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
     ballot: Ballot
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
 
 class Seals(_message.Message):
     __slots__ = ("entries",)

@@ -281,13 +281,13 @@ class Candidate:
         """Send what the phase asks to everybody who has not answered it."""
         self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
         self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
-        active = self._host.active
+        active, past = self._host.active, self._host.chain.previous_hash
         phase = self.phase
         for node in active.placement:
             if phase == "pre-voting" and node not in self._agreed:
-                self._send(node, pb.PreVote(attempt=self._attempt))
+                self._send(node, pb.PreVote(attempt=self._attempt, previous_hash=past))
             elif phase == "sealing" and node not in self._promises:
-                self._send(node, pb.Seal(ballot=self._ballot))
+                self._send(node, pb.Seal(ballot=self._ballot, previous_hash=past))
             elif phase == "opening" and node not in self._accepted:
                 self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
         if phase in {"pre-voting", "sealing"} and self._plan is not None:

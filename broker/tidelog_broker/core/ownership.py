@@ -223,7 +223,8 @@ class Ownership:
             del self._confirming[min(self._confirming)]  # the answer to a later question answers that, too
         for node in state.active.placement:
             if node != state.node_id:
-                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations)
+                past = state.chain.previous_hash
+                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations, previous_hash=past)
                 state.send(node, state.about(ask, state.active.epoch))
         self._count_confirmations(self._confirmations)
         return self._confirmations

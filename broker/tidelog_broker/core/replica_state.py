@@ -211,11 +211,18 @@ class ReplicaState:
         at = epoch - self.chain.genesis.epoch
         return decision_hash(self.chain.decisions[at - 1]) if at > 0 else b""
 
-    def is_current(self, sender: str, epoch: int, now_ms: int) -> bool:
-        """Whether a message is about the active epoch; otherwise see to it that the two chains meet."""
+    def is_current(self, sender: str, epoch: int, now_ms: int, previous_hash: bytes = b"") -> bool:
+        """Whether a message is about the active epoch; otherwise see to it that the two chains meet.
+
+        Behind a recovery without a quorum another chain may have an epoch of the same number: `previous_hash`, where it
+        is told, tells them apart. What a node holds of one says nothing about the other.
+        """
         current = self.chain.active.epoch
         if epoch == current:
-            return True
+            if not previous_hash or previous_hash == self.chain.previous_hash:
+                return True
+            self.ask_chain(sender, now_ms)
+            return False
         if epoch > current:
             self.ask_chain(sender, now_ms)
         else:
