@@ -191,28 +191,6 @@ def test_what_is_about_another_epoch_only_makes_the_chains_meet(step: str, epoch
     assert [type(send.message) for send in trial.take(Send)] == [answer]
 
 
-@pytest.mark.parametrize("step", ["seal", "pre-vote"])
-def test_who_has_another_past_is_neither_promised_nor_told_anything_and_the_chains_meet(step: str) -> None:
-    chain = EpochChain(descriptor())
-    chain.extend(decision(chain, end_of(HELD)))
-
-    def asked(past: bytes) -> list[type]:
-        trial = Trial([], chain=chain)
-        if step == "seal":
-            trial.acceptor.on_seal("c", pb.Seal(epoch=1, ballot=ballot(3), previous_hash=past), 0)
-            for _ in range(trial.writes):
-                trial.wrote()
-        else:
-            trial.acceptor.on_pre_vote("c", pb.PreVote(epoch=1, previous_hash=past), 0)
-        assert trial.promises == (step == "seal" and past != b"another")
-        return [type(reply.message) for reply in trial.replies() if isinstance(reply, Send)]
-
-    answer = pb.SealReply if step == "seal" else pb.PreVoteReply
-    assert asked(chain.previous_hash) == [answer]
-    assert asked(b"") == [answer], "an older node does not tell"
-    assert asked(b"another") == [pb.EpochStatus]
-
-
 @pytest.mark.parametrize("damage", ["halted", "damaged"])
 def test_a_damaged_copy_neither_promises_nor_accepts_nor_agrees(damage: str) -> None:
     trial = Trial(doubt="damaged" if damage == "damaged" else "")
