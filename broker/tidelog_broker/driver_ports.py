@@ -21,6 +21,11 @@ from tidelog_broker.storage.filesystem import FileSystem
 class Neighbours(Surroundings, Protocol):
     """The other nodes: what is known of them, and the way to them."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are none."""
+        ...
+
     def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         """Send a one-way message with whole batches; it is dropped silently if the node is away."""
 

@@ -265,19 +265,14 @@ class Partition(PartitionReads):
 
     def fenced(self) -> None:
         """Nothing more is appended to the active epoch here: what is queued waits for the next one."""
+        if self.pipeline.waits_for_all:
+            self.replica.candidate.wait_for_all()
         self.wake()
 
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended, and with it what was appended behind its end."""
         self._first_snapshot = None
-        if news.unsafe:
-            log.warning(
-                "DATA_LOSS: %s: an operator had epoch %d ended at offset %d without a quorum; what was acknowledged "
-                "behind that is lost",
-                self.name,
-                news.epoch,
-                news.end_offset,
-            )
+        self._tell_of_loss(news)
         self.retention.note_log_start()  # it may have stood alone until now, and deleted without a note
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
@@ -291,11 +286,30 @@ class Partition(PartitionReads):
             if news.successor == self.node.node_id
             else self.not_owner()
         )
-        self.pipeline.decided(news.end_offset, not_written)
+        self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
         self.node.route_news.changed(self.driver.key[0])
         self.not_confirmed()
         self.changed()
         self.wake()
+
+    def _tell_of_loss(self, news: EpochDecided) -> None:
+        if news.unsafe:
+            log.warning(
+                "DATA_LOSS: %s: an operator had epoch %d ended at offset %d without a quorum; what was acknowledged "
+                "behind that is lost",
+                self.name,
+                news.epoch,
+                news.end_offset,
+            )
+        elif news.short_logs and not self.node.cluster.is_alone:  # a node alone has said so of all at its start
+            log.warning(
+                "DATA_LOSS: %s: machines with copies of epoch %d went down, and flush=%s: it ends at offset %d, where "
+                "the longest copy does; records acknowledged shortly before may be gone",
+                self.name,
+                news.epoch,
+                pb.Flush.Name(self.driver.view.descriptor(news.epoch).flush).lower(),
+                news.end_offset,
+            )
 
     def commit_moved(self) -> None:
         """The high watermark is higher."""

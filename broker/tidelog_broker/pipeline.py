@@ -258,10 +258,12 @@ class Pipeline:
         """Give offsets to a group and let it be written."""
         candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(candidates) == len(picked), "only verified batches are drained"
+        owner = self._partition.writer
+        assert owner is not None
         group = self._partition.reserve(candidates)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
-                self._waiting.add(pending.acks, outcome, duplicate, pending.settle)
+                self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
             else:
                 pending.settle(outcome, False)
         if not group.batches:
@@ -311,10 +313,10 @@ class Pipeline:
             self._waiting.release(owner, self._partition.high_watermark)
             self._tell_idle()
 
-    def decided(self, end_offset: int, refusal: ProtocolError) -> None:
-        """The epoch has ended at `end_offset`; `refusal` is for what is not stored."""
+    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
+        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`."""
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here
-        self._waiting.decided(end_offset, refusal)
+        self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

@@ -2,6 +2,11 @@
 
 One queue for each kind of acknowledgement, in the order of the offsets: what is complete is always at the head. A
 retry waits in it as well, for the commit of its first attempt.
+
+`acks=all` is about the replicas of the epoch that a batch lies in. While that is open, their acknowledgements tell.
+Once it has ended nobody says any more what they hold: a batch that they were not known to hold by then, or that is sent
+again later, is answered with what is true, STORED_ON_QUORUM. Rejected: to wait for the lacking replicas, which may be
+gone for good and are the very reason why the epoch has ended.
 """
 
 from __future__ import annotations
@@ -41,8 +46,11 @@ class Waiting:
         """Whether somebody waits for every replica."""
         return bool(self._all)
 
-    def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle) -> None:
-        """Let a batch wait that has its offsets."""
+    def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
+        """Let a batch wait that has its offsets. `epoch` is the open one, which a retry may lie before."""
+        if acks == pb.ALL and stored.epoch != epoch:
+            settle(_on_quorum(stored), False)
+            return
         queue = self._one if acks == pb.ONE else self._all if acks == pb.ALL else self._quorum
         queue.append(_Awaiting(stored, duplicate, settle))
 
@@ -54,12 +62,20 @@ class Waiting:
         if self._all:
             _settle(self._all, min(high_watermark, owner.held_by_all))
 
-    def decided(self, end_offset: int, refusal: ProtocolError) -> None:
-        """The epoch has ended: what lies before its end is stored for good, the rest is nowhere."""
+    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
+        """The epoch has ended: what lies before its end is stored for good, the rest is nowhere.
+
+        Every replica of it is known to hold what lies before `held_by_all`.
+        """
         for waiting in (self._quorum, self._one, self._all):
-            _settle(waiting, end_offset)
             while waiting:
-                waiting.popleft().settle(refusal, False)
+                stored, duplicate, settle = waiting.popleft()
+                if stored.end_offset > end_offset:
+                    settle(refusal, False)
+                elif waiting is self._all and stored.end_offset > held_by_all:
+                    settle(_on_quorum(stored), False)
+                else:
+                    settle(stored, duplicate)
 
     def fail(self, error: ProtocolError) -> None:
         """Nobody will ever know here."""
@@ -72,3 +88,11 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
     while waiting and waiting[0].stored.end_offset <= end_offset:
         stored, duplicate, settle = waiting.popleft()
         settle(stored, duplicate)
+
+
+def _on_quorum(stored: StoredBatch) -> ProtocolError:
+    return ProtocolError(
+        pb.STORED_ON_QUORUM,
+        f"stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, and whether all "
+        "of its replicas hold it is not known: it must not be sent again",
+    )

@@ -366,7 +366,8 @@ class Client:
 
         Args:
             topic: its name.
-            acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica.
+            acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
+                `StoredOnQuorumError` where that cannot be said because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
             buffer_bytes: how much may be accepted and not acknowledged; past it you wait.
             batch_bytes: how large a batch grows while others are in flight, uncompressed.

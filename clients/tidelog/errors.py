@@ -12,6 +12,7 @@ TidelogError                      code, retriable, definite, retry_after_ms
 ├── RequestTimeoutError           no answer in time; the outcome is unknown
 ├── DeliveryTimeoutError          a record's delivery deadline passed
 ├── OutcomeUnknownError           records may or may not be stored, and a retry could store them twice
+├── StoredOnQuorumError           the records are stored and committed, but perhaps not on all replicas (`acks="all"`)
 ├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
 ├── AccessError                   UnauthenticatedError, ForbiddenError
 ├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
@@ -303,6 +304,12 @@ class TimedOutError(TidelogError):
     default_code = pb.TIMED_OUT
 
 
+class StoredOnQuorumError(TidelogError):
+    """The records are stored and committed, and whether all replicas hold them is not known; send them no more."""
+
+    default_code = pb.STORED_ON_QUORUM
+
+
 class NodeFailedError(TidelogError):
     """The node failed in the middle."""
 
@@ -349,6 +356,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.STORAGE_FAILED: StorageFailedError,
     pb.TIMED_OUT: TimedOutError,
     pb.LIMBO: LimboError,
+    pb.STORED_ON_QUORUM: StoredOnQuorumError,
     pb.QUORUM_LOST: QuorumLostError,
     pb.INTERNAL: InternalError,
 }

@@ -13,7 +13,8 @@ When a batch fails:
   the lane waits until nothing is in flight, backs off, and sends everything unacknowledged again, in order, the same
   bytes. News of another owner ends the back-off (`hurry`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER behind an unacknowledged batch*: its predecessor did not make it; the same.
-- *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW): its number is used up; the error goes to the user.
+- *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW), or *stored, perhaps not on all* (STORED_ON_QUORUM): its number
+  is used up; the error goes to the user.
 - *refused*, or past its deadline: the error goes to the user and the batch leaves a **hole** in the numbers. The hole
   stays in line until everything before it is acknowledged and nothing is in flight; then the batches behind it get new
   numbers (`_close_hole`).
@@ -43,6 +44,7 @@ from tidelog.errors import (
     OutcomeUnknownError,
     ProducerFencedError,
     SequenceGapError,
+    StoredOnQuorumError,
     TidelogError,
     UnknownPartitionError,
     UnknownProducerError,
@@ -305,7 +307,7 @@ class Lane:
             # One step for one disturbance, however many batches it hit.
             if not self._recovering or at_head:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
-        elif isinstance(error, DuplicateOutOfWindowError):
+        elif isinstance(error, (DuplicateOutOfWindowError, StoredOnQuorumError)):
             batch.state = State.STORED
             self._advance()
             self._fail(batch.loads, error)

@@ -40,6 +40,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TIMED_OUT: _ClassVar[ErrorCode]
     LIMBO: _ClassVar[ErrorCode]
     QUORUM_LOST: _ClassVar[ErrorCode]
+    STORED_ON_QUORUM: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
 
 class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -104,6 +105,7 @@ STORAGE_FAILED: ErrorCode
 TIMED_OUT: ErrorCode
 LIMBO: ErrorCode
 QUORUM_LOST: ErrorCode
+STORED_ON_QUORUM: ErrorCode
 INTERNAL: ErrorCode
 FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
@@ -995,18 +997,20 @@ class ReplicationAcks(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ReplicationAck, _Mapping]]] = ...) -> None: ...
 
 class PreVote(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "attempt", "probe")
+    __slots__ = ("topic_id", "partition", "epoch", "attempt", "probe", "previous_hash")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
     attempt: int
     probe: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., probe: _Optional[bool] = ...) -> None: ...
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., attempt: _Optional[int] = ..., probe: _Optional[bool] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
 
 class PreVotes(_message.Message):
     __slots__ = ("entries",)
@@ -1039,16 +1043,18 @@ class PreVoteReplies(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[PreVoteReply, _Mapping]]] = ...) -> None: ...
 
 class Seal(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "ballot")
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "previous_hash")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BALLOT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
     ballot: Ballot
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+    previous_hash: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., previous_hash: _Optional[bytes] = ...) -> None: ...
 
 class Seals(_message.Message):
     __slots__ = ("entries",)
@@ -1343,20 +1349,22 @@ class EpochDescriptor(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ...) -> None: ...
 
 class EpochDecision(_message.Message):
-    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe")
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
+    SHORT_LOGS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     end_offset: int
     end_digest: int
     previous_hash: bytes
     next: EpochDescriptor
     unsafe: bool
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ...) -> None: ...
+    short_logs: bool
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ...) -> None: ...
 
 class ChainEntry(_message.Message):
     __slots__ = ("topic_id", "partition", "genesis", "decision", "forgotten")
@@ -1393,10 +1401,22 @@ class FenceEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
-    __slots__ = ("producers",)
+    __slots__ = ("producers", "silent")
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     producers: _containers.RepeatedCompositeFieldContainer[ProducerEntry]
-    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ...) -> None: ...
+    silent: _containers.RepeatedCompositeFieldContainer[SilentProducers]
+    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ...) -> None: ...
+
+class SilentProducers(_message.Message):
+    __slots__ = ("producer_ids", "producer_epochs", "end_sequences")
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    END_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: bytes
+    producer_epochs: bytes
+    end_sequences: bytes
+    def __init__(self, producer_ids: _Optional[bytes] = ..., producer_epochs: _Optional[bytes] = ..., end_sequences: _Optional[bytes] = ...) -> None: ...
 
 class ProducerEntry(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "window")

@@ -59,6 +59,8 @@ NATURE: Final[dict[int, Nature]] = {
     pb.TIMED_OUT: _UNKNOWN,
     pb.LIMBO: _RETRY,
     pb.QUORUM_LOST: _RETRY,
+    # Stored and committed in an epoch that has ended; only that all of its replicas hold it cannot be said.
+    pb.STORED_ON_QUORUM: Nature(retriable=False, definite=False),
     pb.INTERNAL: _UNKNOWN,
 }
 

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import pytest
+from tests.broker.cluster_stand import NODES, TOPIC_ID, others, standing
+from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.ports import Plan
 from tidelog_broker.node import Node
 from tidelog_broker.storage.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
@@ -184,3 +189,52 @@ async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, 
         partition._restart_ring(partition.ring.end_offset)
         assert (node.rings.size_bytes, partition.ring.size_bytes) == (before, 0)
         partition._restart_ring(partition.ring.end_offset)
+
+
+@pytest.mark.parametrize(("flush", "loss"), [(pb.INTERVAL, True), (pb.ALWAYS, False)])
+async def test_every_node_says_what_a_power_cut_of_all_may_have_taken(
+    founded: Founded, caplog: pytest.LogCaptureFixture, flush: pb.Flush, loss: bool
+) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=1, replication_factor=3, flush=flush)
+    await founded.publish(peer, topic.topic_id, b"one")
+    await founded.copies((topic.topic_id, 0), end_offset=1)
+    await founded.close()
+    for name in "abc":
+        record = founded.path / name / "node.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"unnoted_reboot": True}))
+    caplog.clear()
+    await founded.found()
+    await founded.publish(await founded.peer("b"), topic.topic_id, b"two")
+    await founded.copies((topic.topic_id, 0), end_offset=2)
+    told = [text for text in caplog.messages if "DATA_LOSS: t/0" in text]
+    assert len(told) == (3 if loss else 0)
+    assert all("ends at offset 1" in text for text in told)
+
+
+async def test_a_planned_end_says_that_all_hold_a_batch_only_where_they_do(tmp_path: Path) -> None:
+    """As when an owner leaves a dead replica behind: it never says what it holds."""
+    async with standing(tmp_path) as stand:
+        await stand.start()
+        owner = await stand.owner()
+        await stand.publish(b"0", acks=pb.ALL)
+        await stand.crash(others(owner)[0])
+        peer, partition = await stand.peer(owner), stand.partition(owner)
+        data = batch(b"1", producer_id=7)
+
+        def post(acks: pb.Acks) -> int:
+            entry = pb.PublishEntry(topic_id=TOPIC_ID, length=len(data))
+            return peer.post(data, publish=pb.Publish(entries=[entry], acks=acks))
+
+        number = post(pb.ALL)
+        await settled(lambda: partition.high_watermark == 2, "no quorum holds it")
+        partition.driver.roll_over(Plan(owner, tuple(NODES), 2))
+        (told,) = await peer.published(number)
+        assert (told.error.code, told.error.definite, told.error.retriable) == (pb.STORED_ON_QUORUM, False, False)
+        await settled(lambda: partition.writer is not None, "the next epoch does not begin")
+        (again,) = await peer.published(post(pb.ALL))
+        assert again.error.code == pb.STORED_ON_QUORUM, "the next epoch's replicas say nothing of this one"
+        (again,) = await peer.published(post(pb.QUORUM))
+        assert (again.base_offset, again.duplicate) == (1, True)

@@ -229,5 +229,5 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
 async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
     """Another node owned the partition meanwhile; when it comes back here, there may be space again."""
     partition.pipeline.full_since_s = 1.0
-    partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"))
+    partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"), held_by_all=0)
     assert partition.pipeline.full_since_s is None

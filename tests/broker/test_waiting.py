@@ -14,19 +14,30 @@ def owner() -> Owner:
     return made
 
 
-def stored(end_offset: int) -> StoredBatch:
-    return StoredBatch(0, 1, end_offset - 1, end_offset, 0, 5)
+def stored(end_offset: int, *, epoch: int = 0) -> StoredBatch:
+    return StoredBatch(0, 1, end_offset - 1, end_offset, epoch, 5)
 
 
-def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, list[int | str]]:
-    subject, settled = Waiting(), list[int | str]()
+class Settled(list[int | str]):
+    """What came of each batch: where it ends, or the text of an error."""
 
-    def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[ProtocolError] = []
+
+    def take(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
         assert not duplicate
-        settled.append(outcome.end_offset if isinstance(outcome, StoredBatch) else outcome.message)
+        if isinstance(outcome, ProtocolError):
+            self.errors.append(outcome)
+            self.append(outcome.message)
+        else:
+            self.append(outcome.end_offset)
 
+
+def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, Settled]:
+    subject, settled = Waiting(), Settled()
     for end in ends:
-        subject.add(acks, stored(end), False, settle)
+        subject.add(acks, stored(end), False, settled.take, epoch=0)
     return subject, settled
 
 
@@ -49,9 +60,35 @@ def test_each_kind_waits_for_what_it_asked_for() -> None:
 def test_the_end_of_an_epoch_parts_what_is_stored_from_what_is_nowhere() -> None:
     for acks in (pb.ONE, pb.QUORUM, pb.ALL):
         subject, settled = waiting(1, 2, 3, acks=acks)
-        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"))
+        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
         assert settled == [1, 2, "not stored"]
         assert not subject
+
+
+def test_at_the_end_of_an_epoch_only_what_all_hold_is_said_to_be_on_all() -> None:
+    subject, settled = waiting(1, 2, 3, acks=pb.ALL)
+    subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=1)
+    assert (settled[0], settled[2]) == (1, "not stored")
+    told = settled.errors[0]
+    assert (told.code, told.retriable, told.definite) == (pb.STORED_ON_QUORUM, False, False)
+    assert "offset 1" in told.message
+    assert not subject
+
+
+def test_a_retry_behind_a_later_batch_is_judged_by_its_own_offset() -> None:
+    for acks in (pb.ONE, pb.QUORUM, pb.ALL):
+        subject, settled = waiting(3, 1, acks=acks)
+        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
+        assert settled == ["not stored", 1]
+
+
+def test_a_retry_of_what_an_ended_epoch_holds_is_not_said_to_be_on_all() -> None:
+    """Who owns the next epoch hears only of that one what its replicas hold."""
+    for acks, expected in ((pb.QUORUM, []), (pb.ALL, [pb.STORED_ON_QUORUM])):
+        subject, settled = Waiting(), Settled()
+        subject.add(acks, stored(4, epoch=2), True, settled.take, epoch=3)
+        assert [error.code for error in settled.errors] == expected
+        assert bool(subject) == (not expected)
 
 
 def test_a_failure_is_told_to_everybody() -> None:

@@ -20,6 +20,7 @@ from tidelog.errors import (
     OverloadedError,
     ProducerFencedError,
     SequenceGapError,
+    StoredOnQuorumError,
     TidelogError,
     UnknownPartitionError,
     UnknownProducerError,
@@ -251,11 +252,12 @@ def test_a_forgotten_producer_begins_a_new_epoch(error: TidelogError) -> None:
     assert isinstance(loads[1].delivery.error, OutcomeUnknownError), "it could have been stored"
 
 
-def test_a_batch_stored_long_ago_uses_up_its_number() -> None:
+@pytest.mark.parametrize("error", [DuplicateOutOfWindowError("old"), StoredOnQuorumError("not on all, perhaps")])
+def test_a_batch_that_is_stored_all_the_same_uses_up_its_number(error: TidelogError) -> None:
     lane, loads, (first, second) = filled(2)
-    lane.failed(first, DuplicateOutOfWindowError("old"), now=0.0)
+    lane.failed(first, error, now=0.0)
     lane.acknowledged(second, 9, 0)
-    assert isinstance(loads[0].delivery.error, DuplicateOutOfWindowError)
+    assert loads[0].delivery.error is error
     lane.add(load_of(b"next"))
     assert numbers(send(lane)) == (0, 2)
 

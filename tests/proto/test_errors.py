@@ -27,6 +27,7 @@ def test_unknown_outcomes_are_exactly_these() -> None:
     assert indefinite == {
         "ERROR_CODE_UNSPECIFIED",
         "DUPLICATE_OUT_OF_WINDOW",
+        "STORED_ON_QUORUM",
         "STORAGE_FAILED",
         "TIMED_OUT",
         "INTERNAL",

@@ -195,13 +195,13 @@ class Checks:
         self.require(log_start <= truth.committed_end, "I10", f"{copy.name} deletes what is not committed: {log_start}")
 
     def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
-        """A node is asked for the end of what is committed; what is returned takes its answer (I17)."""
+        """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""
         committed = self.truths[copy.key].committed_end
 
         def answered(end: int | None, _: BaseException | None) -> None:
             if end is not None:
                 self._world.clock.note("end", copy.name, end, checksum=end)
-                self.require(end >= committed, "I17", f"{copy.name} says {end}, {committed} was committed before")
+                self.require(end >= committed, "I20", f"{copy.name} says {end}, {committed} was committed before")
 
         return answered
 

@@ -115,6 +115,9 @@ class Producer:
         if said.kind == "stored":
             publish.outcome, publish.base_offset, publish.epoch = "stored", said.base_offset, said.epoch
             self._ended(publish)
+        elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
+            publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
+            self._retry(publish)
         elif said.kind == "unknown" and not self._producer_id:
             publish.outcome = "unknown"
             self._ended(publish)

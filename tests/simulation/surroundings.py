@@ -60,6 +60,10 @@ class Neighbours:
         self._incarnations: dict[str, int] = {}
         self.patience_us = 1000 * clock.random.randint(50, 400)
 
+    @property
+    def is_alone(self) -> bool:
+        return False
+
     def look(self, see: Callable[[str], Seen], *, calm: bool) -> bool:
         """Look around; return whether a belief has changed. `calm`: without mistakes."""
         now_us = self._clock.now_us

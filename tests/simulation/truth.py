@@ -385,12 +385,9 @@ class Truth:
             self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
 
     def held_by_all(self, epoch: int, end_offset: int) -> None:
-        """A publish was acknowledged by every replica."""
+        """A publish is said to be on every replica of the epoch that it lies in: so it is (I18)."""
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
-        decided = epoch in self.chosen
-        self.require(
-            holders == replicas or decided, "I3", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}"
-        )
+        self.require(holders == replicas, "I18", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
 
     def denied(self, publish: Publish) -> None:
         """A publish is said not to be stored, and never to be, unless it is tried again."""

@@ -48,7 +48,7 @@ class Acceptor:
     def on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
         """Say whether the owner is missed here, too; nothing is promised by it."""
         state = self._state
-        if not ask.probe and not state.is_current(sender, ask.epoch, now_ms):
+        if not ask.probe and not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
             return
         able = state.halted is None and state.doubt != "damaged"
         reply = pb.PreVoteReply(
@@ -62,7 +62,7 @@ class Acceptor:
     def on_seal(self, sender: str, ask: pb.Seal, now_ms: int) -> None:
         """Promise, if nothing higher is promised, and report what is held."""
         state = self._state
-        if not state.is_current(sender, ask.epoch, now_ms):
+        if not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
             return
         if ask.ballot.round <= RESERVED_ROUND or ask.ballot.node_id != sender:
             return

@@ -14,7 +14,8 @@ after which the owner appends nothing. Whatever goes wrong with it goes on as a 
 
 A recovery without a quorum is an operator's word that the other replicas will not come back. It seals as ever, and a
 quorum that answers decides as ever; when the time for that is over, the longest log among those who have answered
-counts, this node alone opens the next epoch, and the decision says that it is unsafe.
+counts, this node alone opens the next epoch, and the decision says that it is unsafe. So it does when a seal quorum has
+answered and no quorum accepts: some of those that are gone may decide otherwise.
 """
 
 from __future__ import annotations
@@ -99,13 +100,20 @@ class Candidate:
         """Until then a recovery without a quorum goes on."""
         self._is_unsafe = False
         """What is proposed has no quorum behind it, and needs none."""
+        self._was_undecided = False
+        """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
+        self._wants_all = False
+        self._decide_ms: int | None = None
+        """A quorum has accepted, and the others have until then to do so, too."""
+        self.accepted_by_all = False
+        """All replicas have accepted what was decided just now: they hold the log through its end."""
         self.eager = False
         """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
-        return self._wake_ms
+        return self._wake_ms if self._decide_ms is None else self._decide_ms
 
     @property
     def replicas(self) -> int:
@@ -137,7 +145,7 @@ class Candidate:
 
     def _rest(self) -> None:
         self.phase = "idle"
-        self._wake_ms = None
+        self._wake_ms = self._decide_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
         """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
@@ -178,14 +186,18 @@ class Candidate:
         self._value = b""
         self._plan = None
         self._unsafe_until_ms = None
-        self._is_unsafe = False
+        self._is_unsafe = self._was_undecided = False
+        self._wants_all = self.accepted_by_all = False
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
         """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
         assert self._host.node_id in self._host.active.placement
+        if self._decide_ms is not None:
+            self._decide()  # with a quorum
+            return
         self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
-        self._is_unsafe = False
+        self._is_unsafe = self._was_undecided = False
         self._plan_next()
         self._seal(now_ms)
 
@@ -200,14 +212,23 @@ class Candidate:
         self._holders = [self._host.node_id]
         self._open(now_ms)
 
+    def wait_for_all(self) -> None:
+        """Somebody waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        self._wants_all = True
+
     # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Go on where time decides."""
+        if self._decide_ms is not None:
+            if now_ms >= self._decide_ms:
+                self._decide()
+            return
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
             self._unsafe_until_ms = None
+            self._was_undecided = False
         if self.phase == "waiting":
             if self._unsafe_until_ms is not None:
                 self._plan_next()
@@ -232,6 +253,7 @@ class Candidate:
         elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
             self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
         else:
+            self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
@@ -259,13 +281,13 @@ class Candidate:
         """Send what the phase asks to everybody who has not answered it."""
         self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
         self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
-        active = self._host.active
+        active, past = self._host.active, self._host.chain.previous_hash
         phase = self.phase
         for node in active.placement:
             if phase == "pre-voting" and node not in self._agreed:
-                self._send(node, pb.PreVote(attempt=self._attempt))
+                self._send(node, pb.PreVote(attempt=self._attempt, previous_hash=past))
             elif phase == "sealing" and node not in self._promises:
-                self._send(node, pb.Seal(ballot=self._ballot))
+                self._send(node, pb.Seal(ballot=self._ballot, previous_hash=past))
             elif phase == "opening" and node not in self._accepted:
                 self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
         if phase in {"pre-voting", "sealing"} and self._plan is not None:
@@ -349,17 +371,23 @@ class Candidate:
                 self._short.add(sender)
             self._choose(now_ms)
 
+    @property
+    def _whole(self) -> int:
+        """How many of those who have promised have surely all that they have ever acknowledged."""
+        return len(self._promises) - len(self._short)
+
     def _choose(self, now_ms: int) -> None:
         """Propose, once a seal quorum has promised and the successor can live."""
-        whole = len(self._promises) - len(self._short)
-        if self.phase != "sealing" or (whole < self.seal_quorum and len(self._promises) < self.replicas):
+        if self.phase != "sealing" or (self._whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
+        if self._was_undecided and len(self._promises) < self._host.active.ack_quorum:
+            return  # it would not be decided this time either; with more of them it can be
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose with whoever has promised. What one of them has accepted may have been decided: it is kept."""
+        """Propose with whoever has promised."""
         me = self._host.node_id
         self._is_unsafe = True
         self._propose(Plan(me, (me,), 1, self._host.active.flush or pb.ALWAYS), now_ms)
@@ -373,6 +401,7 @@ class Candidate:
             plan=plan,
             owner_incarnation=self._owner_incarnation(plan) if plan else 0,
             unsafe=self._is_unsafe,
+            short_logs=self._whole < self.seal_quorum,
         )
         end_offset = pb.EpochDecision.FromString(self._value).end_offset
         self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]
@@ -410,6 +439,8 @@ class Candidate:
             return
         if sender not in self._host.active.placement:
             return
+        if self._decide_ms is not None and reply.status != pb.HELD:
+            return  # that changes nothing any more
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.FETCHING:
@@ -419,4 +450,17 @@ class Candidate:
             self._accepted.add(sender)
             is_enough = self._is_unsafe and self._host.node_id in self._accepted
             if is_enough or len(self._accepted) >= self._host.active.ack_quorum:
-                self._host.decided(self._value)
+                self._decide_soon(now_ms)
+
+    def _decide_soon(self, now_ms: int) -> None:
+        """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
+        lacking = set(self._host.active.placement) - self._accepted
+        if self._wants_all and any(map(self._surroundings.alive, lacking)):
+            self._decide_ms = self._decide_ms or now_ms + self._timing.all_ms
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        self._decide_ms = None
+        self.accepted_by_all = self._accepted.issuperset(self._host.active.placement)
+        self._host.decided(self._value)

@@ -184,13 +184,17 @@ class EpochFenced:
 class EpochDecided:
     """The end of an epoch is decided: what lies before `end_offset` is committed, what was behind it never was.
 
-    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed.
+    `unsafe`: an operator had it decided without a quorum, and what was behind it may have been committed. `short_logs`:
+    so it may, since machines went down and too few logs are surely whole. `held_by_all`: where that ends of which this
+    node knows that every replica of the epoch holds it durably, 0 where it knows nothing.
     """
 
     epoch: int
     end_offset: int
     successor: str
     unsafe: bool = False
+    short_logs: bool = False
+    held_by_all: int = 0
 
 
 @dataclass(frozen=True, slots=True)

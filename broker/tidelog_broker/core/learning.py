@@ -96,7 +96,7 @@ class Learning:
         """Hold another node's chain against this one; whoever is behind is helped."""
         state = self._state
         if state.is_current(sender, status.epoch, now_ms) and status.previous_hash != state.chain.previous_hash:
-            state.forks(sender, f"{sender} knows another past of epoch {status.epoch}: the chains fork")
+            state.forks(sender, status.epoch, f"{sender} knows another past of epoch {status.epoch}: the chains fork")
 
     def learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
         """Take decisions that continue the chain; the same ones again are fine, others under their numbers are not."""
@@ -111,7 +111,7 @@ class Learning:
             try:
                 value = state.chain.extend(decision)
             except ChainError as error:
-                state.forks(sender, f"a decision does not continue the chain: {error}")
+                state.forks(sender, old.epoch, f"a decision does not continue the chain: {error}")
                 return
             self._advance(old, value, decision)
 

@@ -52,6 +52,11 @@ class Ownership:
         """The other replicas as the owner sees them; none anywhere else."""
         return list(self._pushes.followers.values()) if self._pushes is not None else []
 
+    @property
+    def held_by_all(self) -> int:
+        """The end of what every replica of the active epoch is known to hold durably; 0 where this is not its owner."""
+        return self._state.owner.held_by_all if self._state.owner is not None else 0
+
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
         state = self._state
@@ -218,7 +223,8 @@ class Ownership:
             del self._confirming[min(self._confirming)]  # the answer to a later question answers that, too
         for node in state.active.placement:
             if node != state.node_id:
-                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations)
+                past = state.chain.previous_hash
+                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations, previous_hash=past)
                 state.send(node, state.about(ask, state.active.epoch))
         self._count_confirmations(self._confirmations)
         return self._confirmations

@@ -61,6 +61,8 @@ class Timing:
     """How long OPEN_EPOCH may wait for a replica that fetches what it lacks."""
     sync_ahead_ms: int = 10_000
     """How long a planned end of an epoch waits for logs to be synced ahead."""
+    all_ms: int = 100
+    """How long a planned end waits for the accepts of all living replicas where a publish does."""
     unsafe_ms: int = 9000
     """How long a recovery without a quorum is tried."""
     rank_delay_ms: int = 200

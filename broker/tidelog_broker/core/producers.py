@@ -8,16 +8,21 @@ begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` bat
 their offsets, so that a retry inside the window gets its first offset back (the idea is Kafka's, KIP-98;
 record numbers do not wrap here, so no epoch is needed to tell an old 0 from a new one).
 
-The table is bounded: past `producers_max` the producer that appended least recently is forgotten. A
-forgotten producer that goes on gets UNKNOWN_PRODUCER, never a silent acceptance.
+The table is bounded. Past `producers_max` the producer that appended least recently loses its window: where its
+batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
+refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
+is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
+UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is stored again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -57,8 +62,10 @@ class ProducerTable:
         assert producers_max > 0
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
+        self._silent = SilentProducers()
 
     def __len__(self) -> int:
+        """How many producers there are whose newest batches are remembered."""
         return len(self._states)
 
     def check(self, header: BatchHeader) -> StoredBatch | None:
@@ -73,7 +80,8 @@ class ProducerTable:
         if header.producer_id == 0:
             return None
         state = self._states.get(header.producer_id)
-        if state is None:
+        known = state or self._silent.find(header.producer_id)
+        if known is None:
             if header.base_sequence == 0:
                 return None
             raise ProtocolError(
@@ -81,13 +89,13 @@ class ProducerTable:
                 f"producer {header.producer_id:#x} is not known here and its batch begins at sequence "
                 f"{header.base_sequence}; begin again with a new producer id",
             )
-        if header.producer_epoch < state.producer_epoch:
+        if header.producer_epoch < known.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
-                f"producer {header.producer_id:#x} is at epoch {state.producer_epoch}, this batch at "
+                f"producer {header.producer_id:#x} is at epoch {known.producer_epoch}, this batch at "
                 f"{header.producer_epoch}: a newer instance has taken its place",
             )
-        expected = state.end_sequence if header.producer_epoch == state.producer_epoch else 0
+        expected = known.end_sequence if header.producer_epoch == known.producer_epoch else 0
         if header.base_sequence == expected:
             return None
         if header.base_sequence > expected:
@@ -95,7 +103,7 @@ class ProducerTable:
                 pb.SEQUENCE_GAP,
                 f"the batch begins at sequence {header.base_sequence}, {expected} is next: send in order",
             )
-        return _find(state, header)
+        return _find(state.window if state is not None else (), header)
 
     def apply(self, header: BatchHeader) -> StoredBatch:
         """Note a batch that now has its offset and return where it is. Call it for every batch, in log order."""
@@ -117,12 +125,13 @@ class ProducerTable:
         state.window.append(stored)
         self._states.move_to_end(producer_id)
         if len(self._states) > self._producers_max:
-            self._states.popitem(last=False)
+            silent_id, silent = self._states.popitem(last=False)
+            self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
         return stored
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""
-        message = pb.ProducerSnapshot()
+        message = pb.ProducerSnapshot(silent=self._silent.snapshot())
         for producer_id, state in self._states.items():
             entry = message.producers.add(producer_id=producer_id, producer_epoch=state.producer_epoch)
             for stored in state.window:
@@ -138,9 +147,15 @@ class ProducerTable:
 
     @classmethod
     def restore(cls, payload: bytes, *, producers_max: int = PRODUCERS_MAX) -> ProducerTable:
-        """Rebuild a table from `snapshot`'s bytes (whose integrity the storage has checked)."""
+        """Rebuild a table from `snapshot`'s bytes (whose integrity the storage has checked).
+
+        Raises:
+            DecodeError: they are none.
+        """
         table = cls(producers_max=producers_max)
-        for entry in pb.ProducerSnapshot.FromString(payload).producers:
+        message = pb.ProducerSnapshot.FromString(payload)
+        table._silent = SilentProducers.restore(message.silent)
+        for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
                 state.window.append(
@@ -157,9 +172,9 @@ class ProducerTable:
         return table
 
 
-def _find(state: ProducerState, header: BatchHeader) -> StoredBatch:
+def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
     """Find the first attempt of a retried batch; refuse what only overlaps one."""
-    for stored in state.window:
+    for stored in window:
         if stored.base_sequence == header.base_sequence:
             if stored.end_sequence == header.base_sequence + header.record_count:
                 return stored

@@ -328,7 +328,10 @@ class Replica(ReplicaState):
         if not self.is_current(sender, append.epoch, now_ms):
             return
         active = self.active
-        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation) or self.fence is None:
+        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
+            self.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
+            return
+        if self.fence is None:
             return
         if self.promised or self.halted is not None:
             self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
@@ -411,6 +414,7 @@ class Replica(ReplicaState):
             self.tell_chain(node, first_epoch)
 
     def _enter(self, value: pb.EpochDecision) -> None:
+        held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
         self.ownership.leave()
         self._rolling_over = False
         self._planned_end.forget()
@@ -421,7 +425,16 @@ class Replica(ReplicaState):
         self.history.forget_tail()
         self.candidate.reset()
         self._commit_known = 0
-        self.emit(EpochDecided(value.epoch, value.end_offset, self.active.owner, value.unsafe))
+        self.emit(
+            EpochDecided(
+                value.epoch,
+                value.end_offset,
+                self.active.owner,
+                value.unsafe,
+                value.short_logs,
+                min(held_by_all, value.end_offset),
+            )
+        )
         self.commit_ends(value.end_offset, unsafe=value.unsafe)
         if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
             self.ownership.begin()

@@ -211,35 +211,57 @@ class ReplicaState:
         at = epoch - self.chain.genesis.epoch
         return decision_hash(self.chain.decisions[at - 1]) if at > 0 else b""
 
-    def is_current(self, sender: str, epoch: int, now_ms: int) -> bool:
-        """Whether a message is about the active epoch; otherwise see to it that the two chains meet."""
+    def is_current(self, sender: str, epoch: int, now_ms: int, previous_hash: bytes = b"") -> bool:
+        """Whether a message is about the active epoch; otherwise see to it that the two chains meet.
+
+        Behind a recovery without a quorum another chain may have an epoch of the same number: `previous_hash`, where it
+        is told, tells them apart. What a node holds of one says nothing about the other.
+        """
         current = self.chain.active.epoch
         if epoch == current:
-            return True
+            if not previous_hash or previous_hash == self.chain.previous_hash:
+                return True
+            self.ask_chain(sender, now_ms)
+            return False
         if epoch > current:
             self.ask_chain(sender, now_ms)
         else:
             self.tell_chain(sender, epoch)
         return False
 
-    def forks(self, sender: str, reason: str) -> None:
-        """Another node's chain does not fit this one: one of them is wrong, and no quorum can tell which.
+    def forks(self, sender: str, epoch: int, reason: str) -> None:
+        """Another node's chain parts from this one before `epoch`: one is wrong, and no quorum can tell which.
 
-        Unless an operator had an epoch decided without a quorum: then a node that missed it, and knows another end, is
-        told of it and is to be replaced, and this one goes on.
+        An operator may have overruled what that node knows, where the chains part: this one then goes on. So its
+        decisions are asked for, as far back as one here is marked unsafe; `differs` finds where that is, and judges.
         """
-        if self.chain.first_unsafe is None:
+        first_unsafe = self.chain.first_unsafe
+        if first_unsafe is None or epoch <= first_unsafe:
             self.halt(reason, for_good=True)
-        else:
-            self.tell_chain(sender, self.chain.first_unsafe)
+        elif not self.halted_for_good:
+            earlier = max(first_unsafe, epoch - DECISIONS_MAX)
+            self.send(sender, self.about(pb.EpochStatus(previous_hash=self.hash_before(earlier)), earlier))
 
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
-        """Another node has another decision about a decided epoch; see `forks`."""
-        first_unsafe = self.chain.first_unsafe
-        if first_unsafe is not None and (first_unsafe < epoch or (first_unsafe == epoch and not other.unsafe)):
-            self.tell_chain(sender, first_unsafe)
+        """Another node has another decision about a decided epoch.
+
+        Where the chains part in it and an operator had it decided here, without a quorum, this node goes on; the other
+        one is told of it, halts and is to be replaced. Otherwise this one halts.
+        """
+        here = self.decision(epoch)
+        if here.previous_hash != other.previous_hash:
+            self.forks(sender, epoch, f"{sender} knows another past of epoch {epoch}: the chains fork")
             return
-        how = "; an operator had it decided without a quorum, and this copy is to be replaced" if other.unsafe else ""
+        if here.unsafe or not other.unsafe:
+            self.tell_chain(sender, epoch)  # it has to judge, too
+        if here.unsafe and not other.unsafe:
+            return
+        how = ""
+        if other.unsafe:
+            how = (
+                f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum, "
+                "and this copy is to be replaced"
+            )
         self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", for_good=True)
 
     # --- what is committed -----------------------------------------------------------------------------

@@ -4,6 +4,10 @@ SEAL is prepare, OPEN_EPOCH is accept, METADATA_UPDATE is learn. The proposer ga
 quorum; if any of them has accepted a value, the one with the highest ballot is proposed again unchanged;
 otherwise the epoch ends at the greatest durable offset among them. These functions know no network and no time:
 `candidate` feeds them what the replicas answer.
+
+Without a seal quorum, on an operator's word, nobody can know whether a value that was accepted has been decided:
+others may have decided another one, and gone on. So it is not handed on as it is. Its end is kept, since nothing behind
+that was ever acknowledged in this epoch, and what is proposed says that no quorum stands behind it.
 """
 
 from __future__ import annotations
@@ -59,10 +63,11 @@ def decision_value(
     owner_incarnation: int,
     *,
     unsafe: bool = False,
+    short_logs: bool = False,
 ) -> bytes:
     """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
-    `unsafe` marks one that no quorum stands behind.
+    `unsafe` marks one that no quorum stands behind, `short_logs` one whose end too few whole logs have given.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -71,6 +76,7 @@ def decision_value(
         end_digest=end.digest,
         previous_hash=previous_hash,
         unsafe=unsafe,
+        short_logs=short_logs,
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,
@@ -91,10 +97,13 @@ def choose_value(
     plan: Plan | None,
     owner_incarnation: int,
     unsafe: bool = False,
+    short_logs: bool = False,
 ) -> bytes:
     """Return the value to propose for the epoch of `descriptor`: adopted, or made from the promises and `plan`.
 
-    `unsafe` is an operator's word that more promises will not come: those that there are must do.
+    `unsafe` is an operator's word that more promises will not come: those that there are must do, and the value is
+    marked. One that another such recovery had marked is kept as it is: two of them about one epoch would stop both.
+    `short_logs` says that fewer than a seal quorum of the logs are surely whole: the longest wins, and that is marked.
 
     Raises:
         AssertionError: fewer promises than the seal quorum, or no plan where one is needed; the caller must not
@@ -107,8 +116,14 @@ def choose_value(
     accepted = [promise for promise in promises if promise.accepted is not None]
     if accepted:
         newest = max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot()))
-        return newest.accepted_value
+        value = pb.EpochDecision.FromString(newest.accepted_value) if unsafe else None
+        if value is None or value.unsafe:
+            return newest.accepted_value
+        end = Position(value.end_offset, value.end_digest)
+    else:
+        longest = max(promises, key=lambda promise: promise.end_offset)
+        end = Position(longest.end_offset, longest.end_digest)
     assert plan is not None
-    longest = max(promises, key=lambda promise: promise.end_offset)
-    end = Position(longest.end_offset, longest.end_digest)
-    return decision_value(descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe)
+    return decision_value(
+        descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe, short_logs=short_logs and not accepted
+    )

@@ -2,8 +2,9 @@
 
 An operator says so, nobody else: no node can tell replicas that are gone from replicas that cannot be reached. The
 named replica gives the others a moment to answer. With a quorum nothing is lost and nothing is unsafe; without one it
-ends the epoch at the longest log among those that did, and opens the next one alone. Every node that learns that logs
-DATA_LOSS. A partition that works is left alone: it has an owner, a quorum lives, and all that is written is committed.
+ends the epoch at the longest log among those that did, or where one of them had accepted that it ends, and opens the
+next one alone. Whatever is decided so is answered as unsafe, and every node that learns it logs DATA_LOSS. A partition
+that works is left alone: it has an owner, a quorum lives, and all that is written is committed.
 (Where replicas live and yet take no part, as in limbo, a record that waits for them shows it.)
 """
 
@@ -74,12 +75,14 @@ async def _recover(node: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeRe
         )
     try:
         async with asyncio.timeout(TIMEOUT_S):
+            unsafe = False
             while True:
                 epoch = partition.epoch
                 decision = await _end_epoch(node, partition)
-                # What had been proposed before is kept, and its successor may be lost as well.
-                if decision.unsafe or not _is_lost(node, partition):
-                    return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=decision.unsafe)
+                unsafe |= decision.unsafe
+                # What had been proposed before may have been kept, and its successor may be lost as well.
+                if not _is_lost(node, partition):
+                    return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=unsafe)
     except TimeoutError:
         raise ProtocolError(
             pb.TIMED_OUT, f"{partition.name}: epoch {partition.epoch} could not be ended; see this node's log"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.producers import PRODUCERS_MAX, ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -87,15 +87,36 @@ def test_without_a_producer_id_nothing_is_remembered() -> None:
     assert len(table) == 0
 
 
-def test_the_longest_silent_producer_is_forgotten_and_told_so() -> None:
+def test_of_the_longest_silent_producer_only_the_end_of_its_numbers_is_kept() -> None:
     table = ProducerTable(producers_max=2)
     for producer in (1, 2):
-        table.apply(header(0, producer=producer))
-    table.apply(header(1, producer=1))
+        table.apply(header(0, 3, producer=producer, epoch=4))
+    table.apply(header(3, producer=1, epoch=4))
     table.apply(header(0, producer=3))
     assert len(table) == 2
-    assert refused(table, header(1, producer=2)) == pb.UNKNOWN_PRODUCER
-    assert table.check(header(2, producer=1)) is None
+    assert table.check(header(4, producer=1, epoch=4)) is None
+    assert table.check(header(3, producer=2, epoch=4)) is None, "it goes on"
+    assert table.check(header(0, producer=2, epoch=5)) is None, "or begins anew"
+    assert refused(table, header(0, 3, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert refused(table, header(1, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert refused(table, header(4, producer=2, epoch=4)) == pb.SEQUENCE_GAP
+    assert refused(table, header(1, producer=2, epoch=5)) == pb.SEQUENCE_GAP
+    assert refused(table, header(0, producer=2, epoch=3)) == pb.PRODUCER_FENCED
+    table.apply(header(3, producer=2, epoch=4, offset=70))
+    again = table.check(header(3, producer=2, epoch=4))
+    assert again is not None
+    assert again.base_offset == 70
+    assert refused(table, header(0, producer=1, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW, "now that is the silent one"
+
+
+def test_a_first_batch_is_not_stored_again_after_ten_thousand_other_producers() -> None:
+    table = ProducerTable()
+    table.apply(header(0, producer=1))
+    for producer in range(2, 2 + PRODUCERS_MAX):
+        table.apply(header(0, producer=producer))
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        assert len(known) == PRODUCERS_MAX
+        assert refused(known, header(0, producer=1)) == pb.DUPLICATE_OUT_OF_WINDOW
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=40))
@@ -105,17 +126,14 @@ def test_a_snapshot_restores_the_same_judgement(batches: list[tuple[int, int]]) 
     offset = 0
     for producer, count in batches:
         batch = header(next_sequence.get(producer, 0), count, producer=producer, offset=offset)
-        if (verdict := judge(table, batch)) is not None:
-            assert verdict == pb.UNKNOWN_PRODUCER
-            next_sequence[producer] = 0
-            continue
+        assert judge(table, batch) is None, "nobody who goes on is refused"
         table.apply(batch)
         next_sequence[producer] = batch.base_sequence + count
         offset += count
     restored = ProducerTable.restore(table.snapshot(), producers_max=3)
     assert restored.snapshot() == table.snapshot()
     for producer, sequence in next_sequence.items():
-        for probe in (header(sequence, producer=producer), header(sequence + 1, producer=producer)):
+        for probe in (header(n, producer=producer) for n in (0, sequence, sequence + 1)):
             assert judge(table, probe) == judge(restored, probe)
 
 

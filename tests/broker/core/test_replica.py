@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pytest
 
 from tidelog_broker.core.chain import EpochChain
 from tidelog_broker.core.effects import (
@@ -328,6 +329,30 @@ def test_a_planned_roll_over_takes_one_round() -> None:
     assert stage.owner().node_id == other
     assert stage.publish("two") == 2
     assert stage.owner().high_watermark == 2
+
+
+@pytest.mark.parametrize(("away", "held_by_all"), [(False, 2), (True, 1)])
+def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: int) -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {next(node for node in NODES if node != first.node_id)} if away else set()
+    stage.publish("two")
+    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    stage.run()
+    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    assert (decided.end_offset, decided.held_by_all) == (2, held_by_all)
+
+
+def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() -> None:
+    stage = Stage()
+    first = stage.owner()
+    group = first.reserve([batch("one")], now_us=1, now_ms=stage.now_ms)
+    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    first.candidate.wait_for_all()
+    stage.run()
+    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    assert (decided.end_offset, decided.held_by_all) == (group.end_offset, group.end_offset)
 
 
 def test_a_replica_that_was_away_fetches_what_it_missed() -> None:

@@ -7,8 +7,9 @@ from tests.broker.core.bench import INCARNATION, KEY, NODES, Bench, decision, de
 
 from tidelog_broker.core.chain import EpochChain, decision_hash
 from tidelog_broker.core.effects import Append, CommitMoved, Halted, Send, WriteFences
-from tidelog_broker.core.ports import Position
+from tidelog_broker.core.ports import Plan, Position
 from tidelog_broker.core.replica_state import DECISIONS_MAX
+from tidelog_broker.core.takeover import decision_value
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -229,12 +230,50 @@ def test_a_replica_halts_once_and_keeps_the_first_reason() -> None:
 
 def test_chains_that_do_not_fit_stop_this_replica_for_good() -> None:
     bench = Bench(chain_of(5))
-    bench.forks("c", "another past")
+    bench.forks("c", 1, "another past")
     assert (bench.halted, bench.halted_for_good) == ("another past", True)
     bench = Bench(chain_of(5))
     bench.differs("c", 0, pb.EpochDecision(epoch=0))
     assert "two decisions about epoch 0" in (bench.halted or "")
     assert bench.halted_for_good
+
+
+def unsafe_chain(*ends: int, unsafe: set[int]) -> EpochChain:
+    chain = EpochChain(descriptor())
+    for epoch, end in enumerate(ends):
+        plan = Plan("b", NODES, 2)
+        chain.extend(
+            decision_value(chain.active, Position(end, 0), chain.previous_hash, plan, 7, unsafe=epoch in unsafe)
+        )
+    return chain
+
+
+def test_where_chains_part_is_looked_for_as_far_back_as_an_operator_has_decided_something() -> None:
+    bench = Bench(unsafe_chain(*range(5, 75), unsafe={2}))
+    bench.forks("c", 70, "another past")
+    bench.forks("c", 6, "another past")
+    bench.forks("c", 3, "another past")
+    asked = bench.sent(pb.EpochStatus)
+    assert [(to, ask.epoch) for to, ask in asked] == [("c", 6), ("c", 2), ("c", 2)]
+    assert asked[1][1].previous_hash == bench.hash_before(2)
+    assert bench.halted is None
+    bench.forks("c", 2, "they part before that")
+    assert bench.halted_for_good
+    bench.forks("c", 70, "no more of it")
+    assert bench.sent(pb.EpochStatus) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "goes_on", "tells"),
+    [(True, False, True, True), (False, True, False, False), (True, True, False, True), (False, False, False, True)],
+)
+def test_who_goes_on_is_judged_where_the_chains_part(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
+    bench = Bench(unsafe_chain(5, 6, 7, unsafe={0} | ({1} if here else set())))
+    other = unsafe_chain(5, 9, unsafe={0} | ({1} if there else set()))
+    bench.differs("c", 1, pb.EpochDecision.FromString(other.decisions[1]))
+    assert (bench.halted is None) == goes_on
+    assert ("DATA_LOSS" in (bench.halted or "")) == there
+    assert [update.first_epoch for _, update in bench.sent(pb.MetadataUpdate)] == ([1] if tells else [])
 
 
 def test_a_doubtful_copy_is_whole_once_it_holds_durably_what_the_owner_had() -> None:

@@ -1,0 +1,138 @@
+"""Producers that have sent nothing for long: of each only its epoch and where its numbers ended, 20 bytes.
+
+That is enough to let it go on, to refuse what it had stored already, and to refuse an older instance of it. What is not
+known any more is where its batches went.
+
+They lie in runs: columns, sorted by producer id, which never change. The newest run gathers in a dict. A producer that
+is added again stands in a newer run, which is asked first. The oldest run is forgotten as a whole. So memory is bounded
+and small, nothing is ever moved, and only who is in no table costs a search: one in each run.
+
+Rejected: a dict of all, some hundred bytes a producer; a Bloom filter, which refuses new producers now and then, and
+cannot tell who may go on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tidelog_proto import broker_pb2 as pb
+
+RUN_LENGTH: Final = 4096
+RUNS_MAX: Final = 24
+_IS_LITTLE_ENDIAN: Final = array("H", [1]).tobytes()[0] == 1
+
+
+class SilentProducer(NamedTuple):
+    """What is kept of one."""
+
+    producer_epoch: int
+    end_sequence: int
+
+
+class _Run(NamedTuple):
+    ids: array[int]
+    epochs: array[int]
+    ends: array[int]
+
+    def find(self, producer_id: int) -> SilentProducer | None:
+        at = bisect_left(self.ids, producer_id)
+        if at == len(self.ids) or self.ids[at] != producer_id:
+            return None
+        return SilentProducer(self.epochs[at], self.ends[at])
+
+
+class SilentProducers:
+    """The newest of them, `runs_max` runs of `run_length` and those since: a function of the calls of `add`."""
+
+    def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
+        self._run_length = run_length
+        self._runs: deque[_Run] = deque(maxlen=runs_max)
+        self._newest: dict[int, SilentProducer] = {}
+
+    def add(self, producer_id: int, producer_epoch: int, end_sequence: int) -> None:
+        """Note a producer, whatever was known of it before."""
+        self._newest[producer_id] = SilentProducer(producer_epoch, end_sequence)
+        if len(self._newest) == self._run_length:
+            self._runs.append(_columns(sorted(self._newest), self._newest))
+            self._newest = {}
+
+    def find(self, producer_id: int) -> SilentProducer | None:
+        """Return what is kept of a producer; None for one that was never added, or has been forgotten."""
+        known = self._newest.get(producer_id)
+        if known is not None:
+            return known
+        for run in reversed(self._runs):
+            known = run.find(producer_id)
+            if known is not None:
+                return known
+        return None
+
+    def snapshot(self) -> list[pb.SilentProducers]:
+        """Return the runs, oldest first, and last those that are not a whole one yet."""
+        return [
+            pb.SilentProducers(
+                producer_ids=_to_bytes(run.ids),
+                producer_epochs=_to_bytes(run.epochs),
+                end_sequences=_to_bytes(run.ends),
+            )
+            for run in (*self._runs, _columns(self._newest, self._newest))
+        ]
+
+    @classmethod
+    def restore(
+        cls, runs: Iterable[pb.SilentProducers], *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX
+    ) -> SilentProducers:
+        """Rebuild from `snapshot`; from nothing, as older nodes give it, none.
+
+        Raises:
+            DecodeError: the columns of a run have different lengths.
+        """
+        silent = cls(run_length=run_length, runs_max=runs_max)
+        read = [_read(run) for run in runs]
+        if read:
+            silent._runs.extend(read[:-1])
+            last = read[-1]
+            silent._newest = {
+                producer: SilentProducer(*state)
+                for producer, *state in zip(last.ids, last.epochs, last.ends, strict=True)
+            }
+        return silent
+
+
+def _columns(ids: Iterable[int], states: Mapping[int, SilentProducer]) -> _Run:
+    run = _Run(array("Q", ids), array("I"), array("Q"))
+    kept = [states[producer_id] for producer_id in run.ids]
+    run.epochs.extend([state.producer_epoch for state in kept])
+    run.ends.extend([state.end_sequence for state in kept])
+    return run
+
+
+def _read(run: pb.SilentProducers) -> _Run:
+    count, odd = divmod(len(run.producer_ids), 8)
+    if odd or (len(run.producer_epochs), len(run.end_sequences)) != (4 * count, 8 * count):
+        raise DecodeError("the columns of silent producers have different lengths")
+    return _Run(
+        _from_bytes("Q", run.producer_ids), _from_bytes("I", run.producer_epochs), _from_bytes("Q", run.end_sequences)
+    )
+
+
+def _to_bytes(column: array[int]) -> bytes:
+    return _swapped(column[:]).tobytes()
+
+
+def _from_bytes(typecode: str, data: bytes) -> array[int]:
+    column = array(typecode)
+    column.frombytes(data)
+    return _swapped(column)
+
+
+def _swapped(column: array[int]) -> array[int]:
+    if not _IS_LITTLE_ENDIAN:
+        column.byteswap()
+    return column
