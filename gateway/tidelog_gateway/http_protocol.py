@@ -12,14 +12,16 @@ problem document here, like everything else.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from typing import cast
+from typing import Any, cast
 
 import h11
-import orjson
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
-from tidelog_gateway.problems import MEDIA_TYPE, Problem
+from tidelog_gateway.framing import StrictConnection, upgrade_fault
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 
 
 def bounded_protocol(*, head_timeout_s: float, connections_max: int) -> type[asyncio.Protocol]:
@@ -40,6 +42,17 @@ class BoundedProtocol(H11Protocol):
     connections_max: int
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.logger = CONNECTION_LOG
+        self.conn = StrictConnection(h11.SERVER)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection, or answer 503 and close when there are too many."""
@@ -67,7 +80,11 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Stop the clock for good: from here on the connection is a WebSocket's."""
+        """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""
+        fault = upgrade_fault(event, self.conn.trailing_data[0])
+        if fault is not None:
+            self._answer_and_close(Problem(400, "malformed_request", fault))
+            return
         self._upgraded = True
         self._disarm()
         super().handle_websocket_upgrade(event)
@@ -75,6 +92,10 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a head that is not HTTP."""
         self._answer_and_close(Problem(400, "malformed_request", msg))
+
+    def _should_upgrade(self) -> bool:
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.
+        return self.scope["http_version"] == "1.1" and self._get_upgrade() == b"websocket"
 
     def _answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation leaves out that there is none at first
@@ -99,12 +120,5 @@ class BoundedProtocol(H11Protocol):
     def _answer_and_close(self, problem: Problem) -> None:
         """Write a whole response past h11, whose state a bad head has spoilt, and close."""
         self._disarm()
-        request_id = secrets.token_hex(8)
-        body = orjson.dumps(problem.document(request_id))
-        reason = problem.document(request_id)["title"]
-        lines = [f"HTTP/1.1 {problem.status} {reason}", f"Content-Type: {MEDIA_TYPE}", f"Content-Length: {len(body)}"]
-        lines += [f"X-Request-Id: {request_id}", "Connection: close"]
-        if problem.retry_after_s is not None:
-            lines.append(f"Retry-After: {problem.retry_after_s}")
-        self.transport.write("\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body)
+        self.transport.write(refusal_bytes(problem))
         self.transport.close()

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from tidelog_gateway.app import create_app
 from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket.frames import bounded_websocket
 
 BACKLOG: Final = 2048
 
@@ -86,7 +87,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         app,
         loop="uvloop",
         http=bounded_protocol(head_timeout_s=settings.head_timeout_s, connections_max=settings.connections_max),
-        ws="websockets-sansio",
+        ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
         ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,

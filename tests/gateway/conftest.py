@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -92,6 +93,19 @@ def serve(log: FakeLog) -> Serve:
             await stop()
 
     return serve_with
+
+
+@pytest.fixture
+def server_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect what is logged from warnings upwards, whichever handlers the server's configuration installs."""
+    lines: list[str] = []
+
+    def collect(_: logging.Logger, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            lines.append(record.getMessage())
+
+    monkeypatch.setattr(logging.Logger, "callHandlers", collect)
+    return lines
 
 
 @contextmanager

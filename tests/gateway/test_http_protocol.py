@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import pytest
 from tests.gateway.conftest import Serve, Served
+from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
@@ -94,3 +96,125 @@ async def test_too_many_connections_are_told_to_come_back(serve: Serve) -> None:
         assert "Retry-After: 1" in answer
         assert '"retryable":true' in answer
         assert (await first.get("/livez")).status_code == 200
+
+
+UPGRADE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: tidelog.v1.json\r\n"
+)
+BAD_UPGRADES = {
+    "a body is announced": UPGRADE + b"Content-Length: 5\r\n\r\n",
+    "a body is announced and sent": UPGRADE + b"Content-Length: 5\r\n\r\nhello",
+    "a chunked body": UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n",
+    "a POST": UPGRADE.replace(b"GET", b"POST") + b"\r\n",
+    "a POST with a body": UPGRADE.replace(b"GET", b"POST") + b"Content-Length: 5\r\n\r\nhello",
+    "a request behind it": UPGRADE + b"\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+    "frames behind it": UPGRADE + b"\r\n\x89\x80\x00\x00\x00\x00",
+    "more headers than the other parser takes": UPGRADE + b"X: y\r\n" * 300 + b"\r\n",
+    "a header longer than the other parser takes": UPGRADE + b"X: " + b"y" * 9000 + b"\r\n\r\n",
+    "a path that is no ASCII": UPGRADE.replace(b"/v1/ws", b"/v1/w\xc3\xa9") + b"\r\n",
+    "no key": UPGRADE.replace(b"Sec-WebSocket-Key", b"X-Key") + b"\r\n",
+    "another version": UPGRADE.replace(b"Version: 13", b"Version: 7") + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("what", BAD_UPGRADES)
+async def test_an_upgrade_that_cannot_be_is_refused_at_once(serve: Serve, what: str) -> None:
+    async with serve(head_timeout_s=300) as served:
+        answer = await talk(served, BAD_UPGRADES[what])
+        assert answer.startswith("HTTP/1.1 4"), what
+        assert answer.count("HTTP/1.1 ") == 1, "what came behind it is nobody's request"
+
+
+async def test_an_upgrade_with_a_length_of_nothing_is_taken(serve: Serve) -> None:
+    async with serve() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(UPGRADE + b"Content-Length: 0\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.close()
+
+
+async def test_an_upgrade_in_http_1_0_or_to_what_is_not_spoken_is_none(serve: Serve) -> None:
+    """RFC 9110, 7.8: the request is answered as if the header were not there."""
+    h2c = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\r\n"
+    async with serve() as served:
+        old = UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n"
+        assert (await talk(served, old)).startswith("HTTP/1.1 404 ")
+        assert (await talk(served, h2c)).startswith("HTTP/1.1 200 ")
+
+
+POST = b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+BODY = b'{"name":"smuggled"}'
+CHUNKED = b"13\r\n" + BODY + b"\r\n0\r\n\r\n"
+AMBIGUOUS = {
+    "length and chunks": POST + b"Content-Length: 30\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+    "chunks and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + CHUNKED,
+    "two lengths": POST + b"Content-Length: 19\r\nContent-Length: 20\r\n\r\n" + BODY,
+    "a list of lengths": POST + b"Content-Length: 19, 20\r\n\r\n" + BODY,
+    "a length with a sign": POST + b"Content-Length: +19\r\n\r\n" + BODY,
+    "a length below zero": POST + b"Content-Length: -19\r\n\r\n" + BODY,
+    "a length with a space in it": POST + b"Content-Length: 1 9\r\n\r\n" + BODY,
+    "a length in hexadecimal": POST + b"Content-Length: 0x13\r\n\r\n" + BODY,
+    "a length in other digits": POST + "Content-Length: \u0661\u0669\r\n\r\n".encode() + BODY,
+    "a space before the colon": POST + b"Content-Length : 19\r\n\r\n" + BODY,
+    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n" + BODY,
+    "gzip, chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNKED,
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+    "chunks in HTTP/1.0": POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+    "chunks of no length": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
+    "a chunk longer than it says": POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "a folded length": POST + b"Content-Length: 1\r\n 9\r\n\r\n" + BODY,
+    "a bare carriage return": POST + b"X: a\rContent-Length: 1\r\nContent-Length: 19\r\n\r\n" + BODY,
+    "a zero byte": POST + b"X: a\x00b\r\nContent-Length: 19\r\n\r\n" + BODY,
+    "two hosts": POST + b"Host: y\r\nContent-Length: 19\r\n\r\n" + BODY,
+    "no host": POST.replace(b"Host: x\r\n", b"") + b"Content-Length: 19\r\n\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("what", AMBIGUOUS)
+async def test_a_request_that_others_could_read_otherwise_is_refused_and_the_connection_closed(
+    serve: Serve, log: FakeLog, what: str
+) -> None:
+    async with serve() as served:
+        answer = await talk(served, AMBIGUOUS[what] + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith("HTTP/1.1 4"), what
+        assert answer.count("HTTP/1.1 ") == 1, "what is behind it is nobody's request"
+        assert not log.logs, "nothing was done"
+
+
+async def test_chunk_extensions_and_trailers_change_nothing(serve: Serve, log: FakeLog) -> None:
+    chunks = b"13;a=b\r\n" + BODY + b"\r\n0\r\nContent-Length: 5\r\nX: y\r\n\r\n"
+    async with serve() as served:
+        answer = await talk(served, POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert answer.startswith("HTTP/1.1 201 ")
+    assert list(log.logs) == ["smuggled"]
+
+
+async def test_a_body_that_does_not_come_is_waited_for_only_so_long(serve: Serve) -> None:
+    async with serve(body_timeout_s=0.2, head_timeout_s=0.2) as served:
+        for framing in (b"Content-Length: 19\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
+            assert (await talk(served, POST + framing)).startswith("HTTP/1.1 408 ")
+
+
+async def test_bad_connections_and_clients_that_leave_are_no_news(
+    serve: Serve, log: FakeLog, server_log: list[str]
+) -> None:
+    log.logs["t"] = [[]]
+    fetch = b"GET /v1/topics/t/partitions/0/records?wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    leaving = [fetch, POST + b"Content-Length: 19\r\n\r\n{", UPGRADE + b"\r\n", UPGRADE + b"\r\n\r\n", UPGRADE]
+    leaving += [b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"]
+    leaving += [b"nonsense\r\n\r\n", b"", b"GET /", UPGRADE.replace(b"/v1/ws", b"/elsewhere") + b"\r\n"]
+    async with serve() as served:
+        for part in leaving:
+            for reset in (False, True):
+                _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+                writer.write(part)
+                if reset:
+                    await asyncio.sleep(0)
+                    writer.transport.abort()
+                else:
+                    await asyncio.sleep(0.02)
+                writer.close()
+        assert (await talk(served, b"GET /livez HTTP/1.0\r\n\r\n")).startswith("HTTP/1.1 200 ")
+    assert not server_log

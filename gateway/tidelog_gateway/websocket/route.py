@@ -6,11 +6,12 @@ only defence, so it is checked. Programs that are no browsers send none.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.problems import Problem
@@ -25,7 +26,11 @@ router = APIRouter()
 @router.websocket("/v1/ws")
 async def websocket(socket: WebSocket) -> None:
     """Serve one WebSocket."""
-    gateway = gateway_of(socket)
+    with contextlib.suppress(WebSocketDisconnect):  # the client has left before it was answered
+        await _serve(socket, gateway_of(socket))
+
+
+async def _serve(socket: WebSocket, gateway: Gateway) -> None:
     problem = _refusal(socket, gateway)
     if problem is not None:
         await _deny(socket, problem)
@@ -48,7 +53,8 @@ async def websocket(socket: WebSocket) -> None:
 @router.websocket("/{path:path}")
 async def nowhere(socket: WebSocket, path: str) -> None:
     """Refuse WebSockets elsewhere with a problem document."""
-    await _deny(socket, Problem(404, "not_found", f"no WebSocket is at /{path}; it is at /v1/ws"))
+    with contextlib.suppress(WebSocketDisconnect):
+        await _deny(socket, Problem(404, "not_found", f"no WebSocket is at /{path}; it is at /v1/ws"))
 
 
 def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
@@ -68,7 +74,10 @@ def origin_allowed(origin: str, *, host: str, allowed: list[str]) -> bool:
     """Say whether a page of `origin` may connect: a page of this host, or one that the settings name."""
     if ANY_ORIGIN in allowed or origin in allowed:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     return parts.scheme in {"http", "https"} and bool(parts.netloc) and parts.netloc == host
 
 

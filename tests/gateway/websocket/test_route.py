@@ -24,6 +24,8 @@ OURS = [Subprotocol("tidelog.v1.json")]
         ("http://gateway:8080.evil.example", [], False),
         ("null", [], False),
         ("", [], False),
+        ("http://[", [], False),
+        ("http://[::1", [], False),
         ("file://gateway:8080", [], False),
         ("https://app.example", ["https://app.example"], True),
         ("https://app.example.evil", ["https://app.example"], False),

@@ -1,0 +1,37 @@
+"""Answers below the application: whole responses for connections whose framing is spoilt, and the log for them.
+
+What a stranger sends is no news for the operator: one line for each bad connection fills a disk at the stranger's
+pace. Such connections are answered; the server's own lines about them are dropped, its errors are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+import orjson
+
+from tidelog_gateway.problems import MEDIA_TYPE, Problem
+
+_CLIENTS_DOING: Final = frozenset(
+    {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}
+)
+"""What uvicorn logs as errors and clients cause: the second by leaving before their handshake is answered."""
+
+CONNECTION_LOG: Final = logging.getLogger("tidelog_gateway.connections")
+"""For what uvicorn says about single connections: only its errors."""
+CONNECTION_LOG.setLevel(logging.ERROR)
+CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
+
+
+def refusal_bytes(problem: Problem) -> bytes:
+    """Return a whole HTTP response, after which the connection has to be closed."""
+    request_id = secrets.token_hex(8)
+    document = problem.document(request_id)
+    body = orjson.dumps(document)
+    lines = [f"HTTP/1.1 {problem.status} {document['title']}", f"Content-Type: {MEDIA_TYPE}"]
+    lines += [f"Content-Length: {len(body)}", f"X-Request-Id: {request_id}", "Connection: close"]
+    if problem.retry_after_s is not None:
+        lines.append(f"Retry-After: {problem.retry_after_s}")
+    return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body
