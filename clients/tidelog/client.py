@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
@@ -392,6 +392,7 @@ class Client:
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
+        admit: Callable[[int], bool] | None = None,
     ) -> Consumer:
         """Return a consumer of a topic.
 
@@ -407,6 +408,8 @@ class Client:
                 "latest".
             prefetch_bytes: how much may be received ahead of you, for each node that serves you.
             prefetch_records: the same in records.
+            admit: asked with the bytes of what arrives before it is kept. Where it says no, that is dropped, and
+                reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
 
         Raises:
             InvalidRequestError: an argument has no such value.
@@ -420,7 +423,7 @@ class Client:
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
         )
-        consumer = Consumer(self._router, topic, options, self._check_usable)
+        consumer = Consumer(self._router, topic, options, self._check_usable, admit)
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
         return consumer
 

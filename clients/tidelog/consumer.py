@@ -15,7 +15,7 @@ from typing import Self
 
 from tidelog import reading
 from tidelog.cursor import Cursor
-from tidelog.errors import InvalidRequestError, UnknownPartitionError, UsageError
+from tidelog.errors import InvalidRequestError, OverloadedError, UnknownPartitionError, UsageError
 from tidelog.model import Committed, ConsumedBatch, Record
 from tidelog.routing import Router
 from tidelog.serving import Serving
@@ -33,11 +33,20 @@ class Consumer:
     name.
     """
 
-    def __init__(self, router: Router, topic: str, options: ConsumerOptions, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        options: ConsumerOptions,
+        check: Callable[[], None],
+        admit: Callable[[int], bool] | None = None,
+    ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
+        self._admit = admit
+        self._refused = False
         self._cursor = Cursor()
         self._serving = Serving(router, topic, options, self)
         self._queue: deque[Prefetched] = deque()
@@ -184,7 +193,13 @@ class Consumer:
     # -------------------------------------------------------------------------------- what serving reports
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived."""
+        """Batches arrived. Without room for them reading ends: a gap is never handed out."""
+        if self._admit is not None and not self._refused:
+            self._refused = not self._admit(sum(item.batch.header.length for item in items))
+            if self._refused:
+                self.broken(OverloadedError("there is no room for what arrived; read on from your position later"))
+        if self._refused:
+            return
         self._queue.extend(items)
         self._wake()
 

@@ -10,6 +10,7 @@ from tidelog import Client, Consumer
 from tidelog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
+    OverloadedError,
     StorageFailedError,
     TidelogError,
     UnknownPartitionError,
@@ -140,6 +141,31 @@ async def test_credit_bounds_what_is_received_ahead(node: FakeNode, client: Clie
         (position,) = subscription.positions.values()
         assert position <= 20, "one window, and what its first half freed"
         assert await take(consumer, 99) == numbered(99, 1)
+
+
+async def take_all(consumer: Consumer, into: list[bytes | None]) -> None:
+    async for record in consumer:
+        into.append(record.value)  # noqa: PERF401 - what came before an error counts
+
+
+async def test_what_is_not_admitted_is_dropped_and_ends_reading_behind_what_was(node: FakeNode, client: Client) -> None:
+    await publish(node, *[b"v%d" % at for at in range(20)])
+    asked: list[int] = []
+
+    def admit(size_bytes: int) -> bool:
+        asked.append(size_bytes)
+        return len(asked) != 3
+
+    seen: list[bytes | None] = []
+    async with client.consumer("t", prefetch_records=2, admit=admit) as consumer:
+        with pytest.raises(OverloadedError, match="no room"):
+            await take_all(consumer, seen)
+        position = consumer.position()[0]
+    assert seen == [b"v%d" % at for at in range(position)], "what comes behind a gap is never handed out"
+    assert 0 < position < 20
+    assert all(size_bytes > 0 for size_bytes in asked)
+    async with client.consumer("t", start={0: position}) as consumer:
+        assert await take(consumer, 20 - position) == [b"v%d" % at for at in range(position, 20)]
 
 
 async def test_nothing_is_lost_or_repeated_when_the_connection_breaks(node: FakeNode, client: Client) -> None:
