@@ -1,0 +1,234 @@
+"""One connection's way out: what it holds of the budget, and how fast its client takes it.
+
+The transport's buffer is asked how full it is, after each write and again and again until it is empty. Being told
+(`resume_writing`) only makes that prompter: not every event loop tells. What was handed to the transport counts until
+it has left, also on a connection that is closing; a client that takes nothing for too long is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.problems import Problem
+from tidelog_proto.limits import KIB
+
+PROGRESS_BYTES: Final = 64 * KIB
+"""Who takes less than this of what waits, and not the last of it, has taken nothing."""
+
+UNSENT_BYTES: Final = 64 * KIB
+"""Up to this much may wait in the transport when the next message is built."""
+
+LOOK_MIN_S: Final = 0.005
+LOOK_MAX_S: Final = 0.5
+"""How often the transport is asked: often at first, for most clients take everything at once."""
+
+
+def no_room() -> Problem:
+    """Return the 503 for what cannot be sent now."""
+    detail = "too much is on its way to slow readers: send this request again later"
+    return Problem(503, "overloaded", detail, retryable=True)
+
+
+class Outlet:
+    """What one connection has on its way out.
+
+    Args:
+        outgoing: everybody's budget.
+        slow_timeout_s: how long the client may take nothing.
+
+    Attributes:
+        held_bytes: counted for this connection, wherever they are; `prefetched_bytes` is the part read ahead.
+        on_slow: called once when the client has taken nothing for `slow_timeout_s`; cuts the connection unless
+            somebody has better manners. After that time again the connection is cut in any case.
+    """
+
+    def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
+        self.held_bytes = 0
+        self.prefetched_bytes = 0
+        self.on_slow: Callable[[], None] = self.cut
+        self._outgoing = outgoing
+        self._slow_timeout_s = slow_timeout_s
+        self._transport: asyncio.Transport | None = None
+        self._lost = False
+        self._sent_bytes = 0
+        self._mark_bytes = 0
+        self._mark_at: float | None = None
+        self._told = False
+        self._look_s = LOOK_MIN_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """Take the connection's transport."""
+        self._transport = transport
+
+    def lost(self) -> None:
+        """Forget the transport: nothing waits in it any more."""
+        self._transport = None
+        self._lost = True
+        self.look()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits in the transport."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    # ------------------------------------------------------------------------------------------- the budget
+
+    def take(self, size_bytes: int) -> bool:
+        """Count `size_bytes` for this connection, if there is room in its share and in all."""
+        if self._is_full(size_bytes) or not self._outgoing.take(size_bytes):
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+    def take_prefetch(self, size_bytes: int) -> bool:
+        """Count records that are read ahead for this connection."""
+        if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
+            return False
+        self.held_bytes += size_bytes
+        self.prefetched_bytes += size_bytes
+        return True
+
+    async def reserve(self, size_bytes: int, wait_s: float) -> None:
+        """Count `size_bytes`; wait for room, and press for it.
+
+        Raises:
+            Problem: 503, there was none for `wait_s`.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wait_for(self.take, self._is_full, size_bytes)
+        except TimeoutError as error:
+            raise no_room() from error
+
+    def take_pressing(self, size_bytes: int) -> bool:
+        """Count `size_bytes` if there is room, or others can be made to give it back at once."""
+        if self.take(size_bytes):
+            return True
+        self._outgoing.press(size_bytes)
+        return self.take(size_bytes)
+
+    def take_anyway(self, size_bytes: int) -> None:
+        """Count `size_bytes` although there is no room for them."""
+        self.held_bytes += size_bytes
+        self._outgoing.used_bytes += size_bytes
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Count `size_bytes`; wait for room as long as it takes."""
+        await self._wait_for(self.take, self._is_full, size_bytes)
+
+    async def wait_for_prefetch(self, size_bytes: int) -> None:
+        """Count records that will be read ahead; wait for room as long as it takes."""
+        await self._wait_for(self.take_prefetch, self._is_full_ahead, size_bytes)
+
+    def give_back(self, size_bytes: int) -> None:
+        """Stop counting them."""
+        assert 0 <= size_bytes <= self.held_bytes
+        self.held_bytes -= size_bytes
+        self._outgoing.give_back(size_bytes)
+
+    def give_back_prefetch(self, size_bytes: int) -> None:
+        """Stop counting records that were read ahead."""
+        assert 0 <= size_bytes <= self.held_bytes
+        self.held_bytes -= size_bytes
+        self.prefetched_bytes -= size_bytes
+        self._outgoing.give_back_prefetch(size_bytes)
+
+    @contextlib.contextmanager
+    def idle(self, holder: object, let_go: Callable[[], int]) -> Iterator[None]:
+        """While the block runs, who presses for room may call `let_go`; see `Outgoing.idle`."""
+        self._outgoing.idle[holder] = let_go
+        try:
+            yield
+        finally:
+            del self._outgoing.idle[holder]
+
+    def _is_full(self, size_bytes: int) -> bool:
+        """Say whether the connection's share has no room; what is alone but for records read ahead always has it."""
+        alone = self.held_bytes == self.prefetched_bytes
+        return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
+
+    def _is_full_ahead(self, size_bytes: int) -> bool:
+        """Say whether the half of the share that is for records read ahead has no room."""
+        limit_bytes = self._outgoing.connection_limit_bytes // 2
+        return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
+
+    async def _wait_for(self, take: Callable[[int], bool], is_full: Callable[[int], bool], size_bytes: int) -> None:
+        while not take(size_bytes):
+            if not is_full(size_bytes):
+                self._outgoing.press(size_bytes)
+                if take(size_bytes):
+                    return
+            await self._outgoing.changed()
+
+    # ---------------------------------------------------------------------------------------- the transport
+
+    def sent(self, size_bytes: int) -> None:
+        """Say that `size_bytes` of what is counted went to the transport; they count until they have left."""
+        self._sent_bytes += size_bytes
+        self.look()
+
+    async def room(self) -> None:
+        """Wait until little enough waits in the transport for another message."""
+        while self.unsent_bytes > UNSENT_BYTES:
+            self._room.clear()
+            self.look()
+            await self._room.wait()
+
+    def idle_s(self) -> float:
+        """Return for how long the client has taken nothing; 0 when nothing waits for it."""
+        self._measure()
+        return 0.0 if self._mark_at is None else asyncio.get_running_loop().time() - self._mark_at
+
+    def cut(self) -> None:
+        """End the connection without waiting for the client."""
+        if self._transport is not None:
+            self._outgoing.on_cut()
+            self._transport.abort()
+            self.lost()
+
+    def look(self) -> None:
+        """See how much has left, and look again later while something waits."""
+        unsent_bytes = self._measure()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not unsent_bytes:
+            self._outgoing.holders.discard(self)
+            self._look_s = LOOK_MIN_S
+            return
+        self._outgoing.holders.add(self)
+        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._look_s = min(LOOK_MAX_S, 2 * self._look_s)
+        idle_s = self.idle_s()
+        if idle_s >= 2 * self._slow_timeout_s:
+            self.cut()
+        elif idle_s >= self._slow_timeout_s and not self._told:
+            self._told = True
+            self.on_slow()
+        self.look()
+
+    def _measure(self) -> int:
+        """Give back what has left, note when the client took something, and return what waits."""
+        unsent_bytes = self.unsent_bytes
+        left_bytes = self._sent_bytes - min(self._sent_bytes, unsent_bytes)
+        self._sent_bytes -= left_bytes
+        self.give_back(left_bytes)
+        if unsent_bytes <= UNSENT_BYTES:
+            self._room.set()
+        if not unsent_bytes:
+            self._mark_at, self._told = None, False
+        elif self._mark_at is None or unsent_bytes <= self._mark_bytes - PROGRESS_BYTES:
+            self._mark_at, self._mark_bytes, self._told = asyncio.get_running_loop().time(), unsent_bytes, False
+        else:
+            self._mark_bytes = max(self._mark_bytes, unsent_bytes)
+        return unsent_bytes

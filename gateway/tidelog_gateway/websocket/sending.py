@@ -1,0 +1,69 @@
+"""A WebSocket's way out: one message at a time, each within the budget for what goes out.
+
+The next message is built when little enough of the last ones waits in the transport, so that a connection holds one
+message, however many subscriptions it has. Room is taken for the largest that a message can become; what it turns
+out to be is counted until it has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.websockets import WebSocket
+
+from tidelog_gateway.outlet import Outlet
+
+
+class SlowClientError(Exception):
+    """The client left a message unread for too long."""
+
+
+class Sender:
+    """Sends the messages of one connection."""
+
+    def __init__(self, socket: WebSocket, outlet: Outlet, *, slow_timeout_s: float) -> None:
+        self.outlet = outlet
+        self._socket = socket
+        self._slow_timeout_s = slow_timeout_s
+        self._turn = asyncio.Lock()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message.
+
+        Raises:
+            SlowClientError: the client has not made room for it in time.
+        """
+        data = orjson.dumps(message)
+        await self._send(len(data), lambda: data)
+
+    async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
+        """Send the message that `make` returns when its turn and its room have come.
+
+        Raises:
+            SlowClientError: as `send`.
+        """
+        await self._send(size_bytes_max, lambda: orjson.dumps(make()))
+
+    async def _send(self, size_bytes_max: int, make: Callable[[], bytes]) -> None:
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._slow_timeout_s):
+                    await self.outlet.room()
+            except TimeoutError as error:
+                raise SlowClientError from error
+            held_bytes = size_bytes_max
+            await self.outlet.wait_for_room(held_bytes)
+            try:
+                data = make()
+                surplus_bytes = held_bytes - len(data)
+                if surplus_bytes > 0:
+                    self.outlet.give_back(surplus_bytes)
+                    held_bytes = len(data)
+                await self._socket.send_text(data.decode())
+            except BaseException:
+                self.outlet.give_back(held_bytes)
+                raise
+            self.outlet.sent(held_bytes)

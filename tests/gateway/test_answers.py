@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from tidelog_gateway.answers import Answer, AnswersMiddleware
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet
+from tidelog_proto.limits import MIB
+
+
+@pytest.fixture
+def outgoing() -> Outgoing:
+    return Outgoing(4 * MIB, 4 * MIB)
+
+
+async def answered(outgoing: Outgoing, body: bytes, *, method: str = "GET") -> list[Message]:
+    """Run an application that answers with `body`; return what was sent."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        assert isinstance(scope["state"]["answer"], Answer)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def receive() -> Message:
+        raise AssertionError("nobody asks")
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        assert outgoing.used_bytes >= len(message.get("body", b"")) or message.get("status", 0) >= 400 or refused(sent)
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": [], "state": {"request_id": "7"}}
+    await AnswersMiddleware(application, outgoing, 30)(scope, receive, send)
+    return sent
+
+
+def refused(sent: list[Message]) -> bool:
+    return bool(sent) and sent[0]["status"] == 503
+
+
+async def test_an_answer_counts_while_it_is_sent(outgoing: Outgoing) -> None:
+    sent = await answered(outgoing, b"x" * MIB)
+    assert (sent[0]["status"], len(sent[1]["body"])) == (200, MIB)
+    assert outgoing.used_bytes == 0
+
+
+async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -> None:
+    assert outgoing.take(4 * MIB)
+    sent = await answered(outgoing, b"x" * MIB)
+    assert sent[0]["status"] == 503
+    headers = dict(sent[0]["headers"])
+    assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"1", b"7")
+    assert b'"request_id":"7"' in sent[1]["body"]
+    assert outgoing.used_bytes == 4 * MIB
+
+
+async def test_what_became_of_a_change_is_told_in_any_case(outgoing: Outgoing) -> None:
+    assert outgoing.take(4 * MIB)
+    sent = await answered(outgoing, b"x" * MIB, method="POST")
+    assert sent[0]["status"] == 200
+    assert outgoing.used_bytes == 4 * MIB
+
+
+async def test_holding_more_and_less(outgoing: Outgoing) -> None:
+    answer = Answer(Outlet(outgoing, 30))
+    await answer.reserve(3 * MIB)
+    await answer.reserve(MIB)
+    assert answer.reserved_bytes == outgoing.used_bytes == 3 * MIB
+    assert not answer.fits(5 * MIB)
+    assert answer.fits(4 * MIB)
+    answer.shrink(MIB)
+    assert outgoing.used_bytes == MIB
+    answer.sent()
+    assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "no transport, nothing to wait for"

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog_gateway.outgoing import GIVE_WAY_S, SMALL_BYTES, Outgoing
+from tidelog_proto.limits import MIB
+
+
+class Held:
+    """A connection that something waits for."""
+
+    def __init__(self, outgoing: Outgoing, held_bytes: int, idle_s: float) -> None:
+        self.held_bytes = held_bytes
+        self.idle = idle_s
+        self.was_cut = False
+        self._outgoing = outgoing
+        assert outgoing.take(held_bytes)
+        outgoing.holders.add(self)
+
+    def idle_s(self) -> float:
+        return self.idle
+
+    def cut(self) -> None:
+        self.was_cut = True
+        self._outgoing.holders.discard(self)
+        self._outgoing.give_back(self.held_bytes)
+
+
+def test_the_limit_holds_and_what_is_alone_may_pass_it() -> None:
+    outgoing = Outgoing(10 * MIB, MIB)
+    assert outgoing.take(11 * MIB), "nothing else is on its way"
+    assert not outgoing.take(MIB)
+    outgoing.give_back(11 * MIB)
+    assert outgoing.take(9 * MIB)
+    assert not outgoing.take(2 * MIB)
+    assert outgoing.take(MIB)
+    assert outgoing.take(SMALL_BYTES), "small answers pass"
+    while outgoing.take(SMALL_BYTES):
+        assert outgoing.used_bytes < 11 * MIB, "but not without end"
+
+
+def test_records_read_ahead_have_half_and_do_not_stop_what_makes_room_for_them() -> None:
+    outgoing = Outgoing(10 * MIB, MIB)
+    assert outgoing.take_prefetch(5 * MIB)
+    assert not outgoing.take_prefetch(1)
+    assert outgoing.take(8 * MIB), "the only message passes the limit"
+    assert not outgoing.take(MIB)
+    outgoing.give_back(8 * MIB)
+    outgoing.give_back_prefetch(5 * MIB)
+    assert (outgoing.used_bytes, outgoing.prefetched_bytes) == (0, 0)
+    assert outgoing.take(10 * MIB)
+    assert not outgoing.take_prefetch(1)
+
+
+async def test_whoever_waits_is_woken_by_what_is_given_back() -> None:
+    outgoing = Outgoing(MIB, MIB)
+    assert outgoing.take(MIB)
+    waiting = asyncio.create_task(outgoing.changed())
+    await asyncio.sleep(0)
+    outgoing.give_back(1)
+    async with asyncio.timeout(10):
+        await waiting
+        await outgoing.changed()  # nobody gives anything back: it ends by itself
+
+
+def test_idle_subscriptions_give_way_first_and_then_who_takes_nothing() -> None:
+    outgoing = Outgoing(10 * MIB, MIB)
+    told: list[str] = []
+
+    def let_go(name: str, size_bytes: int) -> int:
+        told.append(name)
+        return size_bytes
+
+    outgoing.idle["a"] = lambda: let_go("a", MIB)
+    outgoing.idle["b"] = lambda: let_go("b", MIB)
+    small, large = Held(outgoing, MIB, GIVE_WAY_S), Held(outgoing, 3 * MIB, GIVE_WAY_S)
+    busy = Held(outgoing, 4 * MIB, GIVE_WAY_S / 2)
+    outgoing.press(MIB)
+    assert (told, large.was_cut) == (["a"], False)
+    outgoing.press(4 * MIB)
+    assert (told, large.was_cut, small.was_cut) == (["a", "a", "b"], True, False)
+    outgoing.idle.clear()
+    outgoing.press(100 * MIB)
+    assert (small.was_cut, busy.was_cut) == (True, False)
+    assert outgoing.used_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize(("total", "one", "expected"), [(MIB, 2 * MIB, MIB), (2 * MIB, MIB, MIB)])
+def test_one_connection_never_has_more_than_all(total: int, one: int, expected: int) -> None:
+    assert Outgoing(total, one).connection_limit_bytes == expected

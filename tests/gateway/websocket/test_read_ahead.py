@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
+from tidelog_gateway.websocket.ws_protocol import Allowance
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.header import Codec
+from tidelog_proto.limits import MIB
+
+
+@pytest.fixture
+def outgoing() -> Outgoing:
+    return Outgoing(8 * MIB, 8 * MIB)
+
+
+def batch(codec: Codec = Codec.NONE) -> RecordBatch:
+    return RecordBatch.parse(encode_batch(columns_of([b"x" * MIB]), now_us=1, codec=codec).to_bytes())
+
+
+def test_the_window_is_the_credit_up_to_a_bound() -> None:
+    ahead = ReadAhead(Outlet(Outgoing(MIB, MIB), 30))
+    assert ahead.window(Allowance(5, 100)) == Window(5, 100)
+    assert ahead.window(Allowance(5, 2**53)) == Window(5, AHEAD_BYTES)
+    assert Window(4, 100).is_much_more_than(Window(1, 100))
+    assert not Window(3, 300).is_much_more_than(Window(1, 100))
+
+
+async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: Outgoing) -> None:
+    ahead = ReadAhead(Outlet(outgoing, 30))
+    await ahead.begin()
+    assert outgoing.used_bytes == 0, "who lies idle holds nothing"
+    one = batch()
+    assert ahead.admit(one.header.length)
+    assert ahead.admit(one.header.length)
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == one.header.length
+    ahead.end()
+    assert (outgoing.used_bytes, outgoing.prefetched_bytes) == (0, 0)
+
+
+async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoing: Outgoing) -> None:
+    ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)
+    assert other.take_prefetch(4 * MIB)
+    assert not ahead.admit(3 * MIB)
+    assert ahead.refused
+    ahead.end()
+    beginning = asyncio.create_task(ahead.begin())
+    await asyncio.sleep(0.02)
+    assert not beginning.done()
+    other.give_back_prefetch(4 * MIB)
+    async with asyncio.timeout(10):
+        await beginning
+    assert outgoing.prefetched_bytes == 3 * MIB
+    assert other.take_prefetch(MIB)
+    one = batch()
+    assert ahead.admit(one.header.length)
+    assert outgoing.prefetched_bytes == 4 * MIB, "it comes out of what was taken"
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == MIB, "what was taken too much does not lie about"
+    ahead.end()
+
+
+async def test_decoding_counts_too(outgoing: Outgoing) -> None:
+    ahead = ReadAhead(Outlet(outgoing, 30))
+    plain, packed = batch(), batch(Codec.ZSTD)
+    assert packed.header.length < MIB // 10
+    for one, extra_bytes in ((plain, 0), (packed, packed.header.uncompressed_length)):
+        assert ahead.admit(one.header.length)
+        assert ahead.decode(one)
+        assert outgoing.used_bytes == one.header.length + extra_bytes
+        ahead.done(one)
+        assert outgoing.used_bytes == 0
+    other = Outlet(outgoing, 30)
+    assert other.take_prefetch(7 * MIB // 2)
+    assert ahead.admit(packed.header.length)
+    assert not ahead.decode(packed)
+    assert ahead.refused
+    ahead.end()
+    assert outgoing.prefetched_bytes == 7 * MIB // 2
+
+
+async def test_who_holds_records_without_credit_may_be_asked_for_them(outgoing: Outgoing) -> None:
+    ahead = ReadAhead(Outlet(outgoing, 30))
+    asked: list[bool] = []
+    with ahead.idle(lambda: asked.append(True)):
+        outgoing.press(MIB)
+        assert not asked, "it holds nothing"
+        assert ahead.admit(MIB)
+        outgoing.press(MIB)
+        assert asked
+    asked.clear()
+    outgoing.press(MIB)
+    assert not asked
+    ahead.end()

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from starlette.websockets import WebSocket
+
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
+from tidelog_gateway.websocket.sending import Sender, SlowClientError
+from tidelog_proto.limits import MIB
+
+
+class Wire(asyncio.Transport):
+    """A WebSocket and its transport: it keeps what it is sent until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.unsent = 0
+
+    async def send_text(self, text: str) -> None:
+        self.texts.append(text)
+        self.unsent += len(text)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+def sender(outgoing: Outgoing, *, slow_timeout_s: float = 30) -> tuple[Sender, Wire]:
+    outlet, wire = Outlet(outgoing, 30), Wire()
+    outlet.connected(wire)
+    return Sender(cast(WebSocket, wire), outlet, slow_timeout_s=slow_timeout_s), wire
+
+
+async def test_a_message_counts_until_it_has_left() -> None:
+    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    sending, wire = sender(outgoing)
+    await sending.send({"a": "b"})
+    assert wire.texts == ['{"a":"b"}']
+    assert outgoing.used_bytes == len(wire.texts[0])
+    wire.unsent = 0
+    sending.outlet.look()
+    assert outgoing.used_bytes == 0
+
+
+async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None:
+    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    sending, wire = sender(outgoing)
+    built: list[int] = []
+
+    def build(at: int) -> dict[str, Any]:
+        built.append(at)
+        return {"x": "x" * UNSENT_BYTES}
+
+    tasks = [asyncio.create_task(sending.send_made(MIB, lambda at=at: build(at))) for at in range(3)]  # type: ignore[misc]
+    await asyncio.sleep(0.02)
+    assert built == [0], "what waits in the transport comes first"
+    assert outgoing.used_bytes == len(wire.texts[0]), "what was taken too much is given back"
+    for count in (2, 3):
+        wire.unsent = 0
+        async with asyncio.timeout(10):
+            await tasks[count - 1]
+        assert len(built) == count
+    sending.outlet.lost()
+
+
+async def test_a_client_that_takes_nothing_is_slow() -> None:
+    sending, wire = sender(Outgoing(10 * MIB, 10 * MIB), slow_timeout_s=0.05)
+    wire.unsent = UNSENT_BYTES + 1
+    with pytest.raises(SlowClientError):
+        await sending.send({})
+    assert not wire.texts
+    sending.outlet.lost()
+
+
+async def test_what_cannot_be_built_or_sent_does_not_count() -> None:
+    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    sending, _ = sender(outgoing)
+
+    def explode() -> dict[str, Any]:
+        raise ValueError("no message")
+
+    with pytest.raises(ValueError, match="no message"):
+        await sending.send_made(MIB, explode)
+    assert outgoing.used_bytes == 0
