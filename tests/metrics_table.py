@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics as GatewayMetrics
+from tidelog_gateway.outgoing import Outgoing
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -27,7 +28,7 @@ Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on ot
 
 def render() -> str:
     """Return the page."""
-    gateway = GatewayMetrics(Budget(1))
+    gateway = GatewayMetrics(Budget(1), Outgoing(1, 1))
     return "\n".join([INTRODUCTION, *_table("Node", NodeMetrics().registry), *_table("Gateway", gateway.registry)])
 
 

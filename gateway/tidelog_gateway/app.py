@@ -5,53 +5,40 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
 from tidelog_gateway import docs_page, fetch, offsets, publish, service, topics
+from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.limits import Budget, LimitsMiddleware
 from tidelog_gateway.metrics import Metrics, MetricsMiddleware
-from tidelog_gateway.problems import MEDIA_TYPE, TITLES, Problem, from_error, invalid, validation_errors
+from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, validation_errors
 from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
 
-OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
+_ROUTERS: Final = (
+    topics.router,
+    publish.router,
+    fetch.router,
+    offsets.router,
+    service.router,
+    docs_page.router,
+)
 
-_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "title": "Problem",
-    "description": "RFC 9457. Some problems carry more members: errors, log_start_offset, high_watermark.",
-    "required": ["type", "title", "status", "detail", "code", "retryable", "request_id"],
-    "properties": {
-        "type": {"type": "string", "format": "uri"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "retryable": {"type": "boolean"},
-        "request_id": {"type": "string"},
-        "errors": {"type": "array", "items": {"type": "object"}},
-        "log_start_offset": {"type": "integer"},
-        "high_watermark": {"type": "integer"},
-    },
-}
-_PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
-    "default": {
-        "description": "Anything that went wrong.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-}
+OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
@@ -66,13 +53,14 @@ async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
     """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
     budget = Budget(settings.in_flight_bytes_max)
-    metrics = Metrics(budget)
+    outgoing = Outgoing(settings.out_bytes_max, settings.connection_out_bytes_max)
+    metrics = Metrics(budget, outgoing)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
             producers = Producers(client, limit=settings.producers_max, delivery_timeout_s=settings.request_timeout_s)
-            app.state.gateway = Gateway(settings, client, producers, metrics, budget)
+            app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
             try:
                 yield
             finally:
@@ -87,16 +75,18 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=_PROBLEM_ANSWER,
+        responses=PROBLEM_ANSWER,
     )
-    for router in (topics.router, publish.router, fetch.router, offsets.router, service.router, docs_page.router):
+    for router in _ROUTERS:
         app.include_router(router)
     app.include_router(websocket_route.router)
     _install_errors(app)
-    _install_schema(app)
+    install_schema(app, settings)
     # The last one added is the outermost: requests are counted even when the limits refuse them.
     app.add_middleware(LimitsMiddleware, settings=settings, budget=budget)
+    app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
+    app.state.outgoing = outgoing
     return app
 
 
@@ -131,7 +121,7 @@ def _install_errors(app: FastAPI) -> None:
             error.status_code,
             names.get(error.status_code, code),
             detail.get(error.status_code, error.detail),
-            headers=dict(error.headers or {}),
+            headers=_headers_of(app, request, error),
         )
         return problem.response(_request_id(request))
 
@@ -141,20 +131,17 @@ def _install_errors(app: FastAPI) -> None:
         return Problem(500, "internal", detail).response(_request_id(request))
 
 
+def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[str, str]:
+    """Return the headers of an error of the framework, whose 405 knows only the first of a path's routes."""
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        found: set[str] = set()
+        for route in (*app.routes, *(route for router in _ROUTERS for route in router.routes)):
+            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+                found |= route.methods or set()
+        headers["Allow"] = ", ".join(sorted(found))
+    return headers
+
+
 def _request_id(request: Request) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
-
-
-def _install_schema(app: FastAPI) -> None:
-    """Add the problem document to the OpenAPI description, to which every route refers."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=app.openapi_tags
-            )
-            schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign] # the framework documents this way to extend the schema

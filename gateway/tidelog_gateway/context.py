@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import Depends, Path
+from fastapi.routing import APIRoute
+from pydantic import WithJsonSchema
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.problems import Problem
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.limits import PARTITIONS_MAX
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 
 
@@ -37,6 +40,7 @@ class Gateway:
     producers: Producers
     metrics: Metrics
     budget: Budget
+    outgoing: Outgoing
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     open_websockets: int = 0
 
@@ -48,7 +52,21 @@ def gateway_of(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
-def checked_topic(topic: Annotated[str, Path(description="The topic's name.")]) -> str:
+_TOPIC_SCHEMA: Final[dict[str, Any]] = {
+    "pattern": "^(?!__)[A-Za-z0-9._-]+$",
+    "minLength": 1,
+    "maxLength": TOPIC_NAME_CHARS_MAX,
+}
+"""How the API's description shows what `check_topic_name` demands."""
+_GROUP_SCHEMA: Final[dict[str, Any]] = {"minLength": 1, "maxLength": GROUP_NAME_BYTES_MAX}
+
+TopicName = Annotated[str, WithJsonSchema({"type": "string", **_TOPIC_SCHEMA})]
+"""A topic's name in a body, to be checked with `check_topic_name`."""
+
+
+def checked_topic(
+    topic: Annotated[str, Path(description="The topic's name.", json_schema_extra=_TOPIC_SCHEMA)],
+) -> str:
     """Refuse names that no topic of a user can have, before a node is asked.
 
     Raises:
@@ -58,7 +76,9 @@ def checked_topic(topic: Annotated[str, Path(description="The topic's name.")]) 
     return topic
 
 
-def checked_group(group: Annotated[str, Path(description="The group's name.")]) -> str:
+def checked_group(
+    group: Annotated[str, Path(description="The group's name.", json_schema_extra=_GROUP_SCHEMA)],
+) -> str:
     """Refuse names that no group can have.
 
     Raises:
@@ -100,6 +120,45 @@ def require_json(request: Request) -> None:
     """
     if media_type_of(request) != "application/json":
         raise unsupported_media_type(media_type_of(request), "application/json")
+    require_utf8(request)
+
+
+def require_utf8(request: Request) -> None:
+    """Refuse JSON that says it is in another encoding than UTF-8, which is the only one it has (RFC 8259, 8.1).
+
+    Raises:
+        Problem: 415.
+    """
+    for parameter in request.headers.get("content-type", "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8", "us-ascii"}:
+            raise unsupported_media_type(f"JSON in {value.strip()}", "application/json")
+
+
+class JsonRoute(APIRoute):
+    """A route whose body, if it has one, is JSON in UTF-8; that is checked before anything reads the body.
+
+    The framework reads the body first, and its parser takes UTF-16 and UTF-32 for JSON as well.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the framework's handler behind the checks."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def checked(request: Request) -> Response:
+            require_json(request)
+            body = await request.body()
+            try:
+                body.decode()
+            except UnicodeDecodeError as error:
+                raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
+            if b"\0" in body:  # ASCII in UTF-16 is UTF-8 as well, but no JSON
+                raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
+            return await handle(request)
+
+        return checked
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:

@@ -7,6 +7,7 @@ Rejected: `swagger-ui-bundle`, whose Swagger UI 4.15 does not read OpenAPI 3.1.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.resources import files
 from typing import Final
 
@@ -38,11 +39,16 @@ async def docs() -> Response:
     )
 
 
+@lru_cache(maxsize=len(_MEDIA_TYPES))
+def _data_of(name: str) -> bytes:
+    """Return a file's bytes, the same ones to everybody."""
+    return files(_ASSETS_PACKAGE).joinpath("static", name).read_bytes()
+
+
 @router.get("/docs/assets/{name}")
 async def asset(name: str) -> Response:
     """Return one of the page's files."""
     media_type = _MEDIA_TYPES.get(name)
     if media_type is None:
         raise Problem(404, "not_found", f"the documentation page has no file {name!r}")
-    data = files(_ASSETS_PACKAGE).joinpath("static", name).read_bytes()
-    return Response(data, media_type=media_type, headers={"Cache-Control": "public, max-age=86400"})
+    return Response(_data_of(name), media_type=media_type, headers={"Cache-Control": "public, max-age=86400"})

@@ -2,6 +2,9 @@
 
 The answer says where to go on (`next_offset`), so a reader needs nothing but the last answer. With `wait_ms`
 the node waits for records, not the gateway: no polling anywhere.
+
+What a fetch may bring is counted before the node is asked (`outgoing.py`). Whoever has to wait for records holds room
+for few of them meanwhile, so that thousands can wait; what comes at the end of a log is little anyway.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
+from tidelog_gateway.answers import Answer, answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath, json_response
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
@@ -27,6 +32,9 @@ NATIVE_BYTES_MIN: Final = 64 * KIB
 NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
 """How much is asked of the node for each record that may be returned: a guess that keeps a reader of few records
 from moving megabytes each time. Too low a guess only makes an answer shorter."""
+
+WAITING_BYTES: Final = 16 * KIB
+"""How much is asked of the node, and held of the budget, while a request waits for records."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
@@ -61,6 +69,7 @@ class FetchView(BaseModel):
 )
 async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     gateway: GatewayDep,
+    request: Request,
     topic: TopicPath,
     partition: PartitionPath,
     offset: Annotated[int | None, Query(ge=0, lt=2**63, description="The first offset to read.")] = None,
@@ -82,19 +91,37 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     max_records = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
     native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, max_records * NATIVE_BYTES_PER_RECORD))
     try:
-        fetched = await _fetch(gateway, (topic, partition, start), native_bytes, wait_ms)
+        fetched = await _fetch(gateway, answer_of(request), (topic, partition, start), native_bytes, wait_ms)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(start, error) from error
-    records, next_offset = _rows(fetched, max_records, size_bytes)
-    gateway.metrics.records_out.labels("http").inc(len(records))
-    return json_response(
-        {
-            "records": records,
-            "next_offset": next_offset,
-            "log_start_offset": fetched.log_start_offset,
-            "high_watermark": fetched.high_watermark,
-        }
-    )
+    return await _response(gateway, answer_of(request), fetched, max_records, size_bytes)
+
+
+async def _response(gateway: Gateway, answer: Answer, fetched: Fetched, records_max: int, bytes_max: int) -> Response:
+    """Return the records as JSON, built when there is room for it beside what was fetched.
+
+    Raises:
+        Problem: 503, there was no room for too long.
+    """
+    native_bytes = sum(batch.header.length for batch in fetched.batches)
+    await answer.reserve(native_bytes)
+    while True:
+        records, next_offset = _rows(fetched, records_max, bytes_max)
+        response = json_response(
+            {
+                "records": records,
+                "next_offset": next_offset,
+                "log_start_offset": fetched.log_start_offset,
+                "high_watermark": fetched.high_watermark,
+            }
+        )
+        count, size_bytes = len(records), len(response.body)
+        del records
+        if answer.fits(native_bytes + size_bytes):
+            gateway.metrics.records_out.labels("http").inc(count)
+            return response
+        del response  # how large it is, is known only now: it is built again when there is room for it
+        await answer.reserve(native_bytes + size_bytes)
 
 
 def _check_limit(parameter: str, value: int, limit: int) -> None:
@@ -109,11 +136,22 @@ async def _start(
     return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
 
 
-async def _fetch(gateway: Gateway, place: tuple[str, int, int], size_bytes: int, wait_ms: int) -> Fetched:
-    """Fetch from (topic, partition, offset); when the process stops, what is there ends the wait."""
+async def _fetch(
+    gateway: Gateway, answer: Answer, place: tuple[str, int, int], size_bytes: int, wait_ms: int
+) -> Fetched:
+    """Fetch from (topic, partition, offset); when the process stops, what is there ends the wait.
+
+    Raises:
+        Problem: 503, there was no room for what may come for too long.
+    """
     fetch = gateway.client.fetch
-    if not wait_ms:
-        return await fetch(*place, max_bytes=size_bytes)
+    await answer.reserve(2 * size_bytes)
+    fetched = await fetch(*place, max_bytes=size_bytes)
+    if not wait_ms or any(len(batch) and not batch.control for batch in fetched.batches):
+        return fetched
+    place = (*place[:2], fetched.next_offset)
+    size_bytes = min(size_bytes, WAITING_BYTES)
+    answer.shrink(2 * size_bytes)
     waiting = asyncio.ensure_future(fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms))
     stopping = asyncio.ensure_future(gateway.stopping.wait())
     try:

@@ -12,6 +12,7 @@ problem document here, like everything else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import h11
@@ -20,18 +21,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidelog_gateway.framing import StrictConnection, upgrade_fault
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 
 
-def bounded_protocol(*, head_timeout_s: float, connections_max: int) -> type[asyncio.Protocol]:
-    """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
+def bounded_protocol(
+    *, head_timeout_s: float, connections_max: int, make_outlet: Callable[[], Outlet]
+) -> type[asyncio.Protocol]:
+    """Return a protocol class for `uvicorn.Config(http=…)` with these limits; each connection gets an outlet."""
 
     class Bounded(BoundedProtocol):
         pass
 
     Bounded.head_timeout_s = head_timeout_s
     Bounded.connections_max = connections_max
+    Bounded.make_outlet = staticmethod(make_outlet)
     return Bounded
 
 
@@ -40,6 +45,7 @@ class BoundedProtocol(H11Protocol):
 
     head_timeout_s: float
     connections_max: int
+    make_outlet: Callable[[], Outlet]
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
 
@@ -50,13 +56,16 @@ class BoundedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self._outlet = type(self).make_outlet()
+        # Every request finds it in its scope, and so does the WebSocket that the connection may become.
+        super().__init__(config, server_state, {**app_state, "outlet": self._outlet}, _loop)
         self.logger = CONNECTION_LOG
         self.conn = StrictConnection(h11.SERVER)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection, or answer 503 and close when there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
+        self._outlet.connected(self.transport)
         if len(self.connections) > self.connections_max:
             self._answer_and_close(
                 Problem(503, "overloaded", "this gateway has too many connections open: try again", retryable=True)
@@ -77,7 +86,13 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock with the connection."""
         self._disarm()
+        self._outlet.lost()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Take the news that the client has taken most of what waited."""
+        super().resume_writing()
+        self._outlet.look()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""
@@ -122,3 +137,4 @@ class BoundedProtocol(H11Protocol):
         self._disarm()
         self.transport.write(refusal_bytes(problem))
         self.transport.close()
+        self._outlet.look()

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog_gateway.limits import Budget
+from tidelog_gateway.outgoing import Outgoing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -22,7 +23,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 class Metrics:
     """The counters of one application."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, outgoing: Outgoing) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "tidelog_gateway_requests",
@@ -57,6 +58,18 @@ class Metrics:
             "tidelog_gateway_in_flight_bytes", "Bytes of request bodies in memory.", registry=self.registry
         )
         in_flight.set_function(lambda: float(budget.used_bytes))
+        out = Gauge(
+            "tidelog_gateway_out_bytes",
+            "Bytes on their way out: answers, WebSocket messages, records read ahead for them.",
+            registry=self.registry,
+        )
+        out.set_function(lambda: float(outgoing.used_bytes))
+        self.cut_connections = Counter(
+            "tidelog_gateway_cut_connections",
+            "Connections cut because their clients left unread what they were sent.",
+            registry=self.registry,
+        )
+        outgoing.on_cut = self.cut_connections.inc
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Committed, Offset
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
     GroupPath,
+    JsonRoute,
     PartitionPath,
+    TopicName,
     TopicPath,
     json_response,
-    require_json,
 )
-from tidelog_gateway.problems import invalid
+from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.records_in import TIMESTAMP_MS_MAX
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_topic_name
 
-router = APIRouter(prefix="/v1", tags=["offsets"])
+router = APIRouter(prefix="/v1", tags=["offsets"], route_class=JsonRoute)
 
 TimestampQuery = Annotated[
     str | None,
@@ -59,7 +62,7 @@ class CommitItem(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    topic: str
+    topic: TopicName
     partition: Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
     next_offset: Annotated[int, Field(ge=0, lt=2**63)]
     note: Annotated[str, Field(max_length=NOTE_BYTES_MAX)] = ""
@@ -108,7 +111,9 @@ async def partition_offsets(
 
 @router.get("/groups/{group}/offsets", response_model=GroupView, summary="Committed offsets of a group")
 async def group_offsets(
-    gateway: GatewayDep, group: GroupPath, topic: Annotated[str | None, Query(description="Only this topic's.")] = None
+    gateway: GatewayDep,
+    group: GroupPath,
+    topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
 ) -> Response:
     """Return what the group has committed, by topic and partition."""
     if topic is not None:
@@ -120,7 +125,6 @@ async def group_offsets(
 @router.put(
     "/groups/{group}/offsets",
     response_model=GroupView,
-    dependencies=[Depends(require_json)],
     summary="Commit offsets for a group",
 )
 async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody) -> Response:
@@ -136,10 +140,27 @@ async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody
         wanted[item.topic, item.note][item.partition] = item.next_offset
     views: list[dict[str, Any]] = []
     for (topic, note), offsets in wanted.items():
-        held = await gateway.client.commit(group, topic, offsets, note=note)
+        held = await commit(gateway, group, topic, offsets, note=note)
         views += [committed_view(item) for item in held.values()]
     views.sort(key=_place)
     return json_response({"group": group, "offsets": views})
+
+
+async def commit(
+    gateway: Gateway, group: str, topic: str, offsets: Mapping[int, int], *, note: str
+) -> dict[int, Committed]:
+    """Commit for a group and return what holds now.
+
+    Raises:
+        Problem: 422 with the bounds for a position behind the end of the log; any other can be committed.
+        TidelogError: as `Client.commit`.
+    """
+    try:
+        return await gateway.client.commit(group, topic, offsets, note=note)
+    except OffsetOutOfRangeError as error:
+        problem = from_error(error)
+        problem.status = 422
+        raise problem from error
 
 
 async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[Committed]:
@@ -169,13 +190,14 @@ def parse_timestamp(text: str) -> int:
         return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None or moment.timestamp() < 0:
-        detail = "is milliseconds since 1970, or ISO 8601 with a time zone: 2013-01-01T00:00:00Z"
+        # Aware moments are subtracted as they are: as UTC some would lie beyond the year 9999.
+        since_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    except (ValueError, TypeError, OverflowError):
+        since_us = -1
+    if not 0 <= since_us <= TIMESTAMP_MS_MAX * 1000 + 999:
+        detail = "is milliseconds since 1970, or ISO 8601 with a time zone, until 9999: 2013-01-01T00:00:00Z"
         raise invalid([{"parameter": "timestamp", "detail": detail}])
-    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return since_us
 
 
 async def _offsets(

@@ -29,10 +29,11 @@ from tidelog_gateway.context import (
     json_response,
     media_type_of,
     now_us,
+    require_utf8,
     unsupported_media_type,
 )
 from tidelog_gateway.problems import from_error, invalid
-from tidelog_gateway.records_in import Records, body_adapter, parse_body
+from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -76,7 +77,7 @@ _REQUEST_BODY: Final[dict[str, Any]] = {
         "required": True,
         "content": {
             JSON: {
-                "schema": body_adapter().json_schema(ref_template="#/components/schemas/{model}"),
+                "schema": {"$ref": "#/components/schemas/JsonBody"},
                 "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
             },
             RAW: {"schema": {"type": "string", "format": "binary"}},
@@ -105,6 +106,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     media_type = media_type_of(request)
     body = await request.body()
     if media_type == JSON:
+        require_utf8(request)
         if key is not None or tag is not None or partition is not None:
             detail = "key, tag and partition stand in each record of a JSON body, not in the query"
             raise invalid([{"parameter": "key", "detail": detail}])

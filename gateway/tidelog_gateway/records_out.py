@@ -16,6 +16,10 @@ import pyarrow.compute as pc
 
 from tidelog_proto.batch import RecordBatch
 
+JSON_BYTES_PER_BYTE: Final = 6
+"""A control character is written as \\u and four digits."""
+JSON_BYTES_PER_RECORD: Final = 300
+
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
 
 
@@ -37,6 +41,14 @@ class BatchReader:
     def __len__(self) -> int:
         """Records that are left."""
         return int(self._columns.num_rows) - self._at
+
+    def json_bytes_max(self, records_max: int, bytes_max: int) -> int:
+        """Return about how long the next rows can become at most as JSON, were each byte written as an escape."""
+        count = min(len(self), records_max)
+        before = self._ends[self._at - 1].as_py() if self._at else 0
+        left_bytes: int = self._ends[self._at + count - 1].as_py() - before
+        first_bytes: int = self._ends[self._at].as_py() - before
+        return JSON_BYTES_PER_BYTE * max(first_bytes, min(left_bytes, bytes_max)) + JSON_BYTES_PER_RECORD * count
 
     def take(self, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
         """Return the next records and their payload in bytes.

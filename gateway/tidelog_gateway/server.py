@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -21,6 +22,8 @@ from fastapi import FastAPI
 
 from tidelog_gateway.app import create_app
 from tidelog_gateway.http_protocol import bounded_protocol
+from tidelog_gateway.outgoing import PRESS_S, Outgoing
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.frames import bounded_websocket
 
@@ -42,9 +45,19 @@ class GatewayServer(uvicorn.Server):
         sys.stdout.flush()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wake whoever waits for records, then stop as uvicorn does."""
+        """Wake whoever waits for records, then stop as uvicorn does. Who reads nothing does not hold that up."""
         self._app.state.gateway.stopping.set()
-        await super().shutdown(sockets=sockets)
+        pressing = asyncio.create_task(self._press())
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            pressing.cancel()
+
+    async def _press(self) -> None:
+        outgoing: Outgoing = self._app.state.outgoing
+        while True:
+            outgoing.press(outgoing.used_bytes + 1)
+            await asyncio.sleep(PRESS_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,7 +99,11 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=bounded_protocol(head_timeout_s=settings.head_timeout_s, connections_max=settings.connections_max),
+        http=bounded_protocol(
+            head_timeout_s=settings.head_timeout_s,
+            connections_max=settings.connections_max,
+            make_outlet=partial(Outlet, app.state.outgoing, settings.ws_slow_timeout_s),
+        ),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
         ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client

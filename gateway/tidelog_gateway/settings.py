@@ -44,6 +44,17 @@ class GatewaySettings(BaseModel):
     in_flight_bytes_max: int = Field(
         default=128 * MIB, ge=KIB, description="Bytes of request bodies in memory at a time, in all; past it 429."
     )
+    out_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=8 * MIB,
+        description="Bytes on their way out in memory at a time, in all: answers, WebSocket messages, records read "
+        "ahead for them. Past it answers become 503, and who reads nothing gives way.",
+    )
+    connection_out_bytes_max: int = Field(
+        default=32 * MIB,
+        ge=MIB,
+        description="The same for one connection; one answer may pass when nothing else is on its way there.",
+    )
     records_per_request_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Records in one publish and in one fetch."
     )
@@ -78,5 +89,9 @@ class GatewaySettings(BaseModel):
     ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
     ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")
     ws_slow_timeout_s: float = Field(
-        default=30.0, gt=0, le=3600, description="How long a client may leave a message unread before 4408."
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="How long a client may leave unread what it was sent: a WebSocket is closed with 4408 then, any "
+        "other connection is cut.",
     )

@@ -6,19 +6,19 @@ import base64
 import binascii
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.model import Partition, Topic
-from tidelog_gateway.context import GatewayDep, TopicPath, json_response, require_json
+from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tidelog_proto.names import check_topic_name
 
 PAGE_MAX: Final = 1000
 
-router = APIRouter(prefix="/v1/topics", tags=["topics"])
+router = APIRouter(prefix="/v1/topics", tags=["topics"], route_class=JsonRoute)
 
 Flush = Literal["always", "interval", "never"]
 _FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
@@ -32,7 +32,7 @@ class TopicCreate(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str
+    name: TopicName
     partitions: _Partitions = 1
     flush: Flush | None = None
     flush_interval_ms: _FlushInterval | None = None
@@ -94,9 +94,7 @@ class TopicPage(BaseModel):
     next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
 
 
-@router.post(
-    "", status_code=201, response_model=TopicDetail, dependencies=[Depends(require_json)], summary="Create a topic"
-)
+@router.post("", status_code=201, response_model=TopicDetail, summary="Create a topic")
 async def create_topic(gateway: GatewayDep, body: TopicCreate) -> Response:
     """Create a topic; 409 when one of this name is there."""
     check_topic_name(body.name)
@@ -124,7 +122,7 @@ async def describe_topic(gateway: GatewayDep, topic: TopicPath) -> Response:
     return json_response(detail_of(await gateway.client.topic(topic)))
 
 
-@router.patch("/{topic}", response_model=TopicDetail, dependencies=[Depends(require_json)], summary="Alter a topic")
+@router.patch("/{topic}", response_model=TopicDetail, summary="Alter a topic")
 async def alter_topic(gateway: GatewayDep, topic: TopicPath, body: TopicAlter) -> Response:
     """Change a topic's configuration; what the body leaves out stays."""
     changes = {name: value for name, value in body.model_dump().items() if value is not None}

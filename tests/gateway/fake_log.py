@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidelog.client import Client
 from tidelog.errors import (
     OffsetOutOfRangeError,
+    OverloadedError,
     TidelogError,
     TopicExistsError,
     UnknownPartitionError,
@@ -46,6 +47,7 @@ class FakeLog:
         self.appended = asyncio.Condition()
         self.producers = 0
         self.fetch_waits = asyncio.Event()
+        self.consumers: list[dict[str, Any]] = []
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
         if self.fault is not None:
@@ -129,8 +131,9 @@ class FakeProducer:
 
 
 class FakeConsumer:
-    def __init__(self, log: FakeLog, topic: str, start: Mapping[int, int]) -> None:
+    def __init__(self, log: FakeLog, topic: str, start: Mapping[int, int], admit: Callable[[int], bool]) -> None:
         self._log = log
+        self._admit = admit
         self._topic = topic
         self._positions = dict(start)
 
@@ -145,6 +148,8 @@ class FakeConsumer:
             for partition in range(len(self._log.logs.get(self._topic, []))):
                 position = self._positions.get(partition, 0)
                 for batch in self._log.read(self._topic, partition, position):
+                    if not self._admit(batch.header.length):
+                        raise OverloadedError("no room")
                     self._positions[partition] = batch.end_offset
                     yield ConsumedBatch(self._topic, partition, batch)
             async with self._log.appended:
@@ -193,11 +198,21 @@ class FakeClient:
         self._log.producers += 1
         return FakeProducer(self._log, topic)
 
-    def consumer(self, topic: str, *, group: str | None, start: Mapping[int, int], partitions: str) -> FakeConsumer:
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None,
+        start: Mapping[int, int],
+        partitions: str,
+        admit: Callable[[int], bool],
+        **window: int,
+    ) -> FakeConsumer:
         del group
         assert partitions == "all"
         self._log.partition(topic, 0)
-        return FakeConsumer(self._log, topic, start)
+        self._log.consumers.append(window)
+        return FakeConsumer(self._log, topic, start, admit)
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int = 0, wait_ms: int = 0
@@ -247,7 +262,11 @@ class FakeClient:
     ) -> dict[int, Committed]:
         held: dict[int, Committed] = {}
         for partition, offset in offsets.items():
-            self._log.partition(topic, partition)
+            end = self._log.end(topic, partition)
+            if offset > end:
+                error = OffsetOutOfRangeError(f"{offset} lies behind the end of the log")
+                error.high_watermark = end
+                raise error
             old = self._log.groups.get((group, topic, partition))
             if old is None or old.next_offset <= offset:
                 self._log.groups[group, topic, partition] = Committed(topic, partition, offset, note, 5000)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import httpx
 import pytest
 from tests.gateway.conftest import OpenApi
@@ -26,7 +29,17 @@ async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/"), 404, "not_found")
     response = await api.put("/v1/topics/t", json={})
     problem(response, 405, "method_not_allowed")
-    assert "GET" in response.headers["allow"]
+    assert response.headers["allow"] == "DELETE, GET, PATCH"
+    for path, allow in (
+        ("/v1/topics", "GET, POST"),
+        ("/v1/topics/t/records", "POST"),
+        ("/v1/groups/g/offsets", "GET, PUT"),
+        ("/docs", "GET"),
+        ("/openapi.json", "GET, HEAD"),
+    ):
+        response = await api.request("TRACE", path)
+        problem(response, 405, "method_not_allowed")
+        assert response.headers["allow"] == allow, path
 
 
 @pytest.mark.parametrize(
@@ -79,6 +92,38 @@ async def test_bodies_that_are_not_json(api: httpx.AsyncClient) -> None:
         headers = {"Content-Type": "application/json"}
         for body in (b"{", b"[]", b"null", b"5", b'"x"', b"\xff", b"", b"[" * 100_000):
             problem(await api.request(method, path, content=body, headers=headers), 422, "invalid_request")
+
+
+async def test_json_is_utf_8(api: httpx.AsyncClient, log: FakeLog) -> None:
+    """RFC 8259, 8.1. The framework's parser would take UTF-16 and make a topic of it."""
+    log.logs["t"] = [[]]
+    record = {"records": [{"value": "a"}]}
+    for method, path, content in (
+        ("POST", "/v1/topics", {"name": "wide"}),
+        ("PATCH", "/v1/topics/t", {"partitions": 2}),
+        ("PUT", "/v1/groups/g/offsets", {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}),
+        ("POST", "/v1/topics/t/records", record),
+    ):
+        text = json.dumps(content)
+        headers = {"Content-Type": "application/json"}
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"):
+            response = await api.request(method, path, content=text.encode(encoding), headers=headers)
+            problem(response, 422, "invalid_request")
+            told = {"Content-Type": f"application/json; charset={encoding}"}
+            response = await api.request(method, path, content=text.encode(encoding), headers=told)
+            problem(response, 415, "unsupported_media_type")
+        for coding in ("gzip", "br", "gzip, identity"):
+            told = headers | {"Content-Encoding": coding}
+            response = await api.request(method, path, content=gzip.compress(text.encode()), headers=told)
+            problem(response, 415, "unsupported_content_encoding")
+        assert list(log.logs) == ["t"]
+        assert len(log.logs["t"]) == 1
+        assert not log.groups
+        assert not log.logs["t"][0]
+    for charset in ("utf-8", '"UTF-8"', "us-ascii"):
+        told = {"Content-Type": f"application/json; x=y; charset={charset}"}
+        response = await api.post("/v1/topics/t/records", content=json.dumps(record), headers=told)
+        assert response.status_code == 200
 
 
 async def test_bad_names_are_refused_everywhere(api: httpx.AsyncClient) -> None:

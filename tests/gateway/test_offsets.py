@@ -89,3 +89,46 @@ def test_timestamps() -> None:
     for wrong in ("", "1.5", "2023-11-14", "1969-12-31T23:59:59Z", "²"):
         with pytest.raises(Problem):
             parse_timestamp(wrong)
+
+
+async def test_a_position_behind_the_end_is_the_requests_fault(api: httpx.AsyncClient, log: FakeLog) -> None:
+    response = await api.put(GROUP, json={"offsets": [{"topic": "t", "partition": 0, "next_offset": 4}]})
+    problem(response, 422, "offset_out_of_range")
+    assert response.json()["high_watermark"] == 3
+    assert not log.groups
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9999-12-31T23:59:59-23:59",
+        "9999-12-31T23:59:59.999999-00:01",
+        "0001-01-01T00:00:00+23:59",
+        "1969-12-31T23:59:59Z",
+        "1970-01-01T00:00:00+00:01",
+        "253402300800000",
+        "9" * 40,
+        "2013-01-01",
+        "2013-01-01T00:00:00",
+        "2013-01-01T00:00:00+24:00",
+        "2013-02-30T00:00:00Z",
+        "\u0661",
+        "1e3",
+        "-1",
+        "nan",
+        "",
+    ],
+)
+async def test_times_that_are_none(api: httpx.AsyncClient, text: str) -> None:
+    for path in ("offsets", "partitions/0/offsets", "partitions/0/records"):
+        response = await api.get(f"/v1/topics/t/{path}", params={"timestamp": text})
+        problem(response, 422, "invalid_request")
+        assert response.json()["errors"][0]["parameter"] == "timestamp"
+
+
+def test_the_first_and_the_last_time_there_is() -> None:
+    assert parse_timestamp("1970-01-01T00:00:00Z") == parse_timestamp("0") == 0
+    assert parse_timestamp("1969-12-31T23:59:00-00:01") == 0
+    assert parse_timestamp("253402300799999") == 253_402_300_799_999_000
+    assert parse_timestamp("9999-12-31T23:59:59.999999Z") == 253_402_300_799_999_999
+    assert parse_timestamp("9999-12-31T23:59:59.999999+23:59") == 253_402_300_799_999_999 - (24 * 60 - 1) * 60_000_000

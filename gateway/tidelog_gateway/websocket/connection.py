@@ -7,19 +7,21 @@ in one task group, so nothing outlives the connection and no failure is lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
 from tidelog_gateway.context import Gateway, now_us
+from tidelog_gateway.offsets import commit
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import publish, results_of
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
     CLOSE_SLOW,
@@ -41,8 +43,12 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """How long a close frame may wait behind what the client has not read."""
 
 
-class SlowClientError(Exception):
-    """The client left a message unread for too long."""
+class _Open(NamedTuple):
+    """A subscription's delivery, and the request that began it."""
+
+    request_id: int
+    delivery: Delivery
+    task: asyncio.Task[None]
 
 
 class Connection:
@@ -51,8 +57,12 @@ class Connection:
     def __init__(self, socket: WebSocket, gateway: Gateway) -> None:
         self._socket = socket
         self._gateway = gateway
+        slow_timeout_s = gateway.settings.ws_slow_timeout_s
+        # Only the gateway's own server bounds what a connection holds in its transport.
+        self._outlet = socket.scope["state"].get("outlet") or Outlet(gateway.outgoing, slow_timeout_s)
+        self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s)
         self._protocol = WsProtocol(gateway.settings)
-        self._deliveries: dict[int, tuple[Delivery, asyncio.Task[None]]] = {}
+        self._deliveries: dict[int, _Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._publish_slots = asyncio.Semaphore(gateway.settings.ws_publishes_max)
 
@@ -61,6 +71,7 @@ class Connection:
         close: Close | None = None
         try:
             async with asyncio.TaskGroup() as group:
+                self._outlet.on_slow = partial(self._start, group, _too_slow)
                 close = await self._read(group)
                 for task in self._tasks:
                     task.cancel()
@@ -72,19 +83,27 @@ class Connection:
         except* Exception:
             await self._close(Close(CLOSE_INTERNAL, "the gateway failed"))
             raise
+        finally:
+            self._outlet.on_slow = self._outlet.cut
         if close is not None:
             await self._close(close)
 
     async def _close(self, close: Close) -> None:
         self._gateway.metrics.websocket_closes.labels(str(close.code)).inc()
-        # Whoever does not read may not read this either, and one who has left cannot: the server then drops the line.
-        with contextlib.suppress(TimeoutError, WebSocketDisconnect):
+        # Whoever does not read may not read this either, and one who has left cannot: the line is cut then.
+        try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._outlet.room()
                 await self._socket.close(close.code, close.reason)
+        except WebSocketDisconnect:
+            return
+        except TimeoutError:
+            self._outlet.cut()
 
     async def _read(self, group: asyncio.TaskGroup) -> Close | None:
         """Take messages one by one; return how to close, None when the client has left."""
         while True:
+            await asyncio.sleep(0)  # messages that are here already are no reason to keep other connections waiting
             event = await self._socket.receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -101,12 +120,14 @@ class Connection:
             case OpenSubscription(request_id, sub):
                 self._open(group, request_id, sub)
             case CreditAdded(sid):
-                delivery, _ = self._deliveries[sid]
-                delivery.wake()
+                self._deliveries[sid].delivery.wake()
             case EndSubscription(request_id, sid):
-                _, task = self._deliveries.pop(sid)
-                task.cancel()
-                await asyncio.wait({task})
+                ending = self._deliveries.pop(sid)
+                ending.task.cancel()
+                await asyncio.wait({ending.task})
+                if not ending.delivery.answered:
+                    problem = Problem(409, "subscription_ended", "it was ended before it was open")
+                    await self._send(error_message(ending.request_id, problem))
                 await self._send(ok_message(request_id, {"sid": sid}))
             case CommitOffsets():
                 await self._send(await self._answer(action.id, self._commit(action)))
@@ -116,12 +137,12 @@ class Connection:
                 raise AssertionError("a text message never closes the connection by itself")
 
     def _open(self, group: asyncio.TaskGroup, request_id: int, sub: Sub) -> None:
-        delivery = Delivery(self._gateway, self._protocol, sub, self._send)
-        task = self._start(group, self._deliver(delivery, request_id, sub.sid))
-        self._deliveries[sub.sid] = (delivery, task)
+        delivery = Delivery(self._gateway, self._protocol, sub, self._sender)
+        task = self._start(group, partial(self._deliver, delivery, request_id, sub.sid))
+        self._deliveries[sub.sid] = _Open(request_id, delivery, task)
 
-    def _start(self, group: asyncio.TaskGroup, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = group.create_task(work)
+    def _start(self, group: asyncio.TaskGroup, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        task = group.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -129,22 +150,20 @@ class Connection:
     async def _deliver(self, delivery: Delivery, request_id: int, sid: int) -> None:
         gauge = self._gateway.metrics.subscriptions
         gauge.inc()
-        opened = False
         try:
             await delivery.open(request_id)
-            opened = True
             await delivery.run()
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
                 return  # the client has ended it meanwhile
             problem = _problem_of(error)
             self._protocol.ended(sid)
-            await self._send(end_message(sid, problem) if opened else error_message(request_id, problem))
+            await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))
         finally:
             gauge.dec()
 
     async def _commit(self, action: CommitOffsets) -> dict[str, Any]:
-        held = await self._gateway.client.commit(action.group, action.topic, dict(action.offsets), note=action.note)
+        held = await commit(self._gateway, action.group, action.topic, dict(action.offsets), note=action.note)
         return {"offsets": {str(partition): position.next_offset for partition, position in sorted(held.items())}}
 
     async def _publish(self, group: asyncio.TaskGroup, action: Publish, size_bytes: int) -> None:
@@ -159,7 +178,7 @@ class Connection:
         except asyncio.CancelledError:
             budget.give_back(size_bytes)
             raise
-        task = self._start(group, self._published(action))
+        task = self._start(group, partial(self._published, action))
 
         def finished(_: asyncio.Task[None]) -> None:
             self._publish_slots.release()
@@ -182,17 +201,11 @@ class Connection:
             return error_message(request_id, _problem_of(error))
 
     async def _send(self, message: Mapping[str, Any]) -> None:
-        """Send one message.
+        await self._sender.send(message)
 
-        Raises:
-            SlowClientError: the client has not made room for it in time.
-        """
-        text = orjson.dumps(message).decode()
-        try:
-            async with asyncio.timeout(self._gateway.settings.ws_slow_timeout_s):
-                await self._socket.send_text(text)
-        except TimeoutError as error:
-            raise SlowClientError from error
+
+async def _too_slow() -> None:
+    raise SlowClientError
 
 
 def _problem_of(error: Problem | TidelogError | ProtocolError) -> Problem:

@@ -1,24 +1,27 @@
 """One subscription's way from the log to the socket: where it begins, and batches as credit allows.
 
-The shell reads from a consumer of the client only while there is credit; without it the consumer's own bounded
-prefetch fills and the node stops sending. Nothing is dropped and nothing grows.
+The shell reads from a consumer of the client only while there is credit, and as much ahead as credit and the budget
+for what goes out allow (`read_ahead.py`). What was read ahead and has to be let go is read again: positions move with
+what is sent, and nothing is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
+from tidelog.errors import OverloadedError
 from tidelog.model import ConsumedBatch, Offset, Partition
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.websocket.messages import AtTime, Sub
+from tidelog_gateway.websocket.read_ahead import ReadAhead, Window
+from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
 from tidelog_proto.names import check_group_name, check_topic_name
-
-SendMessage = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 async def starting_offsets(gateway: Gateway, sub: Sub) -> dict[int, int]:
@@ -69,14 +72,21 @@ def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "l
 
 
 class Delivery:
-    """Opens a subscription and sends its batches until it is cancelled or the log ends it."""
+    """Opens a subscription and sends its batches until it is cancelled or the log ends it.
 
-    def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, send: SendMessage) -> None:
+    Attributes:
+        answered: whether the request that began it has its answer.
+    """
+
+    def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: Sender) -> None:
+        self.answered = False
         self._gateway = gateway
         self._protocol = protocol
         self._sub = sub
-        self._send = send
+        self._sender = sender
+        self._ahead = ReadAhead(sender.outlet)
         self._credit_added = asyncio.Event()
+        self._let_go = False
 
     def wake(self) -> None:
         """Look at the credit again."""
@@ -91,40 +101,84 @@ class Delivery:
         starts = await starting_offsets(self._gateway, self._sub)
         self._protocol.opened(self._sub.sid, starts)
         offsets = {str(number): offset for number, offset in starts.items()}
-        await self._send(ok_message(request_id, {"sid": self._sub.sid, "offsets": offsets}))
+        await self._sender.send(ok_message(request_id, {"sid": self._sub.sid, "offsets": offsets}))
+        self.answered = True
 
     async def run(self) -> None:
-        """Deliver for ever.
+        """Deliver for ever. Without credit nothing is asked of a node.
 
         Raises:
             TidelogError: the log ended the subscription.
         """
-        starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
-        client = self._gateway.client
-        # All of them: what is added to the topic begins where the group has come to, or at its beginning.
-        async with client.consumer(self._sub.topic, group=self._sub.group, start=starts, partitions="all") as consumer:
-            async for consumed in consumer.batches():
-                await self._deliver(consumed)
+        while True:
+            await self._credit()
+            try:
+                await self._ahead.begin()
+                await self._read(self._ahead.window(self._protocol.credit(self._sub.sid)))
+            except OverloadedError:
+                if not self._ahead.refused:
+                    raise
+            finally:
+                self._ahead.end()
 
-    async def _deliver(self, consumed: ConsumedBatch) -> None:
-        """Send one batch in as many messages as credit and limits make of it."""
+    async def _read(self, window: Window) -> None:
+        """Deliver from the positions on, until there is a reason to read again from where that ends."""
+        starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
+        # All of them: what is added to the topic begins where the group has come to, or at its beginning.
+        async with self._gateway.client.consumer(
+            self._sub.topic,
+            group=self._sub.group,
+            start=starts,
+            partitions="all",
+            prefetch_records=window.records,
+            prefetch_bytes=window.bytes,
+            admit=self._ahead.admit,
+        ) as consumer:
+            async for consumed in consumer.batches():
+                if not await self._deliver(consumed) or not await self._credit():
+                    return
+                if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
+                    return
+
+    async def _deliver(self, consumed: ConsumedBatch) -> bool:
+        """Send one batch in as many messages as credit and limits make of it; False when it had to be let go."""
         if not len(consumed.batch):
-            return
-        sid = self._sub.sid
+            self._ahead.done(consumed.batch, decoded=False)
+            return True
+        if not self._ahead.decode(consumed.batch):
+            return False
         reader = BatchReader(consumed.batch)
         while len(reader):
-            allowance = self._protocol.allowance(sid)
-            if not allowance.records:
-                self._credit_added.clear()
+            if not await self._credit():
+                return False
+            allowance = self._protocol.allowance(self._sub.sid)
+            size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)
+            await self._sender.send_made(size_bytes_max, partial(self._take, reader, consumed.partition))
+        self._ahead.done(consumed.batch)
+        return True
+
+    async def _credit(self) -> bool:
+        """Wait for credit; False when what was read ahead has been let go meanwhile."""
+        while not self._protocol.allowance(self._sub.sid).records:
+            self._credit_added.clear()
+            with self._ahead.idle(self._give_way):
                 await self._credit_added.wait()
-                continue
-            records, payload_bytes = reader.take(allowance.records, allowance.bytes)
-            self._protocol.delivered(
-                sid,
-                consumed.partition,
-                records=len(records),
-                payload_bytes=payload_bytes,
-                next_offset=reader.next_offset,
-            )
-            await self._send(batch_message(sid, consumed.partition, records, reader.next_offset))
-            self._gateway.metrics.records_out.labels("websocket").inc(len(records))
+            if self._let_go:
+                self._let_go = False
+                return False
+        return True
+
+    def _give_way(self) -> None:
+        self._let_go = True
+        self._credit_added.set()
+
+    def _take(self, reader: BatchReader, partition: int) -> Mapping[str, Any]:
+        """Take as many records as may be sent now and return their message."""
+        sid = self._sub.sid
+        allowance = self._protocol.allowance(sid)
+        records, payload_bytes = reader.take(allowance.records, allowance.bytes)
+        self._protocol.delivered(
+            sid, partition, records=len(records), payload_bytes=payload_bytes, next_offset=reader.next_offset
+        )
+        self._gateway.metrics.records_out.labels("websocket").inc(len(records))
+        return batch_message(sid, partition, records, reader.next_offset)

@@ -1,7 +1,9 @@
 """uvicorn's WebSocket protocol with what it lacks: an answer to every handshake, deadlines, bounds.
 
 uvicorn leaves a handshake that its second parser does not take unanswered and the connection open for ever. It
-collects the fragments of a message without counting them, and empty ones cost the sender nothing.
+collects the fragments of a message without counting them, and empty ones cost the sender nothing. It parses all that
+was received at once, which can be tens of thousands of pings or messages; here a connection's turn is over after a few
+of them, and what is left of the bytes waits, with reading paused, for its messages to be taken or for a moment to pass.
 """
 
 from __future__ import annotations
@@ -9,13 +11,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from uvicorn._types import ASGIReceiveEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
+from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+
+SLICE_BYTES: Final = 4096
+"""How much is parsed before it is asked whether the turn is over."""
+
+PINGS_PER_TURN: Final = 16
+PINGS_PAUSE_S: Final = 0.05
+"""A client that pings more often than anybody needs is heard less often."""
 
 FRAGMENTS_MAX: Final = 1024
 """Fragments of one message; browsers send a few for each megabyte."""
@@ -45,6 +56,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._outlet: Outlet = app_state["outlet"]
+        self._received = bytearray()
+        self._pings = 0
+        self._turn_timer: asyncio.TimerHandle | None = None
         self.logger = CONNECTION_LOG
         self.conn.logger = CONNECTION_LOG
 
@@ -56,20 +71,66 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock with the connection."""
         self._disarm()
+        self._outlet.lost()
+        if self._turn_timer is not None:
+            self._turn_timer.cancel()
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Take the news that the client has taken most of what waited."""
+        super().resume_writing()
+        self._outlet.look()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; a handshake that is none is answered like every other."""
         if self.transport.is_closing():
             return
         if self.handshake_initiated:
-            super().data_received(data)
+            self._received += data
+            if self._turn_timer is None:
+                self._take_turn()
             return
         self.conn.receive_data(data)
         if self.conn.parser_exc is None:
             self.handle_events()
         if not self.handshake_initiated:
             self._refuse("the WebSocket's handshake is not valid: too many headers, too long ones, or not ASCII")
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message; read on when it was the last one."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if self._turn_timer is None:
+                self._take_turn()
+        return message
+
+    def _take_turn(self) -> None:
+        """Parse what was received until there is a message for the application, or too many pings."""
+        self._turn_timer = None
+        self._pings = 0
+        while self._received and not self.read_paused and not self.transport.is_closing():
+            if self._pings >= PINGS_PER_TURN:
+                self._turn_timer = self.loop.call_later(PINGS_PAUSE_S, self._take_turn)
+                break
+            piece = bytes(self._received[:SLICE_BYTES])
+            del self._received[:SLICE_BYTES]
+            super().data_received(piece)
+        if self.transport.is_closing():
+            self._received.clear()
+        elif self._received or self.read_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def handle_ping(self) -> None:
+        """Answer a ping, unless the client leaves earlier answers unread (RFC 6455, 5.5.3 lets some be left out)."""
+        self._pings += 1
+        if self._outlet.unsent_bytes > UNSENT_BYTES and self.conn.close_rcvd is None:
+            self.conn.data_to_send()
+            return
+        super().handle_ping()
+        self._outlet.look()
 
     def handle_cont(self, event: Frame) -> None:
         """Take a fragment of a message, unless there are too many."""

@@ -220,6 +220,12 @@ class WsProtocol:
             return Allowance(0, 0)
         return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
 
+    def credit(self, sid: int) -> Allowance:
+        """Return all that may be sent before more credit comes."""
+        subscription = self.subscriptions[sid]
+        size_bytes = INTEGER_MAX if subscription.credit_bytes is None else subscription.credit_bytes
+        return Allowance(subscription.credit_records, size_bytes)
+
     def delivered(self, sid: int, partition: int, *, records: int, payload_bytes: int, next_offset: int) -> None:
         """Spend credit for a batch message that is about to be sent and move the partition's position.
 

@@ -143,6 +143,66 @@ async def test_subscriptions_that_cannot_open(serve: Serve, change: dict[str, An
         assert "ok" in await ask(socket, sub()), "the sid is free again and the connection lives"
 
 
+async def test_a_subscription_that_is_ended_at_once_is_answered(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        for at in range(20):
+            await socket.send(json.dumps(sub() | {"id": 2 * at}))
+            await socket.send(json.dumps({"id": 2 * at + 1, "unsub": {"sid": 1}}))
+        answers = [message for message in [await receive(socket) for _ in range(40)] if "batch" not in message]
+        while len(answers) < 40:
+            answers += [message for message in [await receive(socket)] if "batch" not in message]
+        assert [answer["id"] for answer in answers] == list(range(40))
+        for begun, ended in zip(answers[::2], answers[1::2], strict=True):
+            assert "ok" in begun or begun["error"]["code"] == "subscription_ended"
+            assert ended["ok"] == {"sid": 1}
+        assert "ok" in await ask(socket, sub()), "the sid is free again"
+
+
+async def test_without_credit_nothing_is_asked_of_the_log(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        assert "ok" in await ask(socket, sub(credit={"records": 0}))
+        assert "ok" in await ask(socket, sub(sid=2, credit={"records": 5, "bytes": 0}) | {"id": 2})
+        assert "ok" in await ask(socket, {"id": 3, "auth": {"token": "x"}})
+        assert not log.consumers
+        await socket.send(json.dumps({"credit": {"sid": 1, "records": 3}}))
+        assert len((await receive(socket))["batch"]["records"]) == 3
+        assert log.consumers == [{"prefetch_records": 3, "prefetch_bytes": 1 << 20}]
+
+
+WEIRD = [
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"\\ud800"}]}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"a","key":"\\udfff"}]}}',
+    '{"id":1,"pub":{"topic":"\\ud800","records":[{"value":"a"}]}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"\\ud800","value_encoding":"json"}]}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"a","headers":[["\\ud800","b"]]}]}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"a","tag":"\\ud800"}]}}',
+    '{"id":1,"sub":{"sid":1,"topic":"t","group":"\\ud800","credit":{"records":1}}}',
+    '{"id":NaN,"auth":{"token":"x"}}',
+    '{"id":1e400,"auth":{"token":"x"}}',
+    '{"id":9007199254740992,"auth":{"token":"x"}}',
+    '{"id":' + "9" * 5000 + ',"auth":{"token":"x"}}',
+    '{"id":1,"sub":{"sid":1,"topic":"t","resume":{"' + "9" * 5000 + '":1},"credit":{"records":1}}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":NaN,"value_encoding":"json"}]}}',
+    '{"id":1,"pub":{"topic":"t","records":[{"value":"a","timestamp_ms":253402300800000}]}}',
+    '{"id":1,"sub":{"sid":1,"topic":"t","from":{"timestamp_ms":253402300800000},"credit":{"records":1}}}',
+    "[" * 100_000,
+    '{"id":1,"a":' + "[" * 100_000,
+    '{"id":1,"a":' * 50_000,
+    '{"id":1,"pub":{"topic":"t","records":[{"value":' + "[" * 5000 + "]" * 5000 + ',"value_encoding":"json"}]}}',
+]
+
+
+@pytest.mark.parametrize("message", WEIRD, ids=lambda message: message[:60])
+async def test_weird_messages_are_answered_and_the_connection_lives(
+    serve: Serve, message: str, server_log: list[str]
+) -> None:
+    async with serve() as served, opened(served) as socket:
+        answer = await ask(socket, message)
+        assert answer["error"]["status"] == 422, answer
+        assert "ok" in await ask(socket, '{"id":1,"id":2,"auth":{"token":"x"},"auth":{"token":"y"}}'), "the last counts"
+    assert not server_log
+
+
 async def test_resuming_what_is_gone_names_the_bounds(serve: Serve, log: FakeLog) -> None:
     log.starts["t", 0] = 5
     async with serve() as served, opened(served) as socket:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+from starlette.websockets import WebSocket
 from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
@@ -12,13 +14,17 @@ from tidelog.errors import UnknownPartitionError, UnknownTopicError
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery, starting_offsets
 from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
 from tidelog_proto.batch import columns_of
+from tidelog_proto.limits import KIB
 
 
 @pytest.fixture
@@ -27,8 +33,24 @@ async def gateway(log: FakeLog) -> Gateway:
     await log.append("t", 0, columns_of([b"v%d" % at for at in range(10)]))
     client = cast(Client, FakeClient(log))
     budget = Budget(1000)
+    outgoing = Outgoing(64 * KIB, 48 * KIB)
     producers = Producers(client, limit=1, delivery_timeout_s=1)
-    return Gateway(GatewaySettings(ws_batch_records_max=4), client, producers, Metrics(budget), budget)
+    settings = GatewaySettings(ws_batch_records_max=4)
+    return Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
+
+
+class Wire:
+    """What a WebSocket is to its sender: it takes every text."""
+
+    def __init__(self) -> None:
+        self.sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+
+    async def send_text(self, text: str) -> None:
+        self.sent.put_nowait(json.loads(text))
+
+
+def sender_of(gateway: Gateway, wire: Wire) -> Sender:
+    return Sender(cast(WebSocket, wire), Outlet(gateway.outgoing, 30), slow_timeout_s=30)
 
 
 def sub(**more: Any) -> Sub:
@@ -55,10 +77,11 @@ async def test_a_group_that_retention_has_overtaken_is_told(gateway: Gateway, lo
 
 async def test_batches_are_cut_to_the_message_size_and_wait_for_credit(gateway: Gateway) -> None:
     protocol = WsProtocol(gateway.settings)
-    sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+    wire = Wire()
+    sent = wire.sent
     action = protocol.receive('{"id":1,"sub":{"sid":1,"topic":"t","from":"earliest","credit":{"records":6}}}', now_us=0)
     assert isinstance(action, OpenSubscription)
-    delivery = Delivery(gateway, protocol, action.sub, sent.put)
+    delivery = Delivery(gateway, protocol, action.sub, sender_of(gateway, wire))
     await delivery.open(1)
     assert (await sent.get())["ok"]["offsets"] == {"0": 0, "1": 0, "2": 0}
     running = asyncio.create_task(delivery.run())
@@ -77,11 +100,7 @@ async def test_the_end_of_the_log_ends_delivery(gateway: Gateway, log: FakeLog) 
     protocol = WsProtocol(gateway.settings)
     action = protocol.receive('{"id":1,"sub":{"sid":1,"topic":"t","credit":{"records":6}}}', now_us=0)
     assert isinstance(action, OpenSubscription)
-
-    async def drop(_: Mapping[str, Any]) -> None:
-        pass
-
-    delivery = Delivery(gateway, protocol, action.sub, drop)
+    delivery = Delivery(gateway, protocol, action.sub, sender_of(gateway, Wire()))
     await delivery.open(1)
     log.fault = UnknownTopicError("deleted")
     with pytest.raises(UnknownTopicError):
@@ -102,20 +121,89 @@ async def test_what_a_node_that_lags_denies_is_asked_of_the_owner(gateway: Gatew
 
 async def test_partitions_that_are_added_are_delivered(gateway: Gateway, log: FakeLog) -> None:
     protocol = WsProtocol(gateway.settings)
-    sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+    wire = Wire()
     action = protocol.receive('{"id":1,"sub":{"sid":1,"topic":"t","group":"g","credit":{"records":6}}}', now_us=0)
     assert isinstance(action, OpenSubscription)
-    delivery = Delivery(gateway, protocol, action.sub, sent.put)
+    delivery = Delivery(gateway, protocol, action.sub, sender_of(gateway, wire))
     await delivery.open(1)
-    await sent.get()
+    await wire.sent.get()
     running = asyncio.create_task(delivery.run())
     log.logs["t"].append([])
     await log.append("t", 3, columns_of([b"new"]))
-    batch = (await sent.get())["batch"]
+    batch = (await wire.sent.get())["batch"]
     assert (batch["partition"], batch["next_offset"]) == (3, 1)
     assert isinstance(protocol.receive('{"id":2,"commit":{"sid":1,"offsets":{"3":1}}}', now_us=0), CommitOffsets), (
         "a position as those of the others"
     )
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def subscribed(gateway: Gateway, protocol: WsProtocol, wire: Wire, sid: int, credit: int) -> Delivery:
+    """Return the delivery of a new subscription to everything."""
+    message = {"id": sid, "sub": {"sid": sid, "topic": "t", "from": "earliest", "credit": {"records": credit}}}
+    action = protocol.receive(json.dumps(message), now_us=0)
+    assert isinstance(action, OpenSubscription)
+    return Delivery(gateway, protocol, action.sub, sender_of(gateway, wire))
+
+
+async def test_without_room_nothing_is_lost_or_repeated(gateway: Gateway, log: FakeLog) -> None:
+    """Batches larger than the room that there is, more subscriptions than fit, and credit that comes in drops."""
+    log.logs["t"] = [[], []]
+    for at in range(24):
+        await log.append("t", at % 2, columns_of([b"%d" % at * 3000] * 3))
+    protocols, wires, tasks = [], [], []
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for sid in range(6):
+            protocols.append(WsProtocol(gateway.settings))
+            wires.append(Wire())
+            delivery = subscribed(gateway, protocols[-1], wires[-1], sid, credit=1)
+            await delivery.open(sid)
+            tasks.append(group.create_task(delivery.run()))
+            group.create_task(drip(protocols[-1], delivery, sid))
+        seen: list[list[tuple[int, int]]] = [[] for _ in wires]
+        for places, wire in zip(seen, wires, strict=True):
+            while len(places) < 72:
+                batch = (await wire.sent.get()).get("batch", {"records": []})
+                places += [(batch["partition"], record["offset"]) for record in batch["records"]]
+                assert gateway.outgoing.prefetched_bytes <= 32 * KIB
+        for task in tasks:
+            task.cancel()
+    for places in seen:
+        for partition in (0, 1):
+            assert [offset for number, offset in places if number == partition] == list(range(36))
+    assert (gateway.outgoing.used_bytes, gateway.outgoing.prefetched_bytes) == (0, 0)
+    assert len(log.consumers) > 6, "some of it was read more than once"
+
+
+async def drip(protocol: WsProtocol, delivery: Delivery, sid: int) -> None:
+    """Give credit for all records but the first, a few at a time."""
+    for _ in range(18):
+        await asyncio.sleep(0.01)
+        protocol.receive(json.dumps({"credit": {"sid": sid, "records": 4}}), now_us=0)
+        delivery.wake()
+
+
+async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway: Gateway, log: FakeLog) -> None:
+    wire, protocol = Wire(), WsProtocol(gateway.settings)
+    delivery = subscribed(gateway, protocol, wire, 1, credit=3)
+    await delivery.open(1)
+    running = asyncio.create_task(delivery.run())
+    async with asyncio.timeout(10):
+        await wire.sent.get()
+        assert len((await wire.sent.get())["batch"]["records"]) == 3
+        assert gateway.outgoing.prefetched_bytes > 0
+        gateway.outgoing.press(1)
+        while gateway.outgoing.prefetched_bytes:  # noqa: ASYNC110 - the delivery does it in its own time
+            await asyncio.sleep(0)
+        assert len(log.consumers) == 1, "without credit it is not read again"
+        protocol.receive('{"credit":{"sid":1,"records":9}}', now_us=0)
+        delivery.wake()
+        offsets: list[int] = []
+        while len(offsets) < 7:
+            offsets += [record["offset"] for record in (await wire.sent.get())["batch"]["records"]]
+        assert offsets == list(range(3, 10))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

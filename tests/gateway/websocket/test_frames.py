@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -8,7 +10,10 @@ import uvicorn
 from tests.gateway.conftest import Serve, Served
 from uvicorn.server import ServerState
 
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.frames import FRAGMENTS_MAX, BoundedWebSocket, bounded_websocket
+from tidelog_proto.limits import MIB
 
 HANDSHAKE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -82,12 +87,14 @@ async def test_junk_ends_the_websocket_without_a_line_in_the_log(
 
 
 class Line(asyncio.Transport):
-    """A line that remembers what became of it."""
+    """A line that remembers what became of it; `unsent` is what it says waits in it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ended = asyncio.Event()
         self.written = b""
+        self.unsent = 0
+        self.reading = True
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -98,27 +105,107 @@ class Line(asyncio.Transport):
     def close(self) -> None:
         self.ended.set()
 
-    abort = close
+    def abort(self) -> None:
+        self.ended.set()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
+
+
+@asynccontextmanager
+async def protocol_on(line: Line, application: Any, *, timeout_s: float = 30) -> AsyncIterator[BoundedWebSocket]:
+    """Run one connection's protocol on a line, with the handshake received."""
+    config = uvicorn.Config(application, log_config=None, ws_ping_interval=None)
+    config.load()
+    protocol_class = bounded_websocket(handshake_timeout_s=timeout_s)
+    assert issubclass(protocol_class, BoundedWebSocket)
+    outlet = Outlet(Outgoing(MIB, MIB), 30)
+    outlet.connected(line)
+    state = ServerState()
+    protocol = protocol_class(config, state, {"outlet": outlet})
+    protocol.connection_made(line)
+    protocol.data_received(HANDSHAKE)
+    try:
+        yield protocol
+    finally:
+        protocol.connection_lost(None)
+        for task in state.tasks:
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+async def mute(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def accepting(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "websocket.accept"})
+    await asyncio.Event().wait()
 
 
 async def test_a_handshake_that_the_application_leaves_unanswered_has_a_deadline() -> None:
-    async def mute(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.Event().wait()
-
-    config = uvicorn.Config(mute, log_config=None)
-    protocol_class = bounded_websocket(handshake_timeout_s=0.05)
-    assert issubclass(protocol_class, BoundedWebSocket)
-    state = ServerState()
-    config.load()
-    protocol, line = protocol_class(config, state, {}), Line()
-    protocol.connection_made(line)
-    protocol.data_received(HANDSHAKE)
-    async with asyncio.timeout(10):
+    line = Line()
+    async with protocol_on(line, mute, timeout_s=0.05), asyncio.timeout(10):
         await line.ended.wait()
-    protocol.connection_lost(None)
-    for task in state.tasks:
-        task.cancel()
-    await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+async def test_pings_are_answered_only_while_the_answers_are_read() -> None:
+    line = Line()
+    async with protocol_on(line, accepting) as protocol:
+        await asyncio.sleep(0)
+        protocol.data_received(frame(PING, b"one"))
+        assert line.written.endswith(b"\x8a\x03one")
+        line.unsent = 100_000
+        before = len(line.written)
+        for _ in range(10):
+            protocol.data_received(frame(PING, b"two"))
+        assert len(line.written) == before
+        line.unsent = 0
+        protocol.data_received(frame(PING, b"three"))
+        assert line.written[before:] == b"\x8a\x05three"
+
+
+async def test_a_flood_of_pings_is_heard_a_few_at_a_time() -> None:
+    line = Line()
+    async with protocol_on(line, accepting) as protocol:
+        await asyncio.sleep(0)
+        before = len(line.written)
+        protocol.data_received(frame(PING, b"p" * 100) * 2000)
+        answered = (len(line.written) - before) // 102
+        assert 0 < answered < 100
+        assert not line.reading
+        async with asyncio.timeout(10):
+            while (len(line.written) - before) // 102 == answered:  # noqa: ASYNC110 - time goes on by itself
+                await asyncio.sleep(0.01)
+
+
+async def test_messages_are_parsed_as_they_are_taken() -> None:
+    line = Line()
+    taken: list[str] = []
+    go_on = asyncio.Semaphore(0)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        await receive()
+        while True:
+            await go_on.acquire()
+            taken.append((await receive())["text"])
+
+    async with protocol_on(line, slow) as protocol:
+        await asyncio.sleep(0)
+        protocol.data_received(b"".join(frame(TEXT, b"%06d" % at) for at in range(5000)))
+        assert protocol.queue.qsize() < 1000
+        assert not line.reading
+        for _ in range(5000):
+            go_on.release()
+        async with asyncio.timeout(20):
+            while len(taken) < 5000:  # noqa: ASYNC110 - time goes on by itself
+                await asyncio.sleep(0.01)
+        assert taken == [f"{at:06}" for at in range(5000)]
+        assert line.reading

@@ -1,0 +1,87 @@
+"""The description of the API: what the framework derives from the routes, and what it cannot know.
+
+The framework does not see models that are validated past it, limits that are settings, and checks that answer with an
+error code of their own. Those are put in here, so that the description says what is enforced.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from tidelog_gateway.problems import MEDIA_TYPE
+from tidelog_gateway.records_in import body_adapter
+from tidelog_gateway.settings import GatewaySettings
+
+_FETCH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
+
+_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "description": "RFC 9457. Some problems carry more members: errors, log_start_offset, high_watermark, limit_bytes.",
+    "required": ["type", "title", "status", "detail", "code", "retryable", "request_id"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "request_id": {"type": "string"},
+        "errors": {"type": "array", "items": {"type": "object"}},
+        "log_start_offset": {"type": "integer"},
+        "high_watermark": {"type": "integer"},
+        "limit_bytes": {"type": "integer"},
+    },
+}
+PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {
+        "description": "Anything that went wrong.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+def install_schema(app: FastAPI, settings: GatewaySettings) -> None:
+    """Make the application serve the whole description."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=app.openapi_tags
+            )
+            app.openapi_schema = _completed(schema, settings)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # the framework documents this way to extend the schema
+
+
+def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, Any]:
+    models = schema.setdefault("components", {}).setdefault("schemas", {})
+    body = body_adapter().json_schema(ref_template="#/components/schemas/{model}")
+    models.update(body.pop("$defs"))
+    body["properties"]["records"]["maxItems"] = settings.records_per_request_max
+    models["JsonBody"] = body
+    models["Problem"] = _PROBLEM_SCHEMA
+    limits = {
+        "max_records": settings.records_per_request_max,
+        "max_bytes": settings.fetch_bytes_max,
+        "wait_ms": settings.fetch_wait_ms_max,
+    }
+    for parameter in schema["paths"][_FETCH]["get"]["parameters"]:
+        if parameter["name"] in limits:
+            numbers = parameter["schema"].get("anyOf", [parameter["schema"]])[0]
+            numbers["maximum"] = limits[parameter["name"]]
+    whole: dict[str, Any] = _with_whole_numbers(schema)
+    return whole
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Return a copy without `4096.0`: the framework makes a float of every bound."""
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
