@@ -12,7 +12,6 @@ problem document here, like everything else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import h11
@@ -21,22 +20,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidelog_gateway.framing import StrictConnection, upgrade_fault
+from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 
 
 def bounded_protocol(
-    *, head_timeout_s: float, connections_max: int, make_outlet: Callable[[], Outlet]
+    *, head_timeout_s: float, connections_max: int, outgoing: Outgoing, slow_timeout_s: float
 ) -> type[asyncio.Protocol]:
-    """Return a protocol class for `uvicorn.Config(http=…)` with these limits; each connection gets an outlet."""
+    """Return a protocol class for `uvicorn.Config(http=…)` with these limits, and a way out for each connection."""
 
     class Bounded(BoundedProtocol):
         pass
 
     Bounded.head_timeout_s = head_timeout_s
     Bounded.connections_max = connections_max
-    Bounded.make_outlet = staticmethod(make_outlet)
+    Bounded.outgoing = outgoing
+    Bounded.slow_timeout_s = slow_timeout_s
     return Bounded
 
 
@@ -45,7 +46,8 @@ class BoundedProtocol(H11Protocol):
 
     head_timeout_s: float
     connections_max: int
-    make_outlet: Callable[[], Outlet]
+    outgoing: Outgoing
+    slow_timeout_s: float
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
 
@@ -56,7 +58,7 @@ class BoundedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._outlet = type(self).make_outlet()
+        self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
         # Every request finds it in its scope, and so does the WebSocket that the connection may become.
         super().__init__(config, server_state, {**app_state, "outlet": self._outlet}, _loop)
         self.logger = CONNECTION_LOG

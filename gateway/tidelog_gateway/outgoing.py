@@ -35,6 +35,7 @@ class Holder(Protocol):
 
     def idle_s(self) -> float:
         """Return for how long the client has taken nothing; 0 when nothing waits for it."""
+        ...
 
     def cut(self) -> None:
         """End the connection; what it holds is given back at once."""

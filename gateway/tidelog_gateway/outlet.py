@@ -49,7 +49,7 @@ class Outlet:
     def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
         self.held_bytes = 0
         self.prefetched_bytes = 0
-        self.on_slow: Callable[[], None] = self.cut
+        self.on_slow: Callable[[], object] = self.cut
         self._outgoing = outgoing
         self._slow_timeout_s = slow_timeout_s
         self._transport: asyncio.Transport | None = None

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import uvicorn
@@ -23,7 +22,6 @@ from fastapi import FastAPI
 from tidelog_gateway.app import create_app
 from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.outgoing import PRESS_S, Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.frames import bounded_websocket
 
@@ -102,7 +100,8 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         http=bounded_protocol(
             head_timeout_s=settings.head_timeout_s,
             connections_max=settings.connections_max,
-            make_outlet=partial(Outlet, app.state.outgoing, settings.ws_slow_timeout_s),
+            outgoing=app.state.outgoing,
+            slow_timeout_s=settings.ws_slow_timeout_s,
         ),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
