@@ -15,6 +15,7 @@ from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.limits import Budget
 from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.producers import Producers
 from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
 from tidelog_gateway.records_in import Records
@@ -150,9 +151,9 @@ async def test_concurrent_requests_share_a_producer(api: httpx.AsyncClient, log:
 async def test_requests_are_stored_whole_and_in_their_order_while_the_owner_is_looked_for(
     log: FakeLog, count: int
 ) -> None:
-    budget, client = Budget(1000), cast(Client, FakeClient(log))
+    budget, outgoing, client = Budget(1000), Outgoing(1000, 1000), cast(Client, FakeClient(log))
     producers = Producers(client, limit=1, delivery_timeout_s=1)
-    gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget), budget)
+    gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:
         partitions: list[int | None] = [0] * len(values)
