@@ -26,6 +26,9 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
 
+QUORUM_TIMEOUT_S: Final = 3.0
+"""How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
+
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
@@ -58,7 +61,10 @@ _PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
 async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
     """Open the client that every route shares."""
     async with Client(
-        settings.bootstrap, client_id="tidelog-gateway", request_timeout_s=settings.request_timeout_s
+        settings.bootstrap,
+        client_id="tidelog-gateway",
+        request_timeout_s=settings.request_timeout_s,
+        quorum_timeout_s=QUORUM_TIMEOUT_S,
     ) as client:
         yield client
 
