@@ -45,6 +45,7 @@ class FakeLog:
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
         self.producers = 0
+        self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
@@ -187,7 +188,7 @@ class FakeClient:
     async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:
             raise self._log.fault
-        return (Node("node-1", "127.0.0.1", 7400),)
+        return self._log.nodes
 
     def producer(self, topic: str, **_: Any) -> FakeProducer:
         self._log.producers += 1
