@@ -71,7 +71,7 @@ class Router:
         self.request_timeout_s = request_timeout_s
         self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s
         self.moves = Moves(self.metadata, self.refresh_later)
-        self.stand_ins = StandIns(self.metadata, pool)
+        self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
         self._watchers: dict[str, set[Callable[[], None]]] = {}

@@ -77,6 +77,8 @@ class Serving:
         """Partitions of which nobody knows yet where to begin."""
         self._stand_ins: set[int] = set()
         """Partitions that another node than the owner serves, or is to serve; the user was told."""
+        self._doubted_at: dict[Subscription, float] = {}
+        """When nodes were asked whether they only let something else wait."""
         self._attempts: dict[int, asyncio.Task[None]] = {}
         self._added: dict[int, asyncio.Task[None]] = {}
         """New partitions, and who looks for where to begin in them."""
@@ -257,9 +259,18 @@ class Serving:
 
     def _probe_quiet_connections(self) -> None:
         for subscription, (connection, _) in self._subscriptions.items():
-            # A question that is under way is enough; its answer makes the connection not quiet.
-            if subscription.positions and connection.quiet_s >= PROBE_S and not connection.silent_s:
+            # A question that is under way is enough; its answer makes the connection not quiet. But what is under way
+            # may be a publish that waits for a quorum, which says nothing of the node.
+            now = asyncio.get_running_loop().time()
+            doubted_at = self._doubted_at.get(subscription)
+            if doubted_at is not None and connection.quiet_s < now - doubted_at:
+                del self._doubted_at[subscription]
+                doubted_at = None
+            doubted = doubted_at is None and connection.silent_s >= PROBE_S
+            if subscription.positions and connection.quiet_s >= PROBE_S and (doubted or not connection.silent_s):
                 self._router.probe(self.topic, next(iter(subscription.positions)), connection)
+                if doubted:
+                    self._doubted_at[subscription] = now
 
     def _leave_who_should_not_serve(self) -> None:
         """Leave an owner that is silent for others, and others for an owner that is back."""
@@ -272,11 +283,19 @@ class Serving:
                     leaves = stand_ins.owner_is_back(self.topic, partition)
                     self._router.refresh_later(self.topic)
                 else:
-                    leaves = connection.silent_s >= PROBE_S and stand_ins.exist(self.topic, partition)
+                    leaves = self._is_deaf(subscription, connection) and stand_ins.exist(self.topic, partition)
                 if leaves:
                     self._drop(subscription)  # whole: see `seek`
                     self._stir()
                     break
+
+    def _is_deaf(self, subscription: Subscription, connection: Connection) -> bool:
+        """Whether a node has said nothing at all since it was asked because of its silence."""
+        doubted_at = self._doubted_at.get(subscription)
+        if doubted_at is None:
+            return False
+        since_s = asyncio.get_running_loop().time() - doubted_at
+        return since_s >= PROBE_S and connection.quiet_s >= since_s
 
     def _tell_who_serves(self, reached: Reached, partitions: list[int]) -> None:
         told = self._stand_ins.intersection(partitions)
@@ -407,6 +426,7 @@ class Serving:
 
     def _drop(self, subscription: Subscription) -> None:
         """End a subscription; its partitions keep the positions of what has arrived."""
+        self._doubted_at.pop(subscription, None)
         connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
         if connection is None:
             return

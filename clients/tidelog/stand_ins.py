@@ -43,11 +43,14 @@ class StandIns:
     Args:
         metadata: who holds copies.
         pool: connections to them.
+        probe: asks the owner of a partition something that it answers at once. One that is silent may only be waiting:
+            for a quorum that a publish needs.
     """
 
-    def __init__(self, metadata: Metadata, pool: ConnectionPool) -> None:
+    def __init__(self, metadata: Metadata, pool: ConnectionPool, probe: Callable[[str, int, Connection], None]) -> None:
         self._metadata = metadata
         self._pool = pool
+        self._probe = probe
         self._failing_since: dict[Address | tuple[str, int], float] = {}
         """By the owner's address; by topic and partition where nobody knows the owner."""
 
@@ -66,6 +69,7 @@ class StandIns:
         owner = self._metadata.owner_address(topic, partition)
         if owner is not None and self.is_well(owner):
             self._failing_since.pop(owner, None)
+            self._failing_since.pop((topic, partition), None)
             return Reached(await ask_owner())
         began = loop.time()
         error: TidelogError
@@ -81,6 +85,8 @@ class StandIns:
                     self._failing_since.pop(self._key(topic, partition), None)
                     return Reached(connection)
                 error = NodeUnreachableError(f"the owner of {topic!r}/{partition} is silent")
+                if self._key(topic, partition) not in self._failing_since:
+                    self._probe(topic, partition, connection)
             except TimeoutError:
                 error = NodeUnreachableError(f"the owner of {topic!r}/{partition} does not answer")
             except (NodeUnreachableError, NotOwnerError) as failure:

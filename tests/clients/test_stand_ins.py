@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.clients.fake_cluster import FakeCluster, running_cluster
-from tests.clients.fake_node import FakeConnection
+from tests.clients.fake_node import Do, FakeConnection
 
 from tidelog import Client, Consumer
-from tidelog.errors import QuorumLostError
+from tidelog.errors import OutcomeUnknownError, QuorumLostError
 from tidelog.start import Start
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -104,6 +104,24 @@ async def test_who_was_reading_goes_to_another_replica_and_back(cluster: FakeClu
         await cluster.nodes[1].received("subscribe", asked + 1)
         await publish(client, "def")
         assert await taken(consumer, 3) == set("def")
+
+
+async def test_an_owner_who_only_lets_a_publish_wait_is_not_left(
+    cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(client, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == set("abc")
+        cluster.nodes[1].script.append(Do.SILENT_BEFORE)
+        producer = client.producer("wide")
+        waiting = await producer.enqueue(b"d", partition=1)
+        await cluster.nodes[1].received("publish", 2)
+        await asyncio.sleep(1)  # ten times the patience of this test
+        assert (await client.fetch("wide", 1, 0)).next_offset == 1
+        assert "nobody can be reached" not in caplog.text
+        await producer.abort()
+        with pytest.raises(OutcomeUnknownError):
+            await waiting
 
 
 async def test_a_new_owner_is_followed(cluster: FakeCluster, client: Client) -> None:
