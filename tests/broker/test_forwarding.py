@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
@@ -221,7 +222,7 @@ async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Fou
     node = three.nodes["a"]
     await three.until(lambda: not any(map(node.cluster.alive, "bc")), "nobody is missed")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=1)
-    questions = (
+    questions: tuple[dict[str, Any], ...] = (
         {"committed": pb.Committed(group="g")},
         {"commit": pb.Commit(group="g", entries=[entry])},
         {"topic_create": pb.TopicCreate(name="more")},
