@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -91,22 +91,10 @@ class Router:
         frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         return check_answer(kind, frame, connection)
 
-    async def call_owner(
-        self, topic: str, partitions: Sequence[int], connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
-    ) -> Frame:
-        """As `call`, to the owner of some partitions; given up when it is silent and another owner is known.
-
-        Raises:
-            ConnectionLostError: it was given up.
-            TidelogError: as `call`.
-        """
-        answer = self.call(connection, envelope, wait_s=wait_s)
-        return await self._unless_moved(topic, partitions, connection, answer, wait_s=wait_s)
-
     async def call_reader(
         self, topic: str, partitions: Sequence[int], reached: Reached, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call_owner`, to whoever serves readers; given up as well when it is silent and others can be read.
+        """As `call`, to who serves readers; given up when it is silent and there is another owner, or replica.
 
         Raises:
             ConnectionLostError: it was given up.

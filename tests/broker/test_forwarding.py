@@ -236,6 +236,8 @@ async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Fou
         )
     assert await peer.read_all(topic.topic_id) == [b"one"]
     await three.until(lambda: "kept/0" in node.health.no_quorum, "the node does not say what it lacks")
+    status = (await peer.ask(cluster_status=pb.ClusterStatus(nodes_only=True))).envelope.cluster_status_reply
+    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.health.no_quorum)]
     await three.start("b")
     await three.until(lambda: not node.health.no_quorum, "it is not over")
     await three.publish(peer, topic.topic_id, b"two")
