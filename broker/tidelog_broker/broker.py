@@ -311,6 +311,7 @@ class Broker(Services):
             state=self.health.state,
             roles=roles_to(roles_named(self.settings.roles)),
             membership=self.cluster.membership(self.node_id),
+            no_quorum=len(self.health.no_quorum),
         )
 
 

@@ -29,6 +29,7 @@ from tidelog_broker.inbox import Inbox
 from tidelog_broker.metrics import NodeMetrics
 from tidelog_broker.outgoing import Backlog, Outgoing
 from tidelog_broker.sockets import tune
+from tidelog_broker.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
@@ -123,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         """Set when it has."""
         self.backlog = Backlog(server.outgoing, self)
         """What waits to be sent to it."""
+        self._stall_watch: StallWatch | None = None
         self.pumps: dict[int, Pushing] = {}
         self.followed = 0
         """Partitions that they follow."""
@@ -158,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         """Forget everything of this connection; work in flight goes on, its answers go nowhere."""
         if self._hello_timer is not None:
             self._hello_timer.cancel()
+        if self._stall_watch is not None:
+            self._stall_watch.stop()
         self._transport = None
         self.backlog.end()
         self._has_room.set()
@@ -280,7 +284,9 @@ class Connection(asyncio.BufferedProtocol):
         self.backlog.become_node()
         self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
-            tune(self._transport.get_extra_info("socket"))
+            connected = self._transport.get_extra_info("socket")
+            tune(connected)
+            self._stall_watch = StallWatch(connected, self._stalled)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         """Answer a request and give its share of the budgets back."""
@@ -382,6 +388,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _stalled(self) -> None:
+        log.warning("the connection of %s is given up: %s", self.client_id, stalled_because())
+        self.cut_off()
 
     def _hello_is_late(self) -> None:
         self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))

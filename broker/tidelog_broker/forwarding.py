@@ -10,7 +10,8 @@ While ownership is moving, a request waits here and is tried again, as long as n
 A node that is silently gone (stopped, or its cable cut) answers nothing. So what waits for a node is looked at now and
 then, and ends with an error (the outcome is unknown, another try may do) when gossip has had that node dead, or another
 one has owned the partition, for a moment: gossip may be wrong on a busy machine, and a node that lives says itself what
-became of a request. Where the link broke there is nothing to wait for.
+became of a request. Where the link broke there is nothing to wait for. Nor is there where the partition has lost its
+quorum: nobody follows its owner, and who asks is told what is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
 """How often what waits for another node is looked at."""
 GRACE_S: Final = 1.0
-"""So long a node has to say what became of a request when it seems to be dead, or its partition has moved."""
+"""So long a node has to say what became of a request when it seems to be dead, or its partition has moved; and so long
+a quorum that seems to be lost is waited for."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
 """Definite: nothing was done, and another node will do it soon."""
@@ -45,7 +47,8 @@ async def at_owner(node: Broker, key: PartitionKey, request: Request, local: Loc
     """Return the answer to a request: `local`'s if this node owns partition `key`, or that of the node that does.
 
     Raises:
-        ProtocolError: what the owner says; NOT_OWNER to another node; EPOCH_CHANGING when nobody was found in time.
+        ProtocolError: what the owner says; NOT_OWNER to another node; EPOCH_CHANGING when nobody was found in time,
+            QUORUM_LOST when nobody will be before nodes return.
     """
     if request.connection.peer_id is None:
         return await ask_owner(node, key, request.envelope, local)
@@ -60,7 +63,8 @@ async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, loca
     Raises:
         ProtocolError: as `at_owner`.
     """
-    deadline_s = node.loop.time() + FORWARD_TIMEOUT_S
+    began_s = node.loop.time()
+    deadline_s = began_s + FORWARD_TIMEOUT_S
     while True:
         owner = node.routes.owner(key)
         left_s = deadline_s - node.loop.time()
@@ -76,6 +80,10 @@ async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, loca
         except ProtocolError as error:
             if error.code not in _ELSEWHERE or node.cluster.is_alone or left_s <= _AGAIN_S or node.stopping:
                 raise
+            partition = node.partitions.find(key)
+            lost = None if partition is None or not partition.replica.is_member else partition.quorum_lost()
+            if lost is not None and node.loop.time() - began_s >= GRACE_S:
+                raise lost from error
         await asyncio.sleep(_AGAIN_S)
 
 

@@ -22,6 +22,7 @@ from tidelog_broker.core.outbox import LinkMessage, Outbox, Outgoing, alone
 from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
 from tidelog_broker.core.registry import removal
 from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
@@ -100,6 +101,7 @@ class Link(asyncio.BufferedProtocol):
         self._dropped = metrics.peer_dropped_out.tally(peer_id)
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
         self._transport: asyncio.Transport | None = None
+        self._stall_watch: StallWatch | None = None
         self._outbox = Outbox()
         self._left_s = 0.0
         """When something last left at once."""
@@ -247,6 +249,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio calls this when the connection stands."""
         self._transport = cast("asyncio.Transport", transport)
+        self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stalled_because()))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
         """Give the transport the memory for the next bytes."""
@@ -263,6 +266,8 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits: it may have been done or not."""
         self._transport = None
+        if self._stall_watch is not None:
+            self._stall_watch.stop()
         why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
         pending, self._pending = self._pending, {}
         for one in pending.values():

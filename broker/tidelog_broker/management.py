@@ -1,7 +1,8 @@
 """Health and metrics over HTTP, on a port of their own and a thread of their own.
 
 `/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it
-counts. They run beside the event loop, so that they answer (with 503) when it is stuck.
+counts. A node without its quorum is ready: it serves what is committed, and to take it out helps nobody. The answer
+says what cannot be written. They run beside the event loop, so that they answer (with 503) when it is stuck.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -18,6 +19,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 HEARTBEAT_MS_MAX: Final = 5_000
 """An event loop that has not turned for this long counts as stuck."""
+
+NAMED_MAX: Final = 20
+"""So many partitions without a quorum `/readyz` names; it counts them all."""
 
 _TIMEOUT_S: Final = 5
 
@@ -31,6 +35,8 @@ class Health:
     def __init__(self) -> None:
         self.beat_s = time.monotonic()
         self.state = "starting"
+        self.no_quorum: Sequence[str] = ()
+        """Partitions with a copy here of which too few replicas are there."""
 
     def beat(self) -> None:
         """Say that the event loop turns."""
@@ -94,15 +100,22 @@ class Management:
                 return _say(start_response, self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
                 ready = self._health.is_live and self._health.state == "running"
-                return _say(start_response, ready, self._health.state)
+                return _say(start_response, ready, self._health.state, missing=self._health.no_quorum)
             case _:
                 return _say(start_response, False, "there is /livez, /readyz and /metrics", status="404 Not Found")
 
 
 def _say(
-    start_response: Callable[..., Any], good: bool, state: str, status: str = "503 Service Unavailable"
+    start_response: Callable[..., Any],
+    good: bool,
+    state: str,
+    status: str = "503 Service Unavailable",
+    missing: Sequence[str] = (),
 ) -> list[bytes]:
-    body = json.dumps({"status": state}).encode()
+    said: dict[str, Any] = {"status": state}
+    if missing:
+        said |= {"no_quorum": len(missing), "no_quorum_partitions": list(missing[:NAMED_MAX])}
+    body = json.dumps(said).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     start_response("200 OK" if good else status, headers)
     return [body]

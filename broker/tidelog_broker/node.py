@@ -166,12 +166,22 @@ class Node(Broker):
     async def _beat(self) -> None:
         while True:
             self.health.beat()
+            self.health.no_quorum = self._without_quorum()
             self.metrics.in_flight_bytes.set(self.budget.in_flight_bytes)
             self.metrics.outgoing_bytes.set(self.outgoing.total_bytes)
             self.metrics.ring_bytes.set(self.rings.size_bytes)
             owners = [driver.replica.ownership for driver in self.replication.all() if driver.replica.owner is not None]
             share_out(owners, self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
+
+    def _without_quorum(self) -> list[str]:
+        if all(self.cluster.alive(node.node_id) for node in self.cluster.nodes()):
+            return []
+        return [
+            partition.name
+            for partition in self.partitions.all()
+            if partition.replica.is_member and partition.quorum_lost() is not None
+        ]
 
     async def _clean(self) -> None:
         """Delete old segments, and keep the gauges of sizes current."""

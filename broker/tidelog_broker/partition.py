@@ -67,7 +67,7 @@ class Partition(PartitionReads):
             return "failed"
         if self.replica.halted is not None:
             return "limbo"
-        if self.replica.is_member and self._quorum_lost() is not None:
+        if self.replica.is_member and self.quorum_lost() is not None:
             return "no quorum"
         active = self.replica.active
         if active.owner == self.node.node_id:
@@ -125,7 +125,7 @@ class Partition(PartitionReads):
         active, node_id = replica.active, self.node.node_id
         if active.owner not in {node_id, ""}:
             if replica.is_member and not self.node.cluster.alive(active.owner):
-                return self._quorum_lost() or ProtocolError(
+                return self.quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self.name}: {active.owner} is away, and nobody has taken over yet",
                     retry_after_ms=RETRY_AFTER_MS,
@@ -133,9 +133,9 @@ class Partition(PartitionReads):
             return self.not_owner()
         if not replica.is_member:
             return self.not_owner()
-        return self._quorum_lost()
+        return self.quorum_lost()
 
-    def _quorum_lost(self) -> ProtocolError | None:
+    def quorum_lost(self) -> ProtocolError | None:
         """Why no quorum can be had, None while one can. Kept until somebody comes or goes: every publish asks."""
         active, known = self.replica.active, self._quorum_known
         if known is None or known[0] is not active:
@@ -144,12 +144,14 @@ class Partition(PartitionReads):
 
     def _count_living(self, active: pb.EpochDescriptor) -> ProtocolError | None:
         alive = self.node.cluster.alive
-        living = sum(1 for node in active.placement if node == self.node.node_id or alive(node))
+        away = [node for node in active.placement if node != self.node.node_id and not alive(node)]
+        living = len(active.placement) - len(away)
         if living >= active.ack_quorum:
             return None
         return ProtocolError(
             pb.QUORUM_LOST,
-            f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed",
+            f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed; "
+            f"start {' or '.join(map(repr, away))} again",
             retry_after_ms=10 * RETRY_AFTER_MS,
         )
 

@@ -159,6 +159,7 @@ def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
             roles=tuple(_ROLE_NAME[role] for role in status.roles if role in _ROLE_NAME),
             membership=status.membership,
             draining=status.draining,
+            no_quorum=status.no_quorum,
         )
         for status in reply.nodes
     )

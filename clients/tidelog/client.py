@@ -49,6 +49,7 @@ class Client:
             first that answers.
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
+        quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
 
@@ -62,6 +63,7 @@ class Client:
         *,
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+        quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
     ) -> None:
         if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
@@ -71,7 +73,12 @@ class Client:
         if not 0 <= idle_poll_us <= POLL_US_MAX:
             raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
         identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us)
-        self._router = Router(parse_addresses(bootstrap), ConnectionPool(identity), request_timeout_s=request_timeout_s)
+        self._router = Router(
+            parse_addresses(bootstrap),
+            ConnectionPool(identity),
+            request_timeout_s=request_timeout_s,
+            quorum_timeout_s=quorum_timeout_s,
+        )
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

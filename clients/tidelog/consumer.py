@@ -19,7 +19,7 @@ from tidelog.errors import InvalidRequestError, OverloadedError, UnknownPartitio
 from tidelog.model import Committed, ConsumedBatch, Record
 from tidelog.routing import Router
 from tidelog.serving import Serving
-from tidelog.start import ConsumerOptions, OnOutOfRange, Start, resolve_start
+from tidelog.start import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.subscription import Prefetched
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
@@ -52,6 +52,7 @@ class Consumer:
         self._queue: deque[Prefetched] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._begun = False
+        self._finding: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._closed = False
 
@@ -169,23 +170,31 @@ class Consumer:
     async def begin(self) -> None:
         """Find the positions to begin at and subscribe; iteration does it by itself.
 
+        A partition of which no replica can be asked is added when one can; a group waits until a quorum knows where it
+        stands. The log (`tidelog.consumer`) says what is waited for.
+
         Raises:
             UnknownTopicError, UnknownPartitionError: there is no such thing.
         """
         if not self._may_begin():
             return
         self._check_usable()
-        start = await resolve_start(self._router, self.topic, self._options)
+        beginning = await resolve_start(self._router, self.topic, self._options)
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
         self._begun = True
-        self._serving.begin(start.positions, start.topic_id)
+        unknown = beginning.search.missing if beginning.search else ()
+        self._serving.begin(beginning.positions, beginning.topic_id, unknown)
+        self._find_rest(beginning)
 
     async def close(self) -> None:
         """Stop. Whoever iterates comes to the end. Nothing is committed by this. Doing it twice does nothing."""
         if self._closed:
             return
         self._closed = True
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
         await self._serving.close()
         self._queue.clear()
         self._wake()
@@ -213,6 +222,18 @@ class Consumer:
         self._wake()
 
     # --------------------------------------------------------------------------------------------- internals
+
+    def _find_rest(self, beginning: Beginning) -> None:
+        if beginning.search is None:
+            return
+
+        def found(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.broken(error)
+
+        finding = find_rest(self._router, self.topic, beginning.search, self._serving.add)
+        self._finding = asyncio.get_running_loop().create_task(finding, name=f"begin {self.topic}")
+        self._finding.add_done_callback(found)
 
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed

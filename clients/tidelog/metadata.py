@@ -110,7 +110,7 @@ class Metadata:
         topic = self._topics.get(name)
         route = topic.partitions.get(partition) if topic else None
         if topic is not None and route is not None and epoch > route.epoch:
-            self._set(topic, dict(topic.partitions) | {partition: PartitionRoute("", epoch)})
+            self._set(topic, dict(topic.partitions) | {partition: PartitionRoute("", epoch, route.placement)})
 
     def route(self, name: str, partition: int) -> PartitionRoute | None:
         """Return what is known of a partition: its owner ("" for nobody) and epoch."""
@@ -138,6 +138,12 @@ class Metadata:
         node = self._nodes.get(route.owner) if route else None
         return node.address if node else None
 
+    def replica_addresses(self, name: str, partition: int) -> list[Address]:
+        """Return where the nodes can be reached that hold a copy, as far as is known."""
+        route = self.route(name, partition)
+        nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
+        return list(dict.fromkeys(node.address for node in nodes if node is not None))
+
     def addresses(self) -> list[Address]:
         """Return the addresses of all nodes that were ever named."""
         return list(dict.fromkeys(node.address for node in self._nodes.values()))
@@ -161,7 +167,7 @@ class Metadata:
         for info in topic.partitions:
             before = partitions.get(info.partition)
             if before is None or info.epoch > before.epoch or (info.epoch == before.epoch and info.owner):
-                partitions[info.partition] = PartitionRoute(info.owner, info.epoch)
+                partitions[info.partition] = PartitionRoute(info.owner, info.epoch, tuple(info.placement))
         if known is None or not same or partitions != known.partitions:
             self._set(TopicRoute(topic.name, topic.topic_id), partitions)
 

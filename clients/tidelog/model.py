@@ -170,7 +170,8 @@ class Node:
     """One node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
 
     `membership` is what the other nodes have found out: alive, suspect, dead, left or unknown; empty for a node that
-    stands alone. A node that is `draining` gets no new copies and gives away what it has.
+    stands alone. A node that is `draining` gets no new copies and gives away what it has. Of the partitions that it has
+    a copy of, `no_quorum` have too few replicas to be written.
     """
 
     node_id: str
@@ -189,6 +190,7 @@ class Node:
     roles: tuple[str, ...] = ()
     membership: str = ""
     draining: bool = False
+    no_quorum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +219,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """Who owns a partition, as of `epoch`."""
+    """Who owns a partition, as of `epoch`, and which nodes hold a copy as far as that was told."""
 
     owner: str
     epoch: int
+    placement: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ it, at a few ticks a second while there are any:
 
 - when an answer has been due for `SILENCE_S` and the node said nothing at all meanwhile, metadata is asked for,
   elsewhere (the router prefers nodes that speak);
+- when a reader waits for a node that has been silent for longer, and another replica can be read, it is abandoned;
 - when metadata names another owner, the expectation is abandoned: at once if its node is silent or if nothing is lost
   by it (a subscription), else after `GRACE_S`, because a node that still speaks knows best what became of a request.
 
@@ -25,6 +26,7 @@ from tidelog.errors import ConnectionLostError
 from tidelog.metadata import Metadata
 
 SILENCE_S: Final = 0.5
+READER_SILENCE_S: Final = 1.5
 GRACE_S: Final = 1.0
 TICKS_PER_SILENCE: Final = 4
 
@@ -40,6 +42,8 @@ class Expectation:
         connection: None while there is none yet.
         abandon: called at most once, when another node turned out to be the owner.
         due_at: loop time from which on silence counts; None for what waits for nothing in particular.
+        instead_of: where the owner is in whose place that node is asked; None for the owner itself.
+        reads: whether another replica will do.
         moved_at: loop time at which the move was learned.
     """
 
@@ -49,6 +53,8 @@ class Expectation:
     connection: Connection | None
     abandon: Callable[[ConnectionLostError], None]
     due_at: float | None
+    instead_of: Address | None = None
+    reads: bool = False
     moved_at: float | None = None
 
 
@@ -74,6 +80,8 @@ class Moves:
         abandon: Callable[[ConnectionLostError], None],
         *,
         wait_s: float | None = 0.0,
+        instead_of: Address | None = None,
+        reads: bool = False,
     ) -> Expectation:
         """Note that something waits for an owner; it ends with `forget`, or with its being abandoned.
 
@@ -83,12 +91,14 @@ class Moves:
             at: the connection on which it waits, or the address to which there is none yet.
             abandon: what to do when another node is the owner; it gets the reason.
             wait_s: how long the node was asked to hold the answer back, None for what may be silent for ever.
+            instead_of: see `Expectation`.
+            reads: whether there is another replica, and it will do.
         """
         loop = asyncio.get_running_loop()
         connection = at if isinstance(at, Connection) else None
         address = at.address if isinstance(at, Connection) else at
         due_at = None if wait_s is None else loop.time() + wait_s
-        expectation = Expectation(topic, partition, address, connection, abandon, due_at)
+        expectation = Expectation(topic, partition, address, connection, abandon, due_at, instead_of, reads)
         self._expected.setdefault(topic, set()).add(expectation)
         if due_at is not None:
             self._arm(loop)
@@ -137,26 +147,28 @@ class Moves:
         for topic, expected in list(self._expected.items()):
             if any(_silent(expectation, now) for expectation in expected):
                 self._refresh(topic)
+            for expectation in [each for each in expected if each.reads and _silent(each, now, READER_SILENCE_S)]:
+                self._abandon(expectation)
             self.changed(topic)
         if any(each.due_at is not None for expected in self._expected.values() for each in expected):
             self._arm(loop)
 
     def _moved(self, expectation: Expectation) -> bool:
         address = self._metadata.owner_address(expectation.topic, expectation.partition)
-        return address is not None and address != expectation.address
+        return address is not None and address not in {expectation.address, expectation.instead_of}
 
     def _abandon(self, expectation: Expectation) -> None:
         self.forget(expectation)
         host, port = expectation.address
         expectation.abandon(
             ConnectionLostError(
-                f"{host}:{port} did not answer, and {expectation.topic!r}/{expectation.partition} has another owner now"
+                f"{host}:{port} did not answer, and another node may for {expectation.topic!r}/{expectation.partition}"
             )
         )
 
 
-def _silent(expectation: Expectation, now: float) -> bool:
+def _silent(expectation: Expectation, now: float, silence_s: float = SILENCE_S) -> bool:
     """Whether its answer has been due for a while and the node says nothing at all."""
-    if expectation.due_at is None or now - expectation.due_at < SILENCE_S:
+    if expectation.due_at is None or now - expectation.due_at < silence_s:
         return False
-    return expectation.connection is None or expectation.connection.silent_s >= SILENCE_S
+    return expectation.connection is None or expectation.connection.silent_s >= silence_s

@@ -71,12 +71,12 @@ class ConnectionPool:
             raise ClosedError("the client is closed")
         if (connection := self.now(address)) is not None:
             return connection
-        attempt = self._attempts.get(address)
-        if attempt is None:
-            attempt = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
-            self._attempts[address] = attempt
-            attempt.add_done_callback(lambda done: self._attempt_done(address, done))
-        return await join(attempt)
+        return await join(self._attempt(address))
+
+    def try_later(self, address: Address) -> None:
+        """Make the connection to `address` in the background, if there is none; the next one who wants it has it."""
+        if not self._closed and self.now(address) is None:
+            self._attempt(address)
 
     async def close(self) -> None:
         """Close every connection; attempts under way are given up."""
@@ -89,6 +89,14 @@ class ConnectionPool:
             connection.close()
         await asyncio.gather(*(connection.lost for connection in self._connections.values()))
         self._connections.clear()
+
+    def _attempt(self, address: Address) -> asyncio.Task[Connection]:
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
+            self._attempts[address] = attempt
+            attempt.add_done_callback(lambda done: self._attempt_done(address, done))
+        return attempt
 
     async def _connect(self, address: Address) -> Connection:
         backoff = self._backoffs.setdefault(address, Backoff())

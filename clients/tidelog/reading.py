@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
+from tidelog.answers import results_of
 from tidelog.connection import Connection
 from tidelog.errors import (
     EpochChangingError,
@@ -18,7 +19,8 @@ from tidelog.errors import (
 )
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset
-from tidelog.routing import Router, results_of
+from tidelog.routing import Router
+from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
@@ -38,19 +40,19 @@ async def fetch(
         )
 
     async def attempt() -> Fetched:
-        connection = await router.connection(topic, partition)
+        reached = await router.reading_connection(topic, partition)
         route = await router.topic(topic)
         entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
         request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
         envelope = pb.Envelope(fetch=request)
-        frame = await router.call_owner(topic, [partition], connection, envelope, wait_s=wait_ms / _MS)
-        (result,) = results_of(frame.envelope.fetch_reply.results, 1, connection)
+        frame = await router.call_reader(topic, [partition], reached, envelope, wait_s=wait_ms / _MS)
+        (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
         if result.HasField("error"):
             raise error_of(result.error)
         end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
         router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
         if not result.length and offset < max(end_offset, result.high_watermark):
-            raise _lags(connection, topic, partition, offset)
+            raise _lags(reached.connection, topic, partition, offset)
         return Fetched(
             batches=parse_batches(frame.attachment, offset),
             next_offset=result.next_offset,
@@ -81,49 +83,83 @@ def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
     return [batch for batch in parsed if len(batch) and not batch.control]
 
 
+class OffsetSearch:
+    """Looks for one point in the log of several partitions; what was found is kept between tries.
+
+    So one partition without an owner does not make all the others be asked again. The log's end only owners tell, who
+    confirm it; another replica that is asked in place of one says what is missing. All else any replica tells.
+
+    Attributes:
+        found: by partition.
+        failures: why the others were not found by the last try.
+    """
+
+    def __init__(self, router: Router, topic: str, at: At, wanted: Iterable[int]) -> None:
+        self.found: dict[int, Offset] = {}
+        self.failures: dict[int, TidelogError] = {}
+        self._router = router
+        self._topic = topic
+        self._at: At = at
+        self._wanted = list(dict.fromkeys(wanted))
+
+    @property
+    def missing(self) -> list[int]:
+        """The partitions that were not found yet."""
+        return [partition for partition in self._wanted if partition not in self.found]
+
+    async def attempt(self) -> dict[int, Offset]:
+        """Look for those that are missing, once; return all.
+
+        Raises:
+            TidelogError: the first failure; one that no repeating mends comes first.
+        """
+        self.failures = {}
+        missing = self.missing
+        reaching = [self._router.reading_connection(self._topic, partition) for partition in missing]
+        reached = await asyncio.gather(*reaching, return_exceptions=True)
+        groups: dict[Connection, tuple[Reached, list[int]]] = {}
+        for partition, one in zip(missing, reached, strict=True):
+            if isinstance(one, BaseException):
+                self._note([partition], one)
+            else:
+                groups.setdefault(one.connection, (one, []))[1].append(partition)
+        asking = [self._ask(one, partitions) for one, partitions in groups.values()]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        for (_, partitions), answer in zip(groups.values(), answers, strict=True):
+            if answer is not None:
+                self._note(partitions, answer)
+        if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
+            self.found.clear()  # the name may stand for another topic now
+        for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
+            raise failure
+        return {partition: self.found[partition] for partition in self._wanted}
+
+    async def _ask(self, reached: Reached, group: list[int]) -> None:
+        route = await self._router.topic(self._topic)
+        entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
+        envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
+        frame = await self._router.call_reader(self._topic, group, reached, envelope)
+        results = results_of(frame.envelope.list_offsets_reply.results, len(group), reached.connection)
+        by_time = self._at not in {"earliest", "latest"}
+        for partition, result in zip(group, results, strict=True):
+            try:
+                self.found[partition] = offset_of(result, by_time=by_time)
+            except TidelogError as error:
+                self._router.learn_from(self._topic, error, partition)
+                self.failures[partition] = error
+
+    def _note(self, partitions: Iterable[int], failure: BaseException) -> None:
+        if not isinstance(failure, TidelogError):
+            raise failure
+        self.failures.update(dict.fromkeys(partitions, failure))
+
+
 async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[int] | None) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
-    wanted = list(dict.fromkeys(partitions or ()))
+    wanted = list(partitions or ())
     if partitions is None:  # all, those included that were added since this client last looked
         wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
-    by_time = at not in ("earliest", "latest")
-    missing = list(wanted)
-    found: dict[int, Offset] = {}
-
-    async def ask(connection: Connection, group: list[int]) -> dict[int, Offset]:
-        route = await router.topic(topic)
-        entries = [list_offsets_entry(route.topic_id, partition, at) for partition in group]
-        envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
-        frame = await router.call_owner(topic, group, connection, envelope)
-        results = results_of(frame.envelope.list_offsets_reply.results, len(group), connection)
-        for partition, result in zip(group, results, strict=True):
-            if result.HasField("error"):
-                router.learn_from(topic, error_of(result.error), partition)
-        return {p: offset_of(result, by_time=by_time) for p, result in zip(group, results, strict=True)}
-
-    async def attempt() -> dict[int, Offset]:
-        connections = await asyncio.gather(*(router.connection(topic, partition) for partition in missing))
-        groups: dict[Connection, list[int]] = {}
-        for partition, connection in zip(missing, connections, strict=True):
-            groups.setdefault(connection, []).append(partition)
-        answers = await asyncio.gather(
-            *(ask(connection, group) for connection, group in groups.items()), return_exceptions=True
-        )
-        # What is known is kept, so that one partition without an owner does not make all the others be asked again.
-        failures: list[BaseException] = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                failures.append(answer)
-            else:
-                found.update(answer)
-        if any(isinstance(failure, UnknownTopicError) for failure in failures):
-            found.clear()  # the name may stand for another topic now
-        missing[:] = [partition for partition in wanted if partition not in found]
-        if failures:
-            raise failures[0]
-        return {partition: found[partition] for partition in wanted}
-
-    return await router.about_topic(topic, attempt, repeatable=True)
+    return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
 
 
 async def commit(

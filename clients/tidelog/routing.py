@@ -9,20 +9,22 @@ moved and the old owner is silent (`moves.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from tidelog.answers import check_answer
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
 from tidelog.ends import Ends
 from tidelog.errors import (
-    BadReplyError,
     ClosedError,
     EpochChangingError,
     NodeUnreachableError,
     NotOwnerError,
     OverloadedError,
+    QuorumLostError,
     SequenceError,
     TidelogError,
     UnknownPartitionError,
@@ -34,77 +36,42 @@ from tidelog.moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
 from tidelog.race import race
 from tidelog.refreshing import Question, Refresher
+from tidelog.stand_ins import Reached, StandIns
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
 T = TypeVar("T")
-R = TypeVar("R")
-
-ANSWERS: Final = {
-    "metadata": "metadata_reply",
-    "publish": "publish_reply",
-    "fetch": "fetch_reply",
-    "list_offsets": "list_offsets_reply",
-    "subscribe": "subscribe_reply",
-    "unsubscribe": "unsubscribe_reply",
-    "commit": "commit_reply",
-    "committed": "committed_reply",
-    "topic_create": "topic_reply",
-    "topic_describe": "topic_reply",
-    "topic_list": "topic_reply",
-    "topic_alter": "topic_reply",
-    "topic_delete": "topic_reply",
-    "cluster_status": "cluster_status_reply",
-    "cluster_change": "cluster_change_reply",
-}
-"""The kind that answers each kind of request."""
 
 HEDGE_S: Final = 0.3
 """How long a node may take to connect or to tell what it knows before another one is asked as well."""
+
+TELL_AFTER_S: Final = 2.0
+"""When the user is told why there is no answer yet."""
+
+_log: Final = logging.getLogger("tidelog.client")
 
 REQUEST_HEDGE_S: Final = 1.0
 """The same for requests that may have to be stored by a quorum."""
 
 
-def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
-    """Return `frame` if it is what answers `kind`; otherwise close the connection.
-
-    Raises:
-        BadReplyError: it is not.
-    """
-    answered = frame.envelope.WhichOneof("kind")
-    if answered == ANSWERS[kind]:
-        return frame
-    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
-    connection.close(bad)
-    raise bad
-
-
-def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
-    """Return an answer's results if there is one for each question; otherwise close the connection.
-
-    Raises:
-        BadReplyError: there are more or fewer.
-    """
-    found = list(results)
-    if len(found) != count:
-        bad = BadReplyError(
-            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
-        )
-        connection.close(bad)
-        raise bad
-    return found
-
-
 class Router:
     """Finds connections; owns the metadata cache and the pool."""
 
-    def __init__(self, bootstrap: list[Address], pool: ConnectionPool, *, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        bootstrap: list[Address],
+        pool: ConnectionPool,
+        *,
+        request_timeout_s: float,
+        quorum_timeout_s: float | None = None,
+    ) -> None:
         self.metadata = Metadata()
         self.ends = Ends()
         self.pool = pool
         self.request_timeout_s = request_timeout_s
+        self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s
         self.moves = Moves(self.metadata, self.refresh_later)
+        self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
@@ -124,17 +91,19 @@ class Router:
         frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         return check_answer(kind, frame, connection)
 
-    async def call_owner(
-        self, topic: str, partitions: Sequence[int], connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
+    async def call_reader(
+        self, topic: str, partitions: Sequence[int], reached: Reached, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to the owner of some partitions; given up when it is silent and another owner is known.
+        """As `call`, to who serves readers; given up when it is silent and there is another owner, or replica.
 
         Raises:
             ConnectionLostError: it was given up.
             TidelogError: as `call`.
         """
-        answer = self.call(connection, envelope, wait_s=wait_s)
-        return await self._unless_moved(topic, partitions, connection, answer, wait_s=wait_s)
+        answer = self.call(reached.connection, envelope, wait_s=wait_s)
+        return await self._unless_moved(
+            topic, partitions, reached.connection, answer, wait_s=wait_s, reads=True, instead_of=reached.instead_of
+        )
 
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
         """Send a request to any node, again and again until it is answered or the request timeout is over.
@@ -176,7 +145,9 @@ class Router:
             TidelogError: the last failure.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.request_timeout_s
+        began = loop.time()
+        deadline = began + self.request_timeout_s
+        told = False
         backoff = Backoff()
         while True:
             try:
@@ -187,6 +158,11 @@ class Router:
                 wait_s = backoff.next_wait_s(error.retry_after_ms)
                 if loop.time() + wait_s >= deadline:
                     raise
+                if isinstance(error, QuorumLostError) and loop.time() - began >= self.quorum_timeout_s:
+                    raise
+                if not told and loop.time() - began >= TELL_AFTER_S:
+                    told = True
+                    _log.warning("still trying, for another %d s at most: %s", deadline - loop.time(), error)
                 if topic is None:
                     await asyncio.sleep(wait_s)
                 else:
@@ -252,6 +228,19 @@ class Router:
             return standing
         try:
             return await self._unless_moved(topic, [partition], address, self.pool.get(address))
+        except NodeUnreachableError:
+            self.refresh_later(topic)
+            raise
+
+    async def reading_connection(self, topic: str, partition: int) -> Reached:
+        """Return the connection to a partition's owner, or to another replica when that fails for a while; one try.
+
+        Raises:
+            TidelogError: as `connection`.
+        """
+        await self.topic(topic)
+        try:
+            return await self.stand_ins.find(topic, partition, lambda: self.connection(topic, partition))
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
@@ -463,6 +452,8 @@ class Router:
         answer: Awaitable[T],
         *,
         wait_s: float = 0.0,
+        reads: bool = False,
+        instead_of: Address | None = None,
     ) -> T:
         """Wait for `answer`, but not if one of the partitions has moved away from a node that is silent.
 
@@ -476,7 +467,18 @@ class Router:
                 moved.set_result(error)
 
         answering = asyncio.ensure_future(answer)
-        expected = [self.moves.expect(topic, each, at, abandon, wait_s=wait_s) for each in partitions]
+        expected = [
+            self.moves.expect(
+                topic,
+                each,
+                at,
+                abandon,
+                wait_s=wait_s,
+                instead_of=instead_of,
+                reads=reads and self.stand_ins.exist(topic, each),
+            )
+            for each in partitions
+        ]
         try:
             either: list[asyncio.Future[Any]] = [answering, moved]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

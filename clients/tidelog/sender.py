@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from tidelog.answers import check_answer, results_of
 from tidelog.backoff import Backoff
 from tidelog.connection import Connection
 from tidelog.errors import ClosedError, TidelogError, error_of
@@ -28,7 +29,7 @@ from tidelog.metadata import gone_error
 from tidelog.model import PartitionRoute
 from tidelog.moves import Expectation
 from tidelog.outgoing import OutgoingBatch
-from tidelog.routing import Router, check_answer, results_of
+from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX

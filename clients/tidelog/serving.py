@@ -8,21 +8,27 @@ partition that changes hands is subscribed where its arrivals ended, so nothing 
 Three things end the service of a partition: the node says so, the connection breaks, or metadata names another owner
 (`moves.py`). The last matters when the old owner says nothing: subscriptions wait for nothing in particular, so a
 connection that has been quiet for `PROBE_S` is asked a question, and its silence is then noticed like any other.
+
+Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`stand_ins.py`) and says
+what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import Final, Protocol
 
+from tidelog.answers import results_of
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
 from tidelog.metadata import gone_error
 from tidelog.moves import Expectation
-from tidelog.routing import Router, results_of
+from tidelog.routing import Router
+from tidelog.stand_ins import Reached
 from tidelog.start import ConsumerOptions, resolve_added
 from tidelog.subscription import Credit, Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
@@ -67,6 +73,12 @@ class Serving:
         self._serving: dict[int, Subscription | None] = {}
         self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
         self._expected: dict[int, Expectation] = {}
+        self._unknown: set[int] = set()
+        """Partitions of which nobody knows yet where to begin."""
+        self._stand_ins: set[int] = set()
+        """Partitions that another node than the owner serves, or is to serve; the user was told."""
+        self._doubted_at: dict[Subscription, float] = {}
+        """When nodes were asked whether they only let something else wait."""
         self._attempts: dict[int, asyncio.Task[None]] = {}
         self._added: dict[int, asyncio.Task[None]] = {}
         """New partitions, and who looks for where to begin in them."""
@@ -83,11 +95,12 @@ class Serving:
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
-    def begin(self, positions: dict[int, int], topic_id: bytes) -> None:
-        """Read from now on, partition -> offset."""
+    def begin(self, positions: dict[int, int], topic_id: bytes, unknown: Collection[int] = ()) -> None:
+        """Read from now on, partition -> offset; of those in `unknown` the offset is told later, by `add`."""
         assert self._keeper is None, "it begins once"
         self.topic_id = topic_id
-        self._add(positions)
+        self._unknown.update(unknown)
+        self.add(positions)
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"consume {self.topic}")
         self._keeper.add_done_callback(self._kept)
 
@@ -146,8 +159,7 @@ class Serving:
             return
         retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
         self._retry_at[partition] = max(self._retry_at.get(partition, 0.0), retry_at)
-        if backoff.failures == TELLING_FAILURES:
-            _log.warning("%s/%d: nothing comes yet: %s", self.topic, partition, error)
+        self._tell_failure(partition, error)
 
     def broken(self, error: TidelogError) -> None:
         """Reading cannot go on."""
@@ -170,6 +182,7 @@ class Serving:
                     self._look_at_topic()
                     look_at = now + NEW_PARTITIONS_S
                 self._probe_quiet_connections()
+                self._leave_who_should_not_serve()
                 self._begin_attempts(now)
                 try:
                     async with asyncio.timeout_at(self._wake_at(now, look_at)):
@@ -205,7 +218,7 @@ class Serving:
         if route is not None and route.topic_id != self.topic_id:
             self.broken(gone_error(self.topic))
         elif route is not None and self._options.partitions is None:
-            known = {*self._serving, *self._added}
+            known = {*self._serving, *self._added, *self._unknown}
             self._take_up([partition for partition in route.partitions if partition not in known])
 
     def _take_up(self, partitions: list[int]) -> None:
@@ -224,7 +237,7 @@ class Serving:
                 return
             _log.warning("%s/%s: where to begin is not known yet: %s", self.topic, partitions, error)
         else:
-            self._add(positions)
+            self.add(positions)
 
     def _taken_up(self, partitions: list[int], task: asyncio.Task[None]) -> None:
         for partition in partitions:  # what failed is tried again with the next look for new ones
@@ -232,7 +245,9 @@ class Serving:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._reader.broken(error)
 
-    def _add(self, positions: dict[int, int]) -> None:
+    def add(self, positions: dict[int, int]) -> None:
+        """Read more partitions from now on."""
+        self._unknown.difference_update(positions)
         for partition, offset in positions.items():
             self._serving[partition] = None
             self._arrived[partition] = offset
@@ -244,9 +259,61 @@ class Serving:
 
     def _probe_quiet_connections(self) -> None:
         for subscription, (connection, _) in self._subscriptions.items():
-            # A question that is under way is enough; its answer makes the connection not quiet.
-            if subscription.positions and connection.quiet_s >= PROBE_S and not connection.silent_s:
+            # A question that is under way is enough; its answer makes the connection not quiet. But what is under way
+            # may be a publish that waits for a quorum, which says nothing of the node.
+            now = asyncio.get_running_loop().time()
+            doubted_at = self._doubted_at.get(subscription)
+            if doubted_at is not None and connection.quiet_s < now - doubted_at:
+                del self._doubted_at[subscription]
+                doubted_at = None
+            doubted = doubted_at is None and connection.silent_s >= PROBE_S
+            if subscription.positions and connection.quiet_s >= PROBE_S and (doubted or not connection.silent_s):
                 self._router.probe(self.topic, next(iter(subscription.positions)), connection)
+                if doubted:
+                    self._doubted_at[subscription] = now
+
+    def _leave_who_should_not_serve(self) -> None:
+        """Leave an owner that is silent for others, and others for an owner that is back."""
+        stand_ins = self._router.stand_ins
+        for subscription, (connection, _) in list(self._subscriptions.items()):
+            for partition in subscription.positions:
+                if self._serving[partition] is not subscription:
+                    continue
+                if partition in self._stand_ins:
+                    leaves = stand_ins.owner_is_back(self.topic, partition)
+                    self._router.refresh_later(self.topic)
+                else:
+                    leaves = self._is_deaf(subscription, connection) and stand_ins.exist(self.topic, partition)
+                if leaves:
+                    self._drop(subscription)  # whole: see `seek`
+                    self._stir()
+                    break
+
+    def _is_deaf(self, subscription: Subscription, connection: Connection) -> bool:
+        """Whether a node has said nothing at all since it was asked because of its silence."""
+        doubted_at = self._doubted_at.get(subscription)
+        if doubted_at is None:
+            return False
+        since_s = asyncio.get_running_loop().time() - doubted_at
+        return since_s >= PROBE_S and connection.quiet_s >= since_s
+
+    def _tell_who_serves(self, reached: Reached, partitions: list[int]) -> None:
+        told = self._stand_ins.intersection(partitions)
+        host, port = reached.connection.address
+        if reached.is_owner:
+            self._stand_ins -= told
+            if told:
+                _log.warning("%s: partitions %s are read from their owner again", self.topic, sorted(told))
+        elif len(told) < len(partitions):
+            self._stand_ins.update(partitions)
+            _log.warning(
+                "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
+                "what %s:%d knows was committed is read, and nothing newer until there is an owner",
+                self.topic,
+                partitions,
+                host,
+                port,
+            )
 
     # ----------------------------------------------------------------------------------------- subscribing
 
@@ -273,19 +340,38 @@ class Serving:
         self._stir()
 
     async def _attempt(self, partitions: list[int]) -> None:
-        """Subscribe partitions of one owner."""
-        try:
-            connection = await self._router.connection(self.topic, partitions[0])
-            metadata = self._router.metadata
-            mine = [each for each in partitions if metadata.owner_address(self.topic, each) == connection.address]
-            if mine:
-                await self._subscribe(connection, mine)
-        except TidelogError as error:
-            self._router.learn_from(self.topic, error)
-            if not error.retriable:
-                self.broken(error)
+        """Subscribe partitions of one owner, or of none: at other nodes, perhaps several."""
+        metadata = self._router.metadata
+        rest = partitions
+        while rest:
+            first, *rest = rest
+            try:
+                reached = await self._router.reading_connection(self.topic, first)
+                address = reached.connection.address
+                if reached.is_owner:
+                    mine = [each for each in (first, *rest) if metadata.owner_address(self.topic, each) == address]
+                    rest = []  # what has moved meanwhile is another attempt's
+                else:
+                    more = [each for each in rest if address in metadata.replica_addresses(self.topic, each)]
+                    mine, rest = [first, *more], [each for each in rest if each not in more]
+                if mine:
+                    await self._subscribe(reached, mine)
+            except TidelogError as error:
+                self._router.learn_from(self.topic, error)
+                self._tell_failure(first, error)
+                if not error.retriable:
+                    self.broken(error)
+                if not error.retriable or not self._router.stand_ins.is_away(self.topic, first):
+                    return
 
-    async def _subscribe(self, connection: Connection, partitions: list[int]) -> None:
+    def _tell_failure(self, partition: int, error: TidelogError) -> None:
+        backoff = self._backoffs.get(partition)
+        if error.retriable and backoff is not None and backoff.failures == TELLING_FAILURES:
+            _log.warning("%s/%d: nothing comes yet: %s", self.topic, partition, error)
+
+    async def _subscribe(self, reached: Reached, partitions: list[int]) -> None:
+        connection = reached.connection
+        self._tell_who_serves(reached, partitions)
         if (await self._router.topic(self.topic)).topic_id != self.topic_id:
             raise gone_error(self.topic)
         window = Credit(self._options.prefetch_records, self._options.prefetch_bytes)
@@ -308,7 +394,7 @@ class Serving:
         for partition in partitions:
             self._serving[partition] = subscription
         try:
-            frame = await self._router.call_owner(self.topic, partitions, connection, pb.Envelope(subscribe=request))
+            frame = await self._router.call_reader(self.topic, partitions, reached, pb.Envelope(subscribe=request))
             results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
         except BaseException:
             self._drop(subscription)
@@ -318,7 +404,12 @@ class Serving:
                 subscription.end(partition, error_of(result.error))
             elif self._serving[partition] is subscription:
                 self._expected[partition] = self._router.moves.expect(
-                    self.topic, partition, connection, partial(subscription.end, partition), wait_s=None
+                    self.topic,
+                    partition,
+                    connection,
+                    partial(subscription.end, partition),
+                    wait_s=None,
+                    instead_of=reached.instead_of,
                 )
         self._router.moves.changed(self.topic)  # it may have moved while the answer was on its way
 
@@ -335,6 +426,7 @@ class Serving:
 
     def _drop(self, subscription: Subscription) -> None:
         """End a subscription; its partitions keep the positions of what has arrived."""
+        self._doubted_at.pop(subscription, None)
         connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
         if connection is None:
             return

@@ -1,15 +1,26 @@
-"""What a consumer was asked for, and the offsets at which it begins."""
+"""What a consumer was asked for, and the offsets at which it begins.
+
+A partition whose beginning cannot be had yet holds up no other one: after `PATIENCE_S` the consumer begins without it,
+and it is added when it is found. The end of a log that has lost its quorum nobody can confirm; who wants to begin there
+begins at the end that a replica knows, which is not behind it: something older may come, nothing newer is missed. A
+group's positions are another matter: only a quorum knows them, and to guess is to read twice or to skip. A group waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
 
 from tidelog import reading
 from tidelog.admin import checked_group, microseconds
-from tidelog.errors import EpochChangingError, InvalidRequestError
+from tidelog.backoff import Backoff
+from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.model import Committed
+from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
 
 Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
@@ -22,6 +33,13 @@ OnOutOfRange = Literal["error", "earliest", "latest"]
 
 PREFETCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 PREFETCH_RECORDS_DEFAULT: Final = 1_000_000
+
+PATIENCE_S: Final = 3.0
+"""So long a consumer waits for the beginnings of all partitions before it reads those that are known."""
+
+TELL_EVERY_S: Final = 30.0
+
+_log: Final = logging.getLogger("tidelog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +94,24 @@ class ConsumerOptions:
         return cls(group, start, chosen, on_out_of_range, prefetch_bytes, prefetch_records)
 
 
+_Positions = tuple[dict[int, int], OffsetSearch | None]
+"""Partition -> offset, and who looks for those that are missing, if any are."""
+
+
 class Beginning(NamedTuple):
-    """Where a consumer begins: a topic, by its id, and partition -> offset."""
+    """Where a consumer begins: a topic, by its id, and partition -> offset; and who looks for what is not known yet."""
 
     topic_id: bytes
     positions: dict[int, int]
+    search: OffsetSearch | None = None
 
 
 async def resolve_start(router: Router, topic: str, options: ConsumerOptions) -> Beginning:
-    """Return where to begin.
+    """Return where to begin, as far as that can be found within `PATIENCE_S`; the rest is for `find_rest`.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: there is no such thing.
+        TidelogError: no node can be reached, or trying again would not help.
     """
 
     async def attempt() -> Beginning:
@@ -96,11 +120,11 @@ async def resolve_start(router: Router, topic: str, options: ConsumerOptions) ->
             route = await router.topic_now(topic)
         else:
             route = await router.topic_with(topic, options.partitions)
-        positions = await _positions(router, topic, options, sorted(route.partitions))
+        positions, search = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
         if standing is None or standing.topic_id != route.topic_id:  # some positions may be of the one before it
             raise EpochChangingError(f"the topic {topic!r} was made again while a consumer of it began")
-        return Beginning(route.topic_id, positions)
+        return Beginning(route.topic_id, positions, search)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
@@ -112,26 +136,119 @@ async def resolve_added(router: Router, topic: str, options: ConsumerOptions, pa
         TidelogError: it cannot be found out.
     """
     since = replace(options, start="earliest", partitions=tuple(partitions))
-    return await _positions(router, topic, since, partitions)
+    positions, search = await _positions(router, topic, since, partitions)
+    if search is not None:
+        raise NodeUnreachableError("no node that could tell can be reached")
+    return positions
 
 
-async def _positions(router: Router, topic: str, options: ConsumerOptions, there_are: list[int]) -> dict[int, int]:
+async def _positions(router: Router, topic: str, options: ConsumerOptions, there_are: list[int]) -> _Positions:
     wanted = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
     if isinstance(options.start, Mapping):
         positions = {partition: options.start[partition] for partition in wanted if partition in options.start}
     if options.group is not None and len(positions) < len(wanted):
-        held = await reading.committed(router, options.group, topic)
+        held = await _committed(router, options.group, topic)
         positions = {each.partition: each.next_offset for each in held if each.partition in wanted} | positions
     rest = [partition for partition in wanted if partition not in positions]
-    if rest:
-        positions |= await _by_start(router, topic, options.start, rest)
-    return positions
+    if not rest:
+        return positions, None
+    if isinstance(options.start, int):
+        return positions | dict.fromkeys(rest, options.start), None
+    at = "earliest" if isinstance(options.start, Mapping) else options.start
+    search = OffsetSearch(router, topic, at, rest)
+    try:
+        await _search(router, topic, search, PATIENCE_S)
+    except TidelogError as error:
+        if not error.retriable:
+            raise
+        unconfirmed = await _known_ends(router, topic, search.missing) if at == "latest" else {}
+        if unconfirmed:
+            _log.warning(
+                "%s: nobody can confirm where partitions %s end; read from the end on that a replica knows: %s",
+                topic,
+                sorted(unconfirmed),
+                error,
+            )
+        positions |= unconfirmed
+        rest = [partition for partition in search.missing if partition not in unconfirmed]
+        positions |= {partition: offset.offset for partition, offset in search.found.items()}
+        return positions, OffsetSearch(router, topic, at, rest) if rest else None
+    return positions | {partition: offset.offset for partition, offset in search.found.items()}, None
 
 
-async def _by_start(router: Router, topic: str, start: Start, partitions: list[int]) -> dict[int, int]:
-    if isinstance(start, int):
-        return dict.fromkeys(partitions, start)
-    at = "earliest" if isinstance(start, Mapping) else start
-    offsets = await reading.list_offsets(router, topic, at, partitions)
-    return {partition: offset.offset for partition, offset in offsets.items()}
+async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]) -> None:
+    """Look for beginnings until all are found; tell `found` of those that are new, and the log of what is missing.
+
+    Raises:
+        TidelogError: trying again would not help.
+    """
+    loop = asyncio.get_running_loop()
+    tell_at = 0.0
+    while search.missing:
+        before = set(search.found)
+        try:
+            await _search(router, topic, search, PATIENCE_S)
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+            if loop.time() >= tell_at:
+                tell_at = loop.time() + TELL_EVERY_S
+                _log.warning("%s: partitions %s cannot be read yet: %s", topic, search.missing, error)
+        new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
+        if new:
+            found(new)
+
+
+async def _search(router: Router, topic: str, search: OffsetSearch, patience_s: float) -> None:
+    """Look until all is found or the time is over.
+
+    Raises:
+        TidelogError: why something is missing.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    backoff = Backoff()
+    while True:
+        try:
+            async with asyncio.timeout(max(deadline - loop.time(), 0.1)):
+                await search.attempt()
+        except TidelogError as error:
+            wait_s = backoff.next_wait_s(error.retry_after_ms)
+            if not error.retriable or loop.time() + wait_s >= deadline:
+                raise
+            router.learn_from(topic, error)
+            await router.news(topic, wait_s)
+        except TimeoutError:
+            failure = NodeUnreachableError(f"no answer within {patience_s:g} s")
+            search.failures |= dict.fromkeys(search.missing, failure)
+            raise failure from None
+        else:
+            return
+
+
+async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict[int, int]:
+    """Return the ends of partitions as far as replicas know them; those of which none can be asked are left out."""
+    search = OffsetSearch(router, topic, "earliest", partitions)
+    try:
+        await _search(router, topic, search, PATIENCE_S)
+    except TidelogError as error:
+        if not error.retriable:
+            raise
+    return {partition: offset.high_watermark for partition, offset in search.found.items()}
+
+
+async def _committed(router: Router, group: str, topic: str) -> list[Committed]:
+    """Return a group's positions, however long it takes until a quorum confirms them; the router's log says so.
+
+    Raises:
+        TidelogError: no node can be reached, or trying again would not help.
+    """
+    while True:
+        try:
+            return await reading.committed(router, group, topic)
+        except NodeUnreachableError:
+            raise
+        except TidelogError as error:
+            if not error.retriable:
+                raise

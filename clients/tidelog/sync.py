@@ -70,10 +70,15 @@ class Client:
         *,
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
+        quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
     ) -> None:
         self._client = asynchronous.Client(
-            bootstrap, client_id=client_id, request_timeout_s=request_timeout_s, idle_poll_us=idle_poll_us
+            bootstrap,
+            client_id=client_id,
+            request_timeout_s=request_timeout_s,
+            quorum_timeout_s=quorum_timeout_s,
+            idle_poll_us=idle_poll_us,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         # Closes what nobody closed, at the end of the program or of this object.

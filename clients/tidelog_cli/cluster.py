@@ -19,12 +19,15 @@ from tidelog_cli.cluster_init import init
 from tidelog_cli.copies import copies_text
 from tidelog_cli.draining import LOOK_S, counted, tell_drain, tell_fetching, watch
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, note, print_json, print_table
 from tidelog_cli.session import with_client
 from tidelog_cli.topics import topic_document
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Return when it is done, and say how far it is.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
+
+SHOWN_MAX = 8
+"""So many partitions without a quorum are named."""
 
 NODE_COLUMNS = ("node", "address", "zone", "roles", "state", "up", "connections", "in flight", "data", "disk free")
 PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records behind)", "records", "size", "state")
@@ -72,6 +75,23 @@ def status(
             if internal or not topic.name.startswith("__")
             for partition in topic.partitions
         ],
+    )
+    if missing := missing_text(cluster):
+        note(missing)
+
+
+def missing_text(cluster: ClusterStatus) -> str:
+    """Return what cannot be done for want of a quorum, and who would mend it; empty when all partitions have theirs."""
+    names = [f"{t.name}/{p.partition}" for t in cluster.topics for p in t.partitions if p.state == "no quorum"]
+    if not names:
+        return ""
+    shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
+    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip believes alive"
+    effects = {"__meta": "topics and nodes cannot be changed", "__offsets": "groups' positions cannot be had"}
+    internal = [f"; {effect}" for name, effect in effects.items() if f"{name}/0" in names]
+    return (
+        f"{counted(len(names), 'partition')} without a quorum ({shown}): nothing can be written there, what is "
+        f"committed can be read{''.join(internal)}; away: {away}"
     )
 
 

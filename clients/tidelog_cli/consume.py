@@ -1,7 +1,8 @@
 """`tidelog consume`: a topic's records to standard output, up to its end or for ever.
 
 Where to begin and where to end are settled per partition before anything is read, so that a run without --follow
-ends by itself however fast others publish. A group's position is committed only for what has left this process.
+ends by itself however fast others publish (`ends.py` has the partitions without a quorum). A group's position is
+committed only for what has left this process.
 
 Records are written unbuffered and in the background: whoever reads them slowly (a pager) must not keep the client from
 answering its node, and a buffer that a stuck thread holds could not be flushed at the end.
@@ -9,9 +10,11 @@ answering its node, and a buffer that a stuck thread holds could not be flushed 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -19,8 +22,9 @@ from typing import Annotated, Final, Literal, Protocol
 
 import typer
 
-from tidelog import Client, ConsumedBatch
+from tidelog import Client, ConsumedBatch, Consumer
 from tidelog_cli.background import call_in_background
+from tidelog_cli.ends import PATIENCE_S, Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.records import record_line
@@ -46,17 +50,28 @@ class Reading:
         positions: per partition, the next offset to write out.
         ends: per partition, where to stop; empty to go on for ever.
         records_left: how many records may still be written; None for any number.
+        unbegun: partitions of which nobody can say yet where they begin.
+        unended: partitions that have an end, which nobody has confirmed yet.
     """
 
     positions: dict[int, int]
     ends: Mapping[int, int] = field(default_factory=dict)
     records_left: int | None = None
+    unbegun: set[int] = field(default_factory=set)
+    unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
         """Return the partitions that have something left to read."""
         if self.records_left == 0:
             return []
-        return [p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]]
+        left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
+        return sorted(left | self.unbegun | self.unended)
+
+    def learned(self, positions: Mapping[int, int], unended: Iterable[int]) -> None:
+        """Note where partitions begin of which that was not known, and which ends still are not."""
+        self.unended = set(unended)
+        self.positions |= {partition: offset for partition, offset in positions.items() if partition in self.unbegun}
+        self.unbegun -= positions.keys()
 
     def take(self, batch: ConsumedBatch) -> int:
         """Return how many records of `batch`, from its first on, are to be written out."""
@@ -69,6 +84,7 @@ class Reading:
         """Note that the first `count` records of `batch` have left this process."""
         if not count:
             return
+        self.unbegun.discard(batch.partition)
         whole = count == len(batch)
         self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.base_offset + count
         if self.records_left is not None:
@@ -98,12 +114,19 @@ def consume(
 
     async def work(client: Client) -> None:
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        positions = await _starts(client, topic, partitions, begin, group)
-        if isinstance(begin, int):
-            await _check_range(client, topic, positions, begin)
-        ends = {} if follow else await _offsets(client, topic, partitions, "latest")
-        reading = Reading(positions, ends, max_records)
-        await _run(client, topic, reading, group, as_json=as_json)
+        async with client.consumer(topic, group=group, start=begin, partitions=partitions) as consumer:
+            if isinstance(begin, int):
+                await _check_range(client, topic, consumer.position(), begin)
+            ends = Ends(client, topic, [] if follow else partitions)
+            await ends.find()
+            reading = Reading(
+                consumer.position(), ends.known, max_records, set(partitions) - consumer.position().keys()
+            )
+            reading.unended.update(ends.missing)
+            try:
+                await _run(client, consumer, reading, ends, group, as_json=as_json)
+            finally:
+                await ends.close()
 
     with_client(bootstrap, work)
 
@@ -129,18 +152,6 @@ def parse_start(text: str) -> Start:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-async def _starts(client: Client, topic: str, partitions: list[int], begin: Start, group: str | None) -> dict[int, int]:
-    positions = {}
-    if group is not None:
-        positions = {
-            c.partition: c.next_offset for c in await client.committed(group, topic) if c.partition in partitions
-        }
-    missing = [p for p in partitions if p not in positions]
-    if isinstance(begin, int):
-        return positions | dict.fromkeys(missing, begin)
-    return positions | (await _offsets(client, topic, missing, begin) if missing else {})
-
-
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
     """Say what `--from` with an offset will not find: one beyond the end would give nothing, or wait for long.
 
@@ -148,7 +159,10 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
         CommandFailed: the offset lies beyond the end of every partition that would be read from it.
     """
     asked = [partition for partition, position in positions.items() if position == begin]
-    ends = await _offsets(client, topic, asked, "latest") if asked else {}
+    ends: dict[int, int] = {}
+    with contextlib.suppress(TimeoutError):  # without a quorum nobody knows; `Ends` says so
+        async with asyncio.timeout(PATIENCE_S):
+            ends = await _offsets(client, topic, asked, "latest") if asked else {}
     beyond = {partition: end for partition, end in ends.items() if begin > end}
     if not beyond:
         return
@@ -166,32 +180,31 @@ async def _offsets(
     return {partition: found.offset for partition, found in listed.items()}
 
 
-async def _run(client: Client, topic: str, reading: Reading, group: str | None, *, as_json: bool) -> None:
-    wanted = reading.unfinished()
-    if not wanted:
-        return
+async def _run(
+    client: Client, consumer: Consumer, reading: Reading, ends: Ends, group: str | None, *, as_json: bool
+) -> None:
     committed = dict(reading.positions)
     sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
 
     async def commit() -> None:
-        moved = {p: position for p, position in reading.positions.items() if position != committed[p]}
+        moved = {p: position for p, position in reading.positions.items() if position != committed.get(p)}
         if group is not None and moved:
-            await client.commit(group, topic, moved)
+            await client.commit(group, consumer.topic, moved)
             committed.update(moved)
 
     last_commit_s = time.monotonic()
-    start = {partition: reading.positions[partition] for partition in wanted}
     try:
-        async with client.consumer(topic, start=start, partitions=wanted) as consumer:
-            while (batch := await consumer.next_batch()) is not None:
-                count = reading.take(batch)
-                await call_in_background(partial(write_out, batch, count, sink, as_json=as_json))
-                reading.written(batch, count)
-                if not reading.unfinished():
-                    break
-                if time.monotonic() - last_commit_s >= COMMIT_PERIOD_S:
-                    await commit()
-                    last_commit_s = time.monotonic()
+        while reading.unfinished():
+            batch = await ends.next_batch(consumer)
+            if batch is None:
+                reading.learned(consumer.position(), ends.missing)
+                continue
+            count = reading.take(batch)
+            await call_in_background(partial(write_out, batch, count, sink, as_json=as_json))
+            reading.written(batch, count)
+            if time.monotonic() - last_commit_s >= COMMIT_PERIOD_S:
+                await insisting(commit)
+                last_commit_s = time.monotonic()
     finally:
         await commit()
 

@@ -37,6 +37,8 @@ _ROUTERS: Final = (
     service.router,
     docs_page.router,
 )
+QUORUM_TIMEOUT_S: Final = 3.0
+"""How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
 
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
@@ -45,7 +47,10 @@ OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
     """Open the client that every route shares."""
     async with Client(
-        settings.bootstrap, client_id="tidelog-gateway", request_timeout_s=settings.request_timeout_s
+        settings.bootstrap,
+        client_id="tidelog-gateway",
+        request_timeout_s=settings.request_timeout_s,
+        quorum_timeout_s=QUORUM_TIMEOUT_S,
     ) as client:
         yield client
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -26,7 +26,11 @@ async def livez() -> Response:
 
 @router.get("/readyz", summary="Can requests be served?")
 async def readyz(gateway: GatewayDep) -> Response:
-    """Answer 200 when a node answers and the gateway is not stopping, else 503."""
+    """Answer 200 when a node answers and the gateway is not stopping, else 503.
+
+    Without a quorum it is ready, too, and says `degraded` and what is missing: what is committed can be read, and a
+    load balancer that takes all gateways out for want of a quorum would take reading away as well.
+    """
     if gateway.stopping.is_set():
         raise Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
     try:
@@ -35,7 +39,15 @@ async def readyz(gateway: GatewayDep) -> Response:
     except (TidelogError, TimeoutError) as error:
         text = str(error) or f"no answer within {READY_TIMEOUT_S:g} s"
         raise Problem(503, "not_ready", f"no node answers: {text}", retryable=True) from error
-    return json_response({"status": "ready", "nodes": len(nodes)})
+    ready: dict[str, Any] = {"status": "ready", "nodes": len(nodes)}
+    # Each node counts what it has a copy of, so this is what one of them lacks, and perhaps not all that is lacking.
+    lost = max((node.no_quorum for node in nodes), default=0)
+    if lost:
+        ready |= {"status": "degraded", "no_quorum": lost}
+    away = [node.node_id for node in nodes if not node.alive]
+    if away:
+        ready["nodes_away"] = away
+    return json_response(ready)
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

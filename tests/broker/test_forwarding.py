@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
@@ -209,3 +210,34 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
     committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))
     assert (await peer.published(published))[0].base_offset == 7
     assert (await peer.reply(committed)).envelope.commit_reply.results[0].next_offset == 3
+
+
+async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Founded) -> None:
+    peer = await three.peer("a")
+    topic = await peer.create("kept", replication_factor=3)
+    await three.publish(peer, topic.topic_id, b"one")
+    await three.copies((topic.topic_id, 0))
+    for name in ("b", "c"):
+        await three.stop(name)
+    node = three.nodes["a"]
+    await three.until(lambda: not any(map(node.cluster.alive, "bc")), "nobody is missed")
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=1)
+    questions: tuple[dict[str, Any], ...] = (
+        {"committed": pb.Committed(group="g")},
+        {"commit": pb.Commit(group="g", entries=[entry])},
+        {"topic_create": pb.TopicCreate(name="more")},
+    )
+    for question in questions:
+        async with asyncio.timeout(forwarding.FORWARD_TIMEOUT_S / 2):
+            error = (await peer.ask(**question)).envelope.error
+        assert (error.code, error.retriable, error.definite) == (pb.QUORUM_LOST, True, True)
+        assert "1 of 3 replicas are there, 2 are needed; start 'b' or 'c' again" in error.message.replace(
+            "'c' or 'b'", "'b' or 'c'"
+        )
+    assert await peer.read_all(topic.topic_id) == [b"one"]
+    await three.until(lambda: "kept/0" in node.health.no_quorum, "the node does not say what it lacks")
+    status = (await peer.ask(cluster_status=pb.ClusterStatus(nodes_only=True))).envelope.cluster_status_reply
+    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.health.no_quorum)]
+    await three.start("b")
+    await three.until(lambda: not node.health.no_quorum, "it is not over")
+    await three.publish(peer, topic.topic_id, b"two")

@@ -298,12 +298,21 @@ async def test_links_count_in_the_nodes_metrics() -> None:
     assert metrics.peer_dropped_out.tally("b").value == 1
 
 
+class NoSocket:
+    def getsockopt(self, *_: int) -> bytes:
+        raise OSError
+
+
 class Wire:
     """A transport that takes everything."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.parts: list[Sequence[bytes | memoryview]] = []
+
+    def get_extra_info(self, name: str) -> NoSocket:
+        assert name == "socket"
+        return NoSocket()
 
     def is_closing(self) -> bool:
         return False

@@ -53,6 +53,20 @@ def test_a_node_that_does_not_serve_is_not_ready(health: Health, state: str) -> 
         management.stop()
 
 
+def test_a_node_without_a_quorum_is_ready_and_says_what_it_lacks(health: Health) -> None:
+    management = Management(health, NodeMetrics().registry)
+    port = management.start("127.0.0.1", 0)
+    try:
+        health.state = "running"
+        health.no_quorum = [f"t/{number}" for number in range(30)]
+        status, said = get(port, "/readyz")
+        assert status == 200
+        named = [f"t/{number}" for number in range(20)]
+        assert json.loads(said) == {"status": "running", "no_quorum": 30, "no_quorum_partitions": named}
+    finally:
+        management.stop()
+
+
 async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop is stuck for as long as this test does not await."""
     monkeypatch.setattr(management_module, "HEARTBEAT_MS_MAX", 0)

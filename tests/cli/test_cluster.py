@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog import Node
+from tidelog import ClusterStatus, Node, Partition, Topic
 from tidelog_cli import failures
-from tidelog_cli.cluster import state_text
+from tidelog_cli.cluster import missing_text, state_text
 
 
 def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
@@ -55,3 +55,18 @@ def test_a_node_on_its_own_has_no_quorum_to_lose(cli: Cli) -> None:
     told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1", "--yes-i-accept-data-loss")
     assert told.code == failures.EXIT_FAILED
     assert "stands alone" in told.err
+
+
+def test_the_status_says_what_a_lost_quorum_takes_away() -> None:
+    nodes = (Node("a", "h", 1), Node("b", "h", 2, alive=False), Node("c", "h", 3, alive=False))
+    lost = Partition(0, "a", 0, (), 0, 0, 0, "no quorum")
+    topics = tuple(Topic(name, bytes(16), (lost,)) for name in ("__offsets", "t"))
+    told = missing_text(ClusterStatus(bytes(16), nodes, topics))
+    assert told.startswith("2 partitions without a quorum (__offsets/0, t/0): nothing can be written there")
+    assert "groups' positions cannot be had" in told
+    assert "topics and nodes" not in told
+    assert told.endswith("away: b, c")
+    many = Topic("t", bytes(16), tuple(Partition(n, "a", 0, (), 0, 0, 0, "no quorum") for n in range(20)))
+    assert "20 partitions without a quorum (t/0, " in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
+    assert "t/7, …)" in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
+    assert not missing_text(ClusterStatus(bytes(16), nodes))

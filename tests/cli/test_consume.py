@@ -191,3 +191,11 @@ def test_the_limit_holds_over_partitions() -> None:
     assert reading.take(second) == 2
     reading.written(second, 2)
     assert (reading.positions, reading.unfinished()) == ({0: 3, 1: 2}, [])
+
+
+def test_what_has_no_known_beginning_or_end_is_unfinished() -> None:
+    reading = Reading({0: 0}, {0: 0}, None, unbegun={1, 2})
+    reading.learned({0: 9, 1: 4}, [0])
+    assert (reading.positions, reading.unfinished()) == ({0: 0, 1: 4}, [0, 1, 2])
+    reading.learned({0: 9, 1: 5, 2: 0}, [])
+    assert (reading.positions, reading.unfinished()) == ({0: 0, 1: 4, 2: 0}, [1, 2])

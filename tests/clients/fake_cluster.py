@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from tests.clients.fake_node import FakeConnection, FakeNode, Key
 
@@ -25,6 +25,8 @@ class FakeCluster:
 
     def __init__(self, count: int = 3) -> None:
         self.owners: Owners = {}
+        self.replicated = False
+        """Whether every node has a copy of everything, and serves readers."""
         self.nodes = [ClusterNode(self, f"node-{number}") for number in range(count)]
         for node in self.nodes[1:]:
             node.topics, node.partitions = self.nodes[0].topics, self.nodes[0].partitions
@@ -148,6 +150,30 @@ class ClusterConnection(FakeConnection):
         elif self.node.frozen:
             self.transport.pause_reading()
 
+    reads = False
+    """While a request is worked on that a replica answers."""
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        self.reads = self.node.cluster.replicated
+        yield
+        self.reads = False
+
+    def on_fetch(self, frame: Frame) -> None:
+        with self._reading():
+            super().on_fetch(frame)
+
+    def on_subscribe(self, frame: Frame) -> None:
+        with self._reading():
+            super().on_subscribe(frame)
+
+    def on_list_offsets(self, frame: Frame) -> None:
+        if any(entry.latest for entry in frame.envelope.list_offsets.entries):
+            super().on_list_offsets(frame)
+            return
+        with self._reading():
+            super().on_list_offsets(frame)
+
     def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:
         unknown = super().refusal(topic_id, partition)
         if unknown is not None:
@@ -156,6 +182,10 @@ class ClusterConnection(FakeConnection):
         believed = (self.node.believes or self.node.cluster.owners)[key]
         if self.node.cluster.owners[key][0] == believed[0] == self.node.node_id:
             return None
+        if self.reads:
+            return None
+        if self.node.cluster.replicated and self.node.cluster.owners[key] == believed:
+            return ProtocolError(pb.QUORUM_LOST, "1 of 3 replicas are there", retry_after_ms=20).to_message()
         return ProtocolError(pb.NOT_OWNER, f"not {self.node.node_id}", epoch=believed[1]).to_message()
 
     def on_metadata(self, frame: Frame) -> None:
@@ -176,6 +206,8 @@ class ClusterConnection(FakeConnection):
             for partition in info.partitions:
                 owners = node.believes or node.cluster.owners
                 partition.owner, partition.epoch = owners[info.topic_id, partition.partition]
+                if node.cluster.replicated:
+                    partition.placement.extend(each.node_id for each in node.cluster.nodes)
         self.reply(frame, pb.Envelope(metadata_reply=reply))
 
     def on_topic_describe(self, frame: Frame) -> None:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.clients.fake_node import FakeConnection, FakeNode, running_fake_node
+from tests.clients.fake_node import FakeNode, running_fake_node
 
 from tidelog import routing as module
 from tidelog.errors import (
-    BadReplyError,
     ConnectionLostError,
     NotOwnerError,
     OverloadedError,
@@ -19,11 +18,8 @@ from tidelog.errors import (
 from tidelog.model import PartitionRoute
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.refreshing import HOLD_S
-from tidelog.routing import ANSWERS, Router, results_of
+from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-
-BETWEEN_NODES = 40
-"""Kinds from here on are the protocol between nodes."""
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
@@ -34,14 +30,6 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
     router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
     yield router
     await router.close()
-
-
-def test_every_request_kind_has_its_answer() -> None:
-    fields = pb.Envelope.DESCRIPTOR.oneofs_by_name["kind"].fields
-    kinds = {field.name for field in fields if field.number < BETWEEN_NODES}
-    assert set(ANSWERS) | set(ANSWERS.values()) <= kinds
-    pushed_or_greeting = {"error", "hello", "hello_reply", "message_event", "subscription_ended", "credit"}
-    assert kinds - set(ANSWERS) - set(ANSWERS.values()) == pushed_or_greeting
 
 
 async def test_owners_are_found_and_remembered(node: FakeNode, router: Router) -> None:
@@ -198,22 +186,3 @@ async def test_a_refusal_that_certainly_did_nothing_is_tried_again(router: Route
 
     await router.retrying(busy_once, repeatable=False)
     assert len(made) == 2
-
-
-async def test_an_answer_of_the_wrong_kind_closes_the_connection(
-    router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reply = pb.Envelope(metadata_reply=pb.MetadataReply())
-    monkeypatch.setattr(FakeConnection, "on_cluster_status", lambda peer, frame: peer.reply(frame, reply))
-    connection = await router.any_connection()
-    with pytest.raises(BadReplyError, match="answered cluster_status with metadata_reply"):
-        await router.call(connection, STATUS)
-    assert connection.closed
-
-
-async def test_results_must_match_the_entries(router: Router) -> None:
-    connection = await router.any_connection()
-    assert results_of([1, 2], 2, connection) == [1, 2]
-    with pytest.raises(BadReplyError, match="2 results for 3 entries"):
-        results_of([1, 2], 3, connection)
-    assert connection.closed

@@ -90,4 +90,4 @@ async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
     monkeypatch.setattr(reading, "committed", made_again)
     await reading.commit(router, "g", "wide", {0: 4}, reset=False, note="")
     beginning = await resolve_start(router, "wide", options("earliest", group="g"))
-    assert beginning == (ids[1], dict.fromkeys(range(4), 0))
+    assert beginning == (ids[1], dict.fromkeys(range(4), 0), None)

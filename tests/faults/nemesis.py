@@ -262,6 +262,19 @@ async def flicker(stage: Stage) -> None:
         await stage.hold(0, 0.5)
 
 
+async def squeeze_then_kill_owner(stage: Stage) -> None:
+    """The two that are left need a connection of which TCP still believes that round trips take seconds."""
+    node = await stage.owner()
+    squeezed = stage.rng.choice([other for other in stage.nodes if other is not node])
+    stage.tell(f"squeeze what {squeezed.name} sends, drop what is queued, kill -9 {node.name}, an owner")
+    _network(stage).squeeze(squeezed.number)
+    await stage.hold(10, 20)
+    _network(stage).heal()
+    await node.kill()
+    await stage.hold(2, 6)
+    await node.start()
+
+
 async def fill_disk(stage: Stage) -> None:
     node = next(node for node in stage.nodes if node.disk is not None)
     assert node.disk is not None
@@ -336,15 +349,16 @@ NETWORK_FAULTS: Final[tuple[Fault, ...]] = (
     lose_replies,
     flicker,
 )
+SQUEEZES: Final[tuple[Fault, ...]] = (squeeze_then_kill_owner,)
 DISK_FAULTS: Final[tuple[Fault, ...]] = (fill_disk,)
 OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_node)
 CLUSTER_ONLY: Final = frozenset(
-    {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *OPERATIONS}
+    {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *SQUEEZES, *OPERATIONS}
 )
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    fault.__name__: fault for fault in (*PROCESS_FAULTS, *NETWORK_FAULTS, *DISK_FAULTS, *OPERATIONS)
+    fault.__name__: fault for fault in (*PROCESS_FAULTS, *NETWORK_FAULTS, *SQUEEZES, *DISK_FAULTS, *OPERATIONS)
 }
 
 
@@ -353,6 +367,8 @@ def menu(stage: Stage) -> list[Fault]:
     possible = [*PROCESS_FAULTS, *OPERATIONS]
     if stage.network is not None:
         possible += NETWORK_FAULTS
+        if stage.network.can_squeeze:
+            possible += SQUEEZES
     if any(node.disk is not None for node in stage.nodes):
         possible += DISK_FAULTS
     possible = [fault for fault in possible if len(stage.nodes) > 1 or fault not in CLUSTER_ONLY]

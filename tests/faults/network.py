@@ -8,7 +8,9 @@ Every cut has one direction and is silent, as a broken switch is: nobody gets an
 - from a node to the clients: the node's neighbour entry for 10.77.i.1 becomes an address that no card has;
 - from everybody to a node: the router's neighbour entry for 10.77.i.2 becomes one.
 
-That needs no packet filter and no kernel module beyond veth. Rejected: taking links down (both directions, and the
+What a node sends can also be squeezed through a queue that takes seconds (tbf). Healing drops what is in the queue.
+
+Cutting needs no packet filter and no kernel module beyond veth. Rejected: taking links down (both directions, and the
 stack sees it at once), blackhole routes in a node (its own sockets get errors), netem (not in every kernel).
 """
 
@@ -20,6 +22,7 @@ from typing import Final
 
 _NOBODY: Final = "02:00:00:00:de:ad"
 _RULE_PRIORITY: Final = 100
+_SQUEEZE: Final = ("tbf", "rate", "100kbit", "burst", "5k", "latency", "10s")
 
 
 class Network:
@@ -30,6 +33,9 @@ class Network:
         self._rules: set[tuple[int, int]] = set()
         self._deaf: set[int] = set()
         self._mute: set[int] = set()
+        self._squeezed: set[int] = set()
+        self.can_squeeze = False
+        """Whether the kernel has what it takes; known once it is built."""
 
     def build(self) -> None:
         """Make namespaces and links."""
@@ -47,6 +53,12 @@ class Network:
             _run(*inside, "address", "add", f"10.77.{node}.2/24", "dev", "eth0")
             _run(*inside, "link", "set", "eth0", "up")
             _run(*inside, "route", "add", "default", "via", f"10.77.{node}.254")
+        try:
+            self.squeeze(1)
+        except (OSError, subprocess.CalledProcessError):
+            return
+        self.heal()
+        self.can_squeeze = True
 
     @staticmethod
     def address(node: int) -> str:
@@ -88,8 +100,15 @@ class Network:
                 self.cut(node, other)
                 self.cut(other, node)
 
+    def squeeze(self, node: int) -> None:
+        """Let what a node sends, to nodes and to clients, trickle through a long queue: round trips take seconds."""
+        _run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", "root", *_SQUEEZE)
+        self._squeezed.add(node)
+
     def heal(self) -> None:
-        """Undo every cut."""
+        """Undo everything."""
+        for node in self._squeezed:
+            _run("tc", "-n", f"n{node}", "qdisc", "del", "dev", "eth0", "root")
         for source, target in self._rules:
             _run("ip", "rule", "del", *self._rule(source, target))
         for node in self._deaf:
@@ -99,6 +118,7 @@ class Network:
         self._rules.clear()
         self._deaf.clear()
         self._mute.clear()
+        self._squeezed.clear()
 
     def _rule(self, source: int, target: int) -> tuple[str, ...]:
         places = ("from", self.address(source), "to", self.address(target))

@@ -12,7 +12,16 @@ import pytest
 from tests.faults import nemesis
 from tests.faults.history import History, Key
 from tests.faults.load import Load
-from tests.faults.nemesis import CLUSTER_ONLY, DISK_FAULTS, NETWORK_FAULTS, OPERATIONS, PROCESS_FAULTS, Stage, menu
+from tests.faults.nemesis import (
+    CLUSTER_ONLY,
+    DISK_FAULTS,
+    NETWORK_FAULTS,
+    OPERATIONS,
+    PROCESS_FAULTS,
+    SQUEEZES,
+    Stage,
+    menu,
+)
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
 
@@ -28,6 +37,9 @@ def stage(path: Path, count: int, *, network: Network | None = None, seed: int =
 async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
     assert set(menu(stage(tmp_path, 3))) == {*PROCESS_FAULTS, *OPERATIONS}
     assert set(menu(stage(tmp_path, 3, network=Network(3)))) == {*PROCESS_FAULTS, *OPERATIONS, *NETWORK_FAULTS}
+    squeezing = Network(3)
+    squeezing.can_squeeze = True
+    assert set(SQUEEZES) <= set(menu(stage(tmp_path, 3, network=squeezing)))
     assert not set(menu(stage(tmp_path, 1, network=Network(1)))) & {*CLUSTER_ONLY, *DISK_FAULTS}
     assert [fault.__name__ for fault in menu(stage(tmp_path, 3, only=["kill_all"]))] == ["kill_all"]
 

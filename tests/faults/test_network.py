@@ -93,6 +93,12 @@ def inside() -> None:
         network.heal()
         places.meet()
         assert places.pairs() == everything
+    if network.can_squeeze:
+        network.squeeze(2)
+        assert places.pairs() == everything
+        network.heal()
+        network.squeeze(2)
+        network.heal()
 
 
 def inside_small(path: str) -> None:

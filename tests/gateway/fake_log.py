@@ -46,6 +46,7 @@ class FakeLog:
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
         self.producers = 0
+        self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
         self.consumers: list[dict[str, Any]] = []
 
@@ -192,7 +193,7 @@ class FakeClient:
     async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:
             raise self._log.fault
-        return (Node("node-1", "127.0.0.1", 7400),)
+        return self._log.nodes
 
     def producer(self, topic: str, **_: Any) -> FakeProducer:
         self._log.producers += 1

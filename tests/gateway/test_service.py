@@ -5,6 +5,7 @@ from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 
 from tidelog.errors import NodeUnreachableError
+from tidelog.model import Node
 
 
 async def test_alive_whatever_the_log_does(api: httpx.AsyncClient, log: FakeLog) -> None:
@@ -19,3 +20,15 @@ async def test_ready_only_with_a_node(api: httpx.AsyncClient, log: FakeLog) -> N
     problem(response, 503, "not_ready")
     assert "nobody there" in response.json()["detail"]
     assert response.headers["retry-after"]
+
+
+async def test_without_a_quorum_it_is_ready_and_says_what_is_missing(api: httpx.AsyncClient, log: FakeLog) -> None:
+    """What is committed can be read: a load balancer must not take every gateway out."""
+    log.nodes = (
+        Node("node-1", "127.0.0.1", 7400, no_quorum=7),
+        Node("node-2", "127.0.0.1", 7401, no_quorum=4),
+        Node("node-3", "127.0.0.1", 7402, alive=False),
+    )
+    response = await api.get("/readyz")
+    assert response.status_code == 200
+    assert response.json() == {"status": "degraded", "nodes": 3, "no_quorum": 7, "nodes_away": ["node-3"]}

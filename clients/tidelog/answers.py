@@ -1,0 +1,64 @@
+"""Whether an answer is one to the question: of the right kind, with a result for each entry.
+
+One that is not is garbage, and nothing behind it on the connection can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from tidelog.connection import Connection
+from tidelog.errors import BadReplyError
+from tidelog_proto.frames import Frame
+
+R = TypeVar("R")
+
+ANSWERS: Final = {
+    "metadata": "metadata_reply",
+    "publish": "publish_reply",
+    "fetch": "fetch_reply",
+    "list_offsets": "list_offsets_reply",
+    "subscribe": "subscribe_reply",
+    "unsubscribe": "unsubscribe_reply",
+    "commit": "commit_reply",
+    "committed": "committed_reply",
+    "topic_create": "topic_reply",
+    "topic_describe": "topic_reply",
+    "topic_list": "topic_reply",
+    "topic_alter": "topic_reply",
+    "topic_delete": "topic_reply",
+    "cluster_status": "cluster_status_reply",
+    "cluster_change": "cluster_change_reply",
+}
+"""The kind that answers each kind of request."""
+
+
+def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
+    """Return `frame` if it is what answers `kind`; otherwise close the connection.
+
+    Raises:
+        BadReplyError: it is not.
+    """
+    answered = frame.envelope.WhichOneof("kind")
+    if answered == ANSWERS[kind]:
+        return frame
+    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
+    connection.close(bad)
+    raise bad
+
+
+def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
+    """Return an answer's results if there is one for each question; otherwise close the connection.
+
+    Raises:
+        BadReplyError: there are more or fewer.
+    """
+    found = list(results)
+    if len(found) != count:
+        bad = BadReplyError(
+            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
+        )
+        connection.close(bad)
+        raise bad
+    return found
