@@ -14,7 +14,7 @@ everybody else, so it does not matter which one it is.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -100,13 +100,15 @@ class Verdict:
         return sum(self.counts.values())
 
 
-def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[str] = ()) -> Verdict:
+def judge(
+    history: History, copies: Mapping[Key, Copies], *, must_end: Mapping[str, Collection[Key]] | None = None
+) -> Verdict:
     """Return what is wrong with a run.
 
     Args:
         history: of the clients.
         copies: of every partition that was written to, drained when all was quiet.
-        must_end: readers that were given the time to read everything.
+        must_end: readers that were given the time to read all of some partitions.
     """
     verdict = Verdict()
     known = {*history.sent, *(key for _, key in history.runs)}
@@ -122,7 +124,7 @@ def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[
         readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
         begun = {reader: history.begun.get((reader, key), 0) for reader in readers}
         _check_reads(verdict, key, truth, readers, begun)
-        for reader in must_end:
+        for reader in sorted(reader for reader, keys in (must_end or {}).items() if key in keys):
             end = readers[reader][-1].end if reader in readers else 0
             if any(number != CONTROL for number in truth[end:]):
                 verdict.add(Fault.UNREAD, f"{key}: {reader} has read to {end} of {len(truth)}")

@@ -65,7 +65,7 @@ def drain(data: Path, topics: Mapping[bytes, str]) -> dict[Key, list[StoredBatch
 def stored_spans(data: Path, topics: Mapping[bytes, str]) -> dict[Key, Span]:
     """Return what a node's files reach from and to, by partition, as far as a look at the outer ones tells.
 
-    `topics` is as in `drain`. The node may be running: a partition whose files change their names meanwhile is left out.
+    `topics` is as in `drain`. The node may be running: a partition whose files change their names is left out.
 
     Raises:
         OSError, LayoutError: a file cannot be read.

@@ -13,6 +13,8 @@ from tests.faults.values import CONTROL, CORRUPT, number_in, number_of, producer
 
 KEY = Key("t", 0)
 NODES = ("n1", "n2", "n3")
+GROWN = Key("t", 1)
+END = {"r1": [KEY, GROWN], "r2": [KEY, GROWN]}
 
 
 def numbers(producer: int, *sequences: int) -> list[int]:
@@ -51,7 +53,7 @@ class Scene:
             self.history.read(reader, KEY, 6, numbers(1, 3, 4, 5))
 
     def judge(self) -> Verdict:
-        return judge(self.history, {KEY: Copies(self.end, self.holders, self.logs)}, must_end=["r1", "r2"])
+        return judge(self.history, {KEY: Copies(self.end, self.holders, self.logs)}, must_end=END)
 
     def replace_everywhere(self, index: int, batch: StoredBatch) -> None:
         for log in self.logs.values():
@@ -288,9 +290,6 @@ def test_values_tell_their_record_and_nothing_else_does() -> None:
     assert number_in(None) == number_in(b"short") == number_in(b"\xff" * 8) == CORRUPT
 
 
-GROWN = Key("t", 1)
-
-
 def grown(scene: Scene, placed: Sequence[int] = ()) -> dict[Key, Copies]:
     """Let the topic of a scene have grown, and its second partition hold two records by key."""
     by_key = list(placed) or numbers(5, 0, 1)
@@ -309,7 +308,7 @@ def test_a_partition_that_was_added_is_as_good_as_any_other() -> None:
     scene = Scene()
     copies = grown(scene)
     scene.history.ack("t", number_of(5, 0), 0, GROWN)
-    verdict = judge(scene.history, copies, must_end=["r1", "r2"])
+    verdict = judge(scene.history, copies, must_end=END)
     assert verdict.total == 0, verdict.examples
 
 
@@ -319,7 +318,7 @@ def test_what_is_lost_or_unread_in_a_partition_that_was_added_is_found() -> None
     scene.history.send(GROWN, number_of(6, 0))
     scene.history.ack(GROWN, number_of(6, 0), 2)
     del scene.history.runs["r2", GROWN]
-    verdict = judge(scene.history, copies, must_end=["r1", "r2"])
+    verdict = judge(scene.history, copies, must_end=END)
     assert (verdict.counts[Fault.LOST], verdict.counts[Fault.UNREAD], verdict.total) == (1, 1, 2)
 
 
@@ -333,7 +332,7 @@ def test_a_record_in_two_partitions_is_found_twice() -> None:
     for reader in ("r1", "r2"):
         scene.history.read(reader, KEY, 9, twice)
     copies[KEY] = Copies(10, scene.holders, scene.logs)
-    verdict = judge(scene.history, copies, must_end=["r1", "r2"])
+    verdict = judge(scene.history, copies, must_end=END)
     assert (verdict.counts[Fault.DUPLICATED], verdict.total) == (1, 1)
 
 
@@ -357,22 +356,22 @@ def made_again(in_the_new: Sequence[int]) -> tuple[History, dict[Key, Copies]]:
 
 def test_a_topic_that_was_made_again_begins_anew() -> None:
     history, copies = made_again([*numbers(2, 0, 1), number_of(3, 0)])
-    assert judge(history, copies, must_end=["reader#2"]).total == 0
+    assert judge(history, copies, must_end={"reader#2": [NEW]}).total == 0
 
 
 def test_a_record_of_the_old_topic_in_the_new_one_is_found() -> None:
     history, copies = made_again([*numbers(2, 0, 1), number_of(1, 2)])
     history.send(OLD, number_of(1, 2))
-    verdict = judge(history, copies, must_end=["reader#2"])
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
     assert (verdict.counts[Fault.NAMESAKE], verdict.total) == (1, 1)
     assert "record 2 of producer 1 at 2, meant for r@00000001" in verdict.examples[Fault.NAMESAKE][0]
     history.ack(OLD, number_of(1, 2), 2)
-    assert judge(history, copies, must_end=["reader#2"]).counts[Fault.NAMESAKE] == 1
+    assert judge(history, copies, must_end={"reader#2": [NEW]}).counts[Fault.NAMESAKE] == 1
 
 
 def test_a_record_that_was_lost_with_the_new_topic_is_found() -> None:
     history, copies = made_again(numbers(2, 0))
-    verdict = judge(history, copies, must_end=["reader#2"])
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
     assert (verdict.counts[Fault.LOST], verdict.total) == (1, 1)
 
 
@@ -382,7 +381,7 @@ def test_readers_of_a_topic_that_is_gone_were_given_its_records_in_order() -> No
     history.read("reader#4", OLD, 0, numbers(1, 0))
     history.read("reader#4", OLD, 0, numbers(1, 0))
     history.crossed.append("reader#5 read on in r@00000002")
-    verdict = judge(history, copies, must_end=["reader#2"])
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
     assert (verdict.counts[Fault.NAMESAKE], verdict.counts[Fault.REPEATED], verdict.total) == (2, 1, 3)
 
 
