@@ -4,8 +4,8 @@ The manner is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique value
 a drain of everything. It goes further in one thing: each replica's files are compared byte for byte, not only what one
 of them serves.
 
-Records whose partition a key decides may lie in any of their topic's, once. Of a topic that was deleted only its records
-and its readers are left: those may not have got into each other's namesakes.
+Records whose partition a key decides may lie in any of their topic's, once. Of a topic that was deleted only records
+and readers are left: they may not have got into a namesake.
 
 A partition's *truth* is the copy of a node that must hold all of it, up to the committed end. It is checked against
 everybody else, so it does not matter which one it is.
@@ -120,7 +120,7 @@ def judge(
         truth = _truth(held)
         _check_sent(verdict, history, key, truth)
         _check_routed(verdict, history, key, truth, routed)
-        _check_order(verdict, key, truth)
+        _check_order(verdict, history, key, truth)
         readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
         begun = {reader: history.begun.get((reader, key), 0) for reader in readers}
         _check_reads(verdict, key, truth, readers, begun)
@@ -246,14 +246,16 @@ def _check_reads_of_gone(verdict: Verdict, history: History, reader: str, key: K
                 verdict.add(Fault.NAMESAKE, f"{key}: {reader} got {show(number)} at {offset}, meant for {meant_for}")
 
 
-def _check_order(verdict: Verdict, key: Key, truth: Sequence[int]) -> None:
+def _check_order(verdict: Verdict, history: History, key: Key, truth: Sequence[int]) -> None:
     newest: dict[int, int] = {}
     for offset, number in enumerate(truth):
         if number < 0:
             continue
         producer = producer_of(number)
         if number < newest.get(producer, -1):
-            verdict.add(Fault.REORDERED, f"{key}: {show(number)} at {offset}, behind {show(newest[producer])}")
+            who = history.producers.get(producer, "somebody")
+            message = f"{key}: {show(number)} ({who}) at {offset}, behind {show(newest[producer])}"
+            verdict.add(Fault.REORDERED, message)
         newest[producer] = max(number, newest.get(producer, -1))
 
 

@@ -110,6 +110,8 @@ class History:
         """What was sent to topics, which choose the partition."""
         self.routed: set[int] = set()
         """Producers that leave the partition to the topic."""
+        self.producers: dict[int, str] = {}
+        """Producer -> who that was, for people."""
         self.meant_for: dict[int, str] = {}
         """Producer -> the label of the one topic of its name that its records are meant for."""
         self.gone: set[str] = set()

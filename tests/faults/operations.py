@@ -68,6 +68,7 @@ async def grow_topic(stage: Stage) -> None:
     async with _somebody_alone(stage, f"add partition {grown[topic]} to {topic}"):
         if await stage.insist(partial(load.client.alter_topic, topic, partitions=grown[topic] + 1)):
             load.world.grew(Key(topic, grown[topic]))
+            load.world.calm = True  # a majority has just decided it
         await stage.hold(0.5, 3)
 
 
@@ -76,7 +77,7 @@ async def make_topic_again(stage: Stage) -> None:
     standing, copies = stage.load.standing, min(3, len(stage.nodes))
     async with _somebody_alone(stage, f"delete {NAME} and make it again"):
         pause_s = stage.rng.choice([0.0, stage.rng.uniform(0, 2)])
-        await stage.insist(partial(make_again, standing, stage.load.client, copies, pause_s))
+        stage.load.world.calm = await stage.insist(partial(make_again, standing, stage.load.client, copies, pause_s))
         await stage.hold(0.5, 3)
 
 
@@ -93,4 +94,5 @@ async def _somebody_alone(stage: Stage, what: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        stage.load.world.calm = False
         stage.network.heal()

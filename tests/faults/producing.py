@@ -110,7 +110,7 @@ async def _publish(
     world: World, producer: Producer, temper: Temper, settling: set[asyncio.Task[bool]], rng: Random
 ) -> None:
     """Send bursts, `settling` holding the tasks that wait for their ends."""
-    producer_number = world.next_producer()
+    producer_number = world.next_producer(f"producer, {temper.partition}, acks={temper.acks}")
     rate = world.rate / len(world.topics) / len(TEMPERS)
     sequence = 0
     while not world.quiet:

@@ -27,7 +27,7 @@ KNOWN_S: Final = 3.0
 """How long before the loss that was acknowledged which the survivor has to know."""
 HELD_S: Final = 20.0
 """How long the survivor may take to hold what is acknowledged, before all is as it is."""
-READABLE_S: Final = 40.0
+READABLE_S: Final = 30.0
 """How long reading may take in all. Generous: machines are slow; what hangs, hangs for longer."""
 BACK: Final = 50
 """How many records before the end are read."""

@@ -65,14 +65,19 @@ async def subscribe(world: World, client: Client, topic: str) -> None:
 async def told_positions(world: World, client: Client, topic: str) -> dict[int, int]:
     """Ask where the topic's group stands, which may not be before what it committed; return partition -> offset.
 
+    What is left out although the group has committed there is a fault where the client can have the partitions confirmed.
+
     Raises:
         TidelogError: nobody can tell.
     """
-    group = group_of(topic)
+    group, calm = group_of(topic), world.calm
     floors = {key: world.history.committed[group, key] for key in world.partitions_of(topic)}
     held = {each.partition: each.next_offset for each in await client.committed(group, topic)}
     for key, floor in floors.items():
-        world.history.told_position(group, key, floor, held.get(key.partition, 0))
+        if key.partition in held or (calm and world.calm):
+            world.history.told_position(group, key, floor, held.get(key.partition, 0))
+        elif floor:
+            raise TidelogError(f"the position of {group} in {key} was not told", code=pb.EPOCH_CHANGING)
     return held
 
 

@@ -111,7 +111,7 @@ async def write(standing: Standing, client: Client, rng: Random, *, idle: bool) 
 async def _bind(standing: Standing, producer: Producer) -> str:
     """Send a record by which the producer comes to belong to a topic; return that, empty when that is not certain."""
     world, times, sure = standing.world, standing.times, not standing.changing
-    number = number_of(world.next_producer(), 0)
+    number = number_of(world.next_producer("first record of a writer"), 0)
     pending = await enqueue(world, producer, NAME, number, there=False)
     if pending is None:
         return ""
@@ -127,7 +127,11 @@ async def _bind(standing: Standing, producer: Producer) -> str:
 
 
 async def _write_bound(standing: Standing, producer: Producer, label: str, rng: Random, *, idle: bool) -> None:
-    world, producer_number, sequence = standing.world, standing.world.next_producer(), 0
+    world, producer_number, sequence = (
+        standing.world,
+        standing.world.next_producer(f"{'idle' if idle else 'busy'} writer"),
+        0,
+    )
     world.history.meant_for[producer_number] = label
     while not world.quiet:
         await asyncio.sleep(rng.uniform(*(IDLING_S if idle else WRITING_S)))

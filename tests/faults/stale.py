@@ -98,7 +98,7 @@ class StaleClient:
             self._producers[topic] = self.client.producer(topic, delivery_timeout_s=30)
         producer = self._producers[topic]
         named = self._rng.choice(world.partitions_of(topic))
-        by_name, by_key = world.next_producer(), world.next_producer()
+        by_name, by_key = world.next_producer(self._name), world.next_producer(self._name)
         for sequence in range(RECORDS):
             if sequence % 2:
                 pending.append(await enqueue(world, producer, named, number_of(by_name, sequence)))
@@ -112,9 +112,13 @@ class StaleClient:
 
     async def _ask_ends(self, topic: str) -> None:
         floors = self._floors(topic)
+        calm = self._world.calm
         ends = await self.client.list_offsets(topic, "latest")
         for key, floor in floors.items():
-            self._world.history.told_end(key, floor, ends[key.partition].offset if key.partition in ends else -1)
+            if key.partition in ends:
+                self._world.history.told_end(key, floor, ends[key.partition].offset)
+            elif calm and self._world.calm:
+                self._world.history.told_end(key, floor, -1)
 
     async def _describe(self, topic: str) -> None:
         """Describe a topic, which may have no fewer partitions than are known, unless nobody could be asked."""
@@ -136,11 +140,11 @@ class StaleClient:
             world.history.denials.append(f"{self._name}: {NAME} was said to be {answered}, and is {standing.label}")
 
     async def _fetch(self, topic: str) -> None:
-        """Fetch the newest record that is known to be stored: it is there."""
-        for key, end in self._floors(topic).items():
-            if end:
-                got = await self.client.fetch(topic, key.partition, end - 1)
-                self._world.history.told_record(key, end - 1, got.next_offset)
+        """Fetch the newest record before the end that this client was told: it is there."""
+        for partition, told in (await self.client.list_offsets(topic, "latest")).items():
+            if told.offset:
+                got = await self.client.fetch(topic, partition, told.offset - 1)
+                self._world.history.told_record(Key(topic, partition), told.offset - 1, got.next_offset)
 
     async def _consume(self, topic: str) -> None:
         """Read what came last of every partition."""

@@ -100,7 +100,7 @@ class WebPublisher:
 
     async def _send(self, socket: ClientConnection) -> None:
         world, rng, sequence, message = self._world, self._rng, 0, 0
-        producer, key = world.next_producer(), f"key {rng.randrange(KEYS)}"
+        producer, key = world.next_producer("websocket publisher"), f"key {rng.randrange(KEYS)}"
         rate = world.rate / len(world.topics) / len(TEMPERS) / (1 if self._standing is None else 4)
         while not world.quiet:
             message += 1

@@ -30,7 +30,7 @@ class World:
         acks_seen: how many records of a partition were acknowledged.
         signs: how often those gave a sign of life who must go on when all is healed, besides partitions.
         quiet: whether nothing more is to be sent.
-        calm: whether nothing is being harmed, so that everybody can be asked.
+        calm: whether a majority of nodes is well and can be reached, so that whoever asks can have it confirmed.
         crashes: what went wrong with clients themselves.
     """
 
@@ -64,9 +64,10 @@ class World:
         """Return a topic's partitions."""
         return [key for key in self.keys if key.topic == topic]
 
-    def next_producer(self) -> int:
+    def next_producer(self, who: str) -> int:
         """Return the number of a producer that is new."""
         self._producers += 1
+        self.history.producers[self._producers] = who
         return self._producers
 
     def grew(self, key: Key) -> None:
