@@ -65,7 +65,7 @@ async def subscribe(world: World, client: Client, topic: str) -> None:
 async def told_positions(world: World, client: Client, topic: str) -> dict[int, int]:
     """Ask where the topic's group stands, which may not be before what it committed; return partition -> offset.
 
-    What is left out although the group has committed there is a fault where the client can have the partitions confirmed.
+    To leave out where the group has committed is a fault while the client can have the partitions confirmed.
 
     Raises:
         TidelogError: nobody can tell.
