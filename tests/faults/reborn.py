@@ -134,7 +134,7 @@ async def _write_bound(standing: Standing, producer: Producer, label: str, rng: 
     )
     world.history.meant_for[producer_number] = label
     while not world.quiet:
-        await asyncio.sleep(rng.uniform(*(IDLING_S if idle else WRITING_S)))
+        await world.idle(rng.uniform(*(IDLING_S if idle else WRITING_S)))
         pending: list[Pending | None] = []
         for _ in range(BURST if idle else 1):
             place = Key(label, rng.randrange(PARTITIONS))

@@ -58,10 +58,7 @@ class StaleClient:
             await self._guarded(self._publish, topic)
         await self._guarded(self._describe_reborn, NAME)
         while not self._world.quiet:
-            idle_s = self._rng.uniform(*IDLE_S)
-            while idle_s > 0 and not self._world.quiet:
-                await asyncio.sleep(min(1.0, idle_s))
-                idle_s -= 1.0
+            await self._world.idle(self._rng.uniform(*IDLE_S))
             await self._act()
         for producer in self._producers.values():
             with contextlib.suppress(TidelogError):

@@ -195,12 +195,23 @@ class WebSubscriber:
             credit = {"sid": batch["sid"], "records": len(batch["records"])}
             await socket.send(json.dumps({"credit": credit}))
         elif "end" in message or "error" in message:
-            sid = message["end"]["sid"] if "end" in message else message["id"]
-            stood, times = self._stood
-            there = self._topics[sid] != NAME or (stood and self._standing.since(times))
-            _complain(self._world, "websocket subscriber", message.get("error") or message["end"]["error"], there=there)
-            await asyncio.sleep(PAUSE_S)
-            await self._subscribe(socket, sid)
+            sid = self._ended(message)
+            if sid is not None:
+                await asyncio.sleep(PAUSE_S)
+                await self._subscribe(socket, sid)
+
+    def _ended(self, message: Any) -> int | None:
+        """Write down that a subscription ended, or never began; return which, None for what is about none."""
+        if "end" in message:
+            sid, problem = message["end"]["sid"], message["end"]["error"]
+        elif "id" in message:
+            sid, problem = message["id"], message["error"]
+        else:  # credit came for one that had ended; the news of that has been sent
+            return None
+        stood, times = self._stood
+        there = self._topics[sid] != NAME or (stood and self._standing.since(times))
+        _complain(self._world, "websocket subscriber", problem, there=there)
+        return int(sid)
 
     def _read(self, topic: str, batch: Any) -> None:
         partition = batch["partition"]

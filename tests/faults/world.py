@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from tests.faults.history import History, Key
 from tests.faults.nodes import Node
 
 from tidelog.errors import TidelogError
+
+LOOK_S: Final = 0.25
 
 
 class World:
@@ -85,6 +89,12 @@ class World:
     def is_grown(self, key: Key) -> bool:
         """Whether the partition was not there at the beginning."""
         return key in self._grown
+
+    async def idle(self, seconds: float) -> None:
+        """Wait, or until all is to be quiet."""
+        until = time.monotonic() + seconds
+        while not self.quiet and (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(LOOK_S, left_s))
 
     def acked(self, place: Key | str, number: int, offset: int, key: Key) -> None:
         """A record that was sent to `place` is stored in the partition `key`."""
