@@ -142,7 +142,7 @@ class Load:
 
     async def quiet(self) -> None:
         """Send nothing more and wait until everything sent has an outcome; readers go on."""
-        self.world.quiet = True
+        self.world.be_quiet()
         await asyncio.gather(*self._producing)
 
     async def stop(self) -> None:

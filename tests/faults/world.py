@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
-from typing import Final
 
 from tests.faults.history import History, Key
 from tests.faults.nodes import Node
 
 from tidelog.errors import TidelogError
-
-LOOK_S: Final = 0.25
 
 
 class World:
@@ -33,7 +31,6 @@ class World:
         last_ack: when a record of a partition was acknowledged last, by the monotonic clock.
         acks_seen: how many records of a partition were acknowledged.
         signs: how often those gave a sign of life who must go on when all is healed, besides partitions.
-        quiet: whether nothing more is to be sent.
         calm: whether a majority of nodes is well and can be reached, so that whoever asks can have it confirmed.
         crashes: what went wrong with clients themselves.
     """
@@ -48,11 +45,20 @@ class World:
         self.last_ack = dict.fromkeys(keys, 0.0)
         self.acks_seen = dict.fromkeys(keys, 0)
         self.signs: Counter[str] = Counter()
-        self.quiet = False
+        self._quieting = asyncio.Event()
         self.calm = True
         self.crashes: list[str] = []
         self._grown: set[Key] = set()
         self._producers = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return self._quieting.is_set()
+
+    def be_quiet(self) -> None:
+        """Nothing more is to be sent."""
+        self._quieting.set()
 
     @property
     def topics(self) -> list[str]:
@@ -92,9 +98,9 @@ class World:
 
     async def idle(self, seconds: float) -> None:
         """Wait, or until all is to be quiet."""
-        until = time.monotonic() + seconds
-        while not self.quiet and (left_s := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(LOOK_S, left_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quieting.wait()
 
     def acked(self, place: Key | str, number: int, offset: int, key: Key) -> None:
         """A record that was sent to `place` is stored in the partition `key`."""
