@@ -4,6 +4,9 @@ The manner is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique value
 a drain of everything. It goes further in one thing: each replica's files are compared byte for byte, not only what one
 of them serves.
 
+Records whose partition a key decides may lie in any of their topic's, once. Of a topic that was deleted only records
+and readers are left: they may not have got into a namesake.
+
 A partition's *truth* is the copy of a node that must hold all of it, up to the committed end. It is checked against
 everybody else, so it does not matter which one it is.
 """
@@ -11,12 +14,12 @@ everybody else, so it does not matter which one it is.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from tests.faults.history import History, Key, Run
+from tests.faults.history import History, Key, Run, name_of
 from tests.faults.values import CONTROL, CORRUPT, producer_of, show
 
 EXAMPLES_MAX: Final = 5
@@ -40,6 +43,9 @@ class Fault(Enum):
     UNREAD = "unread: a reader never came to the end"
     STALE = "stale answers: ends and positions that were known to be higher"
     DENIED = "denials: something that is there was said not to be"
+    NAMESAKE = "in a namesake: records of a deleted topic in one made after it"
+    UNREADABLE = "unreadable: committed, and not served while a quorum was lost"
+    IMPOSSIBLE = "acknowledged while a quorum was lost"
     STUCK = "stuck: no progress, or no end in time"
     FAILED = "nodes that failed by themselves, or logged a failure"
 
@@ -94,34 +100,54 @@ class Verdict:
         return sum(self.counts.values())
 
 
-def judge(history: History, copies: Mapping[Key, Copies], *, must_end: Iterable[str] = ()) -> Verdict:
+def judge(
+    history: History, copies: Mapping[Key, Copies], *, must_end: Mapping[str, Collection[Key]] | None = None
+) -> Verdict:
     """Return what is wrong with a run.
 
     Args:
         history: of the clients.
         copies: of every partition that was written to, drained when all was quiet.
-        must_end: readers that were given the time to read everything.
+        must_end: readers that were given the time to read all of some partitions.
     """
     verdict = Verdict()
-    for key in sorted({*history.sent, *(key for _, key in history.runs)} - set(copies)):
+    known = {*history.sent, *(key for _, key in history.runs)}
+    for key in sorted(key for key in known - set(copies) if key.topic not in history.gone):
         verdict.add(Fault.LOST, f"{key}: no node has the partition", len(history.sent[key].acked) or 1)
+    routed: dict[int, Key] = {}
     for key, held in sorted(copies.items()):
         _check_copies(verdict, key, held)
         truth = _truth(held)
         _check_sent(verdict, history, key, truth)
-        _check_order(verdict, key, truth)
+        _check_routed(verdict, history, key, truth, routed)
+        _check_order(verdict, history, key, truth)
         readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
         begun = {reader: history.begun.get((reader, key), 0) for reader in readers}
         _check_reads(verdict, key, truth, readers, begun)
-        for reader in must_end:
+        for reader in sorted(reader for reader, keys in (must_end or {}).items() if key in keys):
             end = readers[reader][-1].end if reader in readers else 0
             if any(number != CONTROL for number in truth[end:]):
                 verdict.add(Fault.UNREAD, f"{key}: {reader} has read to {end} of {len(truth)}")
-    for answer in history.stale:
-        verdict.add(Fault.STALE, f"{answer.key}: {answer.what}: {answer.answered} was answered, {answer.floor} known")
-    for denial in history.denials:
-        verdict.add(Fault.DENIED, denial)
+    for (reader, key), runs in sorted(history.runs.items()):
+        if key.topic in history.gone:
+            _check_reads_of_gone(verdict, history, reader, key, runs)
+    _add_noticed(verdict, history)
     return verdict
+
+
+def _add_noticed(verdict: Verdict, history: History) -> None:
+    """Add what clients noticed themselves."""
+    for answer in history.stale:
+        verdict.add(Fault.STALE, f"{answer.about}: {answer.what}: {answer.answered} was answered, {answer.floor} known")
+    noticed = {
+        Fault.DENIED: history.denials,
+        Fault.NAMESAKE: history.crossed,
+        Fault.UNREADABLE: history.unreadable,
+        Fault.IMPOSSIBLE: history.impossible,
+    }
+    for fault, messages in noticed.items():
+        for message in messages:
+            verdict.add(fault, message)
 
 
 def _ending_below(batches: Sequence[StoredBatch], end: int) -> list[StoredBatch]:
@@ -182,21 +208,54 @@ def _check_sent(verdict: Verdict, history: History, key: Key, truth: Sequence[in
             verdict.add(Fault.LOST, f"{key}: {show(number)}, acknowledged at {offset}")
         elif offset >= len(truth) or truth[offset] != number:
             verdict.add(Fault.MOVED, f"{key}: {show(number)}, acknowledged at {offset}, is at {places[number]}")
-    for number in sorted(sent.refused & places.keys()):
+    open_here = [history.anywhere[topic] for topic in (key.topic, name_of(key.topic)) if topic in history.anywhere]
+    refused = sent.refused.union(*(each.refused for each in open_here))
+    for number in sorted(refused & places.keys()):
         verdict.add(Fault.REFUSED, f"{key}: {show(number)} is at {places[number]}")
-    known = {*sent.acked, *sent.refused, *sent.unknown}
+    known = {*sent.acked, *sent.unknown, *refused}.union(*(each.unknown for each in open_here))
     for number in sorted(places.keys() - known):
-        verdict.add(Fault.INVENTED, f"{key}: {show(number)} at {places[number]}")
+        meant_for = history.meant_for.get(producer_of(number), key.topic)
+        if number != CORRUPT and meant_for != key.topic:
+            verdict.add(Fault.NAMESAKE, f"{key}: {show(number)} at {places[number]}, meant for {meant_for}")
+        else:
+            verdict.add(Fault.INVENTED, f"{key}: {show(number)} at {places[number]}")
 
 
-def _check_order(verdict: Verdict, key: Key, truth: Sequence[int]) -> None:
+def _check_routed(verdict: Verdict, history: History, key: Key, truth: Sequence[int], homes: dict[int, Key]) -> None:
+    """Find records that lie in two partitions; `homes` says where those of other partitions are."""
+    if not history.routed:
+        return
+    for number in {number for number in truth if number >= 0 and producer_of(number) in history.routed}:
+        home = homes.setdefault(number, key)
+        if home != key:
+            verdict.add(Fault.DUPLICATED, f"{show(number)} is in {home} and {key}")
+
+
+def _check_reads_of_gone(verdict: Verdict, history: History, reader: str, key: Key, runs: Sequence[Run]) -> None:
+    """Hold what was delivered of a topic that was deleted since against what was meant for it; nothing else is left."""
+    position = 0
+    for run in runs:
+        if run.first < position:
+            verdict.add(Fault.REPEATED, f"{key}: {reader} had read to {position} and got {run.first}")
+        position = run.end
+        for offset, number in enumerate(run.numbers, run.first):
+            meant_for = history.meant_for.get(producer_of(number), key.topic) if number >= 0 else key.topic
+            if number == CORRUPT:
+                verdict.add(Fault.INVENTED, f"{key}: {reader} got {show(number)} at {offset}")
+            elif meant_for != key.topic:
+                verdict.add(Fault.NAMESAKE, f"{key}: {reader} got {show(number)} at {offset}, meant for {meant_for}")
+
+
+def _check_order(verdict: Verdict, history: History, key: Key, truth: Sequence[int]) -> None:
     newest: dict[int, int] = {}
     for offset, number in enumerate(truth):
         if number < 0:
             continue
         producer = producer_of(number)
         if number < newest.get(producer, -1):
-            verdict.add(Fault.REORDERED, f"{key}: {show(number)} at {offset}, behind {show(newest[producer])}")
+            who = history.producers.get(producer, "somebody")
+            message = f"{key}: {show(number)} ({who}) at {offset}, behind {show(newest[producer])}"
+            verdict.add(Fault.REORDERED, message)
         newest[producer] = max(number, newest.get(producer, -1))
 
 

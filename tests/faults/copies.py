@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,8 +39,12 @@ class Span(NamedTuple):
 NOTHING: Final = Span(0, 0)
 
 
-def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
+def drain(data: Path, topics: Mapping[bytes, str]) -> dict[Key, list[StoredBatch]]:
     """Return what a node's data directory holds of these topics, by partition.
+
+    Args:
+        data: the directory.
+        topics: id -> what the topic is called in the `Key`.
 
     Raises:
         OSError, LayoutError: a file cannot be read.
@@ -49,19 +53,19 @@ def drain(data: Path, topics: Collection[str]) -> dict[Key, list[StoredBatch]]:
     found: dict[Key, list[StoredBatch]] = {}
     for directory in sorted((data / "partitions").iterdir()):
         name = parse_partition_dir_name(directory.name)
-        if name is None or name.topic not in topics:
+        if name is None or name.topic_id not in topics:
             continue
-        batches = found[Key(name.topic, name.partition)] = []
+        batches = found[Key(topics[name.topic_id], name.partition)] = []
         for epoch in epoch_dirs(fs, directory).values():
             for path in _segments(epoch):
                 batches += _segment(fs, path)
     return found
 
 
-def stored_spans(data: Path, topics: Collection[str]) -> dict[Key, Span]:
+def stored_spans(data: Path, topics: Mapping[bytes, str]) -> dict[Key, Span]:
     """Return what a node's files reach from and to, by partition, as far as a look at the outer ones tells.
 
-    The node may be running: a partition whose files change their names meanwhile is left out.
+    `topics` is as in `drain`. The node may be running: a partition whose files change their names is left out.
 
     Raises:
         OSError, LayoutError: a file cannot be read.
@@ -70,11 +74,11 @@ def stored_spans(data: Path, topics: Collection[str]) -> dict[Key, Span]:
     spans: dict[Key, Span] = {}
     for directory in (data / "partitions").iterdir():
         name = parse_partition_dir_name(directory.name)
-        if name is not None and name.topic in topics:
+        if name is not None and name.topic_id in topics:
             with contextlib.suppress(FileNotFoundError):
                 span = _span(fs, directory)
                 if span is not None:
-                    spans[Key(name.topic, name.partition)] = span
+                    spans[Key(topics[name.topic_id], name.partition)] = span
     return spans
 
 

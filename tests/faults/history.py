@@ -2,6 +2,10 @@
 
 Recorded while the run goes on, judged afterwards (`check.py`). A record is its
 number (`values.py`), a partition a `Key`.
+
+A topic that is deleted and made again is one topic each time: its *label* is its name with the beginning of its id, and
+that is what stands in the `Key`. Who writes to such a topic says which of them a record is meant for, by the producer
+in the record's number.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from tests.faults.values import CONTROL, producer_of, show
 
 DENIALS: Final = frozenset(
     {"OffsetOutOfRangeError", "OFFSET_OUT_OF_RANGE", "UnknownTopicError", "UNKNOWN_TOPIC", "UnknownPartitionError"}
@@ -27,6 +33,24 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+def label_of(name: str, topic_id: bytes) -> str:
+    """Return what tells a topic from others that have had its name."""
+    return f"{name}@{topic_id.hex()[:8]}"
+
+
+def name_of(topic: str) -> str:
+    """Return the name of the topic that a label, or a name, stands for."""
+    return topic.partition("@")[0]
+
+
+@dataclass(slots=True)
+class Open:
+    """Numbers that were sent to a topic which chooses the partition itself, and are not acknowledged."""
+
+    refused: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -61,7 +85,7 @@ class Answer:
     """An answer that must not be older than what the asker knew when it asked."""
 
     what: str
-    key: Key
+    about: Key | str
     floor: int
     answered: int
 
@@ -77,28 +101,67 @@ class History:
         self.stale: list[Answer] = []
         self.asked: Counter[str] = Counter()
         self.committed: defaultdict[tuple[str, Key], int] = defaultdict(int)
+        """Positions that groups have committed, acknowledged."""
         self.errors: Counter[str] = Counter()
         """What clients complained of, by the error's name; for the report, no fault by itself."""
         self.denials: list[str] = []
         """Errors that say of something which is there that it is not."""
+        self.anywhere: defaultdict[str, Open] = defaultdict(Open)
+        """What was sent to topics, which choose the partition."""
+        self.routed: set[int] = set()
+        """Producers that leave the partition to the topic."""
+        self.producers: dict[int, str] = {}
+        """Producer -> who that was, for people."""
+        self.meant_for: dict[int, str] = {}
+        """Producer -> the label of the one topic of its name that its records are meant for."""
+        self.gone: set[str] = set()
+        """Labels of topics that were deleted."""
+        self.crossed: list[str] = []
+        """Readers of one topic that were given records of another one of its name."""
+        self.impossible: list[str] = []
+        """Records that were sent when there was no quorum, and acknowledged before there was one again."""
+        self.unreadable: list[str] = []
+        """What was known to be committed and could not be read from the replica that was left."""
+        self._without_quorum: set[int] | None = None
 
-    def send(self, key: Key, number: int) -> None:
-        """A record goes out; its outcome is unknown until one of the three below is called."""
-        self.sent[key].unknown.add(number)
+    def send(self, place: Key | str, number: int) -> None:
+        """A record goes out, to a partition or to a topic that chooses one.
 
-    def ack(self, key: Key, number: int, offset: int) -> None:
-        """It is stored."""
+        Its outcome is unknown until it is acknowledged or refused. A topic that is a name stands for all that have it.
+        """
+        self._open(place).add(number)
+        if not isinstance(place, Key):
+            self.routed.add(producer_of(number))
+        if self._without_quorum is not None:
+            self._without_quorum.add(number)
+
+    def ack(self, place: Key | str, number: int, offset: int, key: Key | None = None) -> None:
+        """It is stored at `offset`, in the partition `key` if it was sent to a topic."""
+        key = place if isinstance(place, Key) else key
+        assert key is not None, "what is stored is in a partition"
+        self._open(place).remove(number)
         sent = self.sent[key]
-        sent.unknown.remove(number)
         sent.acked.append(number)
         sent.offsets.append(offset)
         sent.end = max(sent.end, offset + 1)
+        if self._without_quorum is not None and number in self._without_quorum:
+            self.impossible.append(f"{key}: {show(number)} at {offset}")
 
-    def refuse(self, key: Key, number: int) -> None:
+    def refuse(self, place: Key | str, number: int) -> None:
         """It is certainly not stored."""
-        sent = self.sent[key]
-        sent.unknown.remove(number)
-        sent.refused.add(number)
+        self._open(place).remove(number)
+        (self.sent[place] if isinstance(place, Key) else self.anywhere[place]).refused.add(number)
+
+    def _open(self, place: Key | str) -> set[int]:
+        return (self.sent[place] if isinstance(place, Key) else self.anywhere[place]).unknown
+
+    def quorum_lost(self) -> None:
+        """From now on no partition has a quorum: nothing that is sent can be acknowledged."""
+        self._without_quorum = set()
+
+    def quorum_back(self) -> None:
+        """From now on there may be a quorum."""
+        self._without_quorum = None
 
     def begin(self, reader: str, key: Key, offset: int) -> None:
         """A reader begins here, and not at 0."""
@@ -116,6 +179,17 @@ class History:
         runs = self.runs.get((reader, key))
         return runs[-1].end if runs else 0
 
+    def lacks(self, reader: str, key: Key, of: str) -> bool:
+        """Whether another reader was given records, the broker's own aside, behind what this one was given last."""
+        read_to = self.read_to(reader, key)
+        runs = self.runs.get((of, key), [])
+        return any(
+            number != CONTROL
+            for run in runs
+            if run.end > read_to
+            for number in run.numbers[max(0, read_to - run.first) :]
+        )
+
     def told_end(self, key: Key, floor: int, answered: int) -> None:
         """The end of a partition was asked for when records up to `floor` were acknowledged."""
         self._answer(Answer("end", key, floor, answered))
@@ -124,10 +198,18 @@ class History:
         """A group's position was asked for when `floor` was committed."""
         self._answer(Answer(f"position of {group}", key, floor, answered))
 
-    def complain(self, who: str, error: str, message: str) -> None:
-        """A client met an error; `error` is its name."""
+    def told_record(self, key: Key, offset: int, next_offset: int) -> None:
+        """A record that was acknowledged at `offset` was asked for, and reading would go on at `next_offset`."""
+        self._answer(Answer("record asked for", key, offset + 1, next_offset))
+
+    def told_partitions(self, topic: str, floor: int, answered: int) -> None:
+        """A topic was described that is known to have had `floor` partitions."""
+        self._answer(Answer("number of partitions", topic, floor, answered))
+
+    def complain(self, who: str, error: str, message: str, *, there: bool = True) -> None:
+        """A client met an error; `error` is its name. What it asked for was `there` all the time, or was not."""
         self.errors[f"{who}: {error}"] += 1
-        if error in DENIALS:
+        if there and error in DENIALS:
             self.denials.append(f"{who}: {error}: {message}")
 
     def _answer(self, answer: Answer) -> None:

@@ -1,38 +1,24 @@
-"""The nodes of a run: real processes that are started, killed, stopped, woken and watched.
-
-Only what was started here is ever signalled, by its process object. A node's log goes to a file of its own, in which
-what a healthy node never says is looked for in the end.
-"""
+"""The nodes of a run: real processes with their data, their configuration and a place in the network."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import re
 import shutil
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.faults import tied
 from tests.faults.disks import SmallDisk
 from tests.faults.network import Network
+from tests.faults.process import STOP_S, Process
 
 from tidelog_broker.bootstrap import Founder, make_bootstrap
 from tidelog_cli.local_cluster import free_ports
 
-READY_S: Final = 60
-STOP_S: Final = 40
 PORT: Final = 7400
-LAST_WORDS: Final = 15
-"""Lines of its log that are shown when a node does not start."""
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")
 _REMOVED: Final = "was removed from the cluster"
-_ALARMING: Final = re.compile(r" ERROR | CRITICAL |^Traceback|^\w*Error|DIVERGED|DATA_LOSS|never retrieved")
 
 
 class Node:
@@ -46,14 +32,9 @@ class Node:
         self.home = home
         self.data = home / "data"
         self.disk: SmallDisk | None = None
-        self.log = home.parent / f"{self.name}.log"
         self.node_id = self.name
         """What the cluster calls it: a replacement has another id."""
-        self.bad_ends: list[str] = []
-        self.paused = False
-        self._prefix = prefix
-        self._process: Process | None = None
-        self._expected = False
+        self.process = Process(self.name, prefix, home.parent / f"{self.name}.log")
         self._was_removed = False
 
     @property
@@ -64,7 +45,7 @@ class Node:
     @property
     def running(self) -> bool:
         """Whether there is a process."""
-        return self._process is not None and self._process.returncode is None
+        return self.process.running
 
     async def start(self, *options: str) -> None:
         """Start it and wait until it says that it serves.
@@ -72,48 +53,19 @@ class Node:
         Raises:
             RuntimeError: it ended, or took too long.
         """
-        assert not self.running
-        self._note_end()
         settings = ("--config", str(self.home.parent / f"{self.name}.toml"))
-        command = [*self._prefix, sys.executable, "-m", "tidelog_cli", "node", *settings, *options]
-        tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(*tying, *command, stdout=PIPE, stderr=log)
-        self._expected = self.paused = False
-        assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(READY_S):
-                line = await self._process.stdout.readline()
-        except TimeoutError:
-            raise RuntimeError(f"{self.name} was not ready after {READY_S} s: {self._last_words()}") from None
-        if not line:
-            code = await self._process.wait()
-            raise RuntimeError(f"{self.name} ended with {code} at its start: {self._last_words()}")
-        ready = json.loads(line)
-        assert ready["event"] == "ready"
+        ready = await self.process.start("node", *settings, *options)
         self.node_id = ready["node_id"]
 
     async def kill(self) -> None:
         """End it without a warning; what it has written stays in the page cache."""
-        if self._process is not None and self.running:
-            self._expected = True
-            self._process.kill()
-            await self._process.wait()
-        self.paused = False
+        await self.process.kill()
 
     async def removed(self) -> None:
         """Wait until it ends because the cluster has removed it; that it does not counts as a failure of the node."""
-        assert self._process is not None
-        self._expected = self._was_removed = True
-        try:
-            async with asyncio.timeout(STOP_S):
-                code = await self._process.wait()
-        except TimeoutError:
-            await self.kill()
-            self.bad_ends.append(f"it went on for {STOP_S} s after it was removed")
-            return
-        if code != os.EX_CONFIG:
-            self.bad_ends.append(f"it ended with {code} when it was removed")
+        self._was_removed = True
+        late, other = f"it went on for {STOP_S} s after it was removed", "when it was removed it ended"
+        await self.process.ends(os.EX_CONFIG, late, other)
 
     async def replace(self, seeds: Sequence[str]) -> str:
         """Lose the data of a node that was killed, and start another one in its place; return the id that is no more.
@@ -135,52 +87,19 @@ class Node:
 
     async def stop(self) -> None:
         """Ask it to stop and wait. Ending with anything but 0, or not in time, counts as a failure of the node."""
-        self.resume()
-        if self._process is None or not self.running:
-            return
-        self._expected = True
-        self._process.terminate()
-        try:
-            async with asyncio.timeout(STOP_S):
-                code = await self._process.wait()
-        except TimeoutError:
-            await self.kill()
-            self.bad_ends.append(f"it had not stopped {STOP_S} s after SIGTERM")
-            return
-        if code != 0:
-            self.bad_ends.append(f"it stopped with {code}")
+        await self.process.stop()
 
     def pause(self) -> None:
         """Stop it where it is; it does not know."""
-        if self.running and self._process is not None:
-            self._process.send_signal(signal.SIGSTOP)
-            self.paused = True
+        self.process.pause()
 
     def resume(self) -> None:
         """Let it go on."""
-        if self.paused and self.running and self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-        self.paused = False
+        self.process.resume()
 
     def failures(self) -> list[str]:
         """Return what went wrong with the node itself: ends that nobody asked for, and alarming lines of its log."""
-        self._note_end()
-        ends = [f"{self.name}: {end}" for end in self.bad_ends]
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        alarming = [(at, line) for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
-        found = [
-            f"{self.name}.log:{at}: {line}" for at, line in alarming if not (self._was_removed and _REMOVED in line)
-        ]
-        return ends + found
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
-        return "\n".join([f"the last lines of {self.log}:", *lines])
-
-    def _note_end(self) -> None:
-        if self._process is not None and self._process.returncode is not None and not self._expected:
-            self.bad_ends.append(f"it ended by itself with {self._process.returncode}")
-            self._expected = True
+        return self.process.failures(_REMOVED if self._was_removed else "")
 
 
 def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: int | None) -> list[Node]:

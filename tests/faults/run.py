@@ -24,12 +24,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from tests.faults.check import Copies, Fault, Verdict, judge
 from tests.faults.copies import NOTHING, drain, stored_spans
-from tests.faults.history import History, Key
-from tests.faults.load import SUBSCRIBER, Load
+from tests.faults.gateway import Gateway
+from tests.faults.history import History, Key, name_of
+from tests.faults.load import Load, Through
 from tests.faults.namespaces import INSIDE, run_inside, way_in
-from tests.faults.nemesis import FAULTS, Stage, follow, heal, torment
+from tests.faults.nemesis import FAULTS, follow, torment
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
+from tests.faults.reborn import make_again
+from tests.faults.stage import Stage
 from tests.faults.table import Summary, table
 
 from tidelog import Client
@@ -76,15 +79,16 @@ class Run:
         self.plan = plan
         self.skipped = skipped
         self.history = History()
-        self.keys = [Key(f"t{topic}", partition) for topic in range(plan.topics) for partition in range(PARTITIONS)]
+        keys = [Key(f"t{topic}", partition) for topic in range(plan.topics) for partition in range(PARTITIONS)]
         self.problems: list[str] = []
         self.began = time.monotonic()
         network = None if skipped else Network(plan.nodes)
         if network:
             network.build()
         self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds))
-        self.load = Load(self.nodes, self.keys, self.history, Random(rng.random()), plan.rate)
-        self.stage = Stage(self.nodes, self.load, network, Random(rng.random()), self.tell, plan.only)
+        self.gateway = Gateway(self.nodes, base, network)
+        self.load = Load(self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate)
+        self.stage = Stage(self.nodes, self.gateway, self.load, network, Random(rng.random()), self.tell, plan.only)
 
     def tell(self, message: str) -> None:
         """Print a live line."""
@@ -99,44 +103,48 @@ class Run:
         """
         try:
             await asyncio.gather(*(node.start() for node in self.nodes))
+            await self.gateway.start()
             await self._create_topics()
             await self._insist(CREATE_S, self.load.start)
-            self.tell(f"{len(self.nodes)} nodes are up, {len(self.keys)} partitions; clients are running")
+            self.tell(f"{len(self.nodes)} nodes are up, {len(self.load.keys)} partitions; clients are running")
             if self.plan.row:
                 await follow(self.stage, self.plan.row)
             else:
                 await torment(self.stage, time.monotonic() + self.plan.seconds)
             self.tell("no more faults; everything is healed and brought to its end")
-            await heal(self.stage)
+            await self.stage.heal()
             await self.load.quiet()
             ends = await self._ends()
             holders = await self._settled(ends)
             await self.load.stop()
+            await self.gateway.process.stop()
             for node in self.nodes:
                 await node.stop()
         finally:
             await self.load.stop()
-            await asyncio.gather(*(node.kill() for node in self.nodes))
+            await asyncio.gather(self.gateway.process.kill(), *(node.kill() for node in self.nodes))
         verdict = self._judge(ends, holders)
         stage = self.stage
         records = sum(ends.values())
         seconds = time.monotonic() - self.began
         summary = Summary(
-            self.plan.seed, seconds, len(self.nodes), len(self.keys), records, stage.done, stage.longest_s, self.skipped
+            self.plan.seed, seconds, len(self.nodes), len(ends), records, stage.done, stage.longest_s, self.skipped
         )
         print("\n" + table(summary, self.history, verdict), flush=True)
         return verdict
 
     @property
-    def must_end(self) -> list[str]:
-        """The readers that must have come to the end of everything: with spare nodes, not everybody has everything."""
-        return [SUBSCRIBER, *(self.load.node_readers if len(self.nodes) <= COPIES else ())]
+    def must_end(self) -> list[Through]:
+        """The readers that must have come to the end: with spare nodes, not everybody has everything."""
+        return self.load.must_end(everywhere=len(self.nodes) <= COPIES)
 
     async def _create_topics(self) -> None:
         """Create the topics; a cluster that was just founded may need a while before it can."""
         async with Client([node.address for node in self.nodes], client_id="faults-topics") as client:
             for number, topic in enumerate(self.load.topics):
                 await self._insist(CREATE_S, partial(self._create, client, topic, FLUSHES[number % len(FLUSHES)]))
+            copies = min(COPIES, len(self.nodes))
+            await self._insist(CREATE_S, partial(make_again, self.load.standing, client, copies, 0))
 
     async def _create(self, client: Client, topic: str, flush: Flush) -> None:
         if topic in {known.name for known in await client.topics()}:
@@ -165,9 +173,9 @@ class Run:
         """Return the committed end of each partition; nothing is sent any more."""
         ends: dict[Key, int] = {}
         deadline = time.monotonic() + QUIET_S
-        for key in self.keys:
+        for key in [*self.load.keys, *self.load.standing.keys]:
             try:
-                ask = partial(self.load.client.list_offsets, key.topic, "latest", [key.partition])
+                ask = partial(self.load.client.list_offsets, name_of(key.topic), "latest", [key.partition])
                 ends[key] = (await self._insist(deadline - time.monotonic(), ask))[key.partition].offset
             except TidelogError as error:
                 self.problems.append(f"the end of {key} cannot be had: {error!r}")
@@ -179,8 +187,8 @@ class Run:
         """Return the nodes that must have all of a partition: those of its newest epoch."""
         everybody = frozenset(node.node_id for node in self.nodes)
         holders: dict[Key, frozenset[str]] = {}
-        for topic in self.load.topics:
-            described = await self._insist(QUIET_S, partial(self.load.client.topic, topic))
+        for topic in self.load.labels.values():
+            described = await self._insist(QUIET_S, partial(self.load.client.topic, name_of(topic)))
             for one in described.partitions:
                 holders[Key(topic, one.partition)] = frozenset(one.placement) & everybody or everybody
         return holders
@@ -202,17 +210,18 @@ class Run:
 
     def _late_readers(self, ends: Mapping[Key, int]) -> list[str]:
         return [
-            f"{reader} has read {key} to {self.history.read_to(reader, key):,} of {end:,}"
-            for key, end in ends.items()
-            for reader in self.must_end
-            if self.history.read_to(reader, key) < end
+            f"{through.reader} has read {key} to {self.history.read_to(through.reader, key):,} of {ends[key]:,}"
+            for through in self.must_end
+            for key in through.keys
+            if self.history.read_to(through.reader, key) < ends[key]
+            and (not through.beside or self.history.lacks(through.reader, key, through.beside))
         ]
 
     def _late_files(self, ends: Mapping[Key, int], holders: Holders) -> list[str]:
         """Look at the outer files while nodes have them open; whether they are right is judged later."""
         late: list[str] = []
         for node in self.nodes:
-            held = stored_spans(node.data, self.load.topics)
+            held = stored_spans(node.data, self.load.labels)
             late += [
                 f"{node.name} has {key} {held.get(key, NOTHING)}, the end is {end:,}"
                 for key, end in ends.items()
@@ -221,7 +230,7 @@ class Run:
         return late
 
     def _judge(self, ends: Mapping[Key, int], holders: Holders) -> Verdict:
-        drained = {node.node_id: drain(node.data, self.load.topics) for node in self.nodes}
+        drained = {node.node_id: drain(node.data, self.load.labels) for node in self.nodes}
         copies = {
             key: Copies(
                 max(end, self.history.sent[key].end),
@@ -230,12 +239,15 @@ class Run:
             )
             for key, end in ends.items()
         }
-        verdict = judge(self.history, copies, must_end=self.must_end)
+        verdict = judge(self.history, copies, must_end={each.reader: each.keys for each in self.must_end})
         for problem in [*self.stage.stuck, *self.problems]:
             verdict.add(Fault.STUCK, problem)
-        for failure in [*self.load.crashes, *(line for node in self.nodes for line in node.failures())]:
+        for failure in [*self.load.world.crashes, *self._failures()]:
             verdict.add(Fault.FAILED, failure)
         return verdict
+
+    def _failures(self) -> list[str]:
+        return [*(line for node in self.nodes for line in node.failures()), *self.gateway.process.failures()]
 
 
 async def _go(plan: Plan, base: Path, skipped: str) -> bool:

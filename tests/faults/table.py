@@ -39,8 +39,9 @@ class Summary:
 
 def table(summary: Summary, history: History, verdict: Verdict) -> str:
     """Return the table as text, with examples of what was found."""
-    refused = sum(len(sent.refused) for sent in history.sent.values())
-    unknown = sum(len(sent.unknown) for sent in history.sent.values())
+    named, routed = history.sent.values(), history.anywhere.values()
+    refused = sum(len(each.refused) for each in named) + sum(len(each.refused) for each in routed)
+    unknown = sum(len(each.unknown) for each in named) + sum(len(each.unknown) for each in routed)
     lines = [
         f"seed {summary.seed}: {summary.nodes} nodes, {summary.partitions} partitions, {summary.seconds:.0f} s",
         "",

@@ -13,6 +13,8 @@ from tests.faults.values import CONTROL, CORRUPT, number_in, number_of, producer
 
 KEY = Key("t", 0)
 NODES = ("n1", "n2", "n3")
+GROWN = Key("t", 1)
+END = {"r1": [KEY, GROWN], "r2": [KEY, GROWN]}
 
 
 def numbers(producer: int, *sequences: int) -> list[int]:
@@ -51,7 +53,7 @@ class Scene:
             self.history.read(reader, KEY, 6, numbers(1, 3, 4, 5))
 
     def judge(self) -> Verdict:
-        return judge(self.history, {KEY: Copies(self.end, self.holders, self.logs)}, must_end=["r1", "r2"])
+        return judge(self.history, {KEY: Copies(self.end, self.holders, self.logs)}, must_end=END)
 
     def replace_everywhere(self, index: int, batch: StoredBatch) -> None:
         for log in self.logs.values():
@@ -164,9 +166,65 @@ def deny(scene: Scene) -> None:
     scene.history.complain("reader", "OffsetOutOfRangeError", "offset 3 is not in 0..2")
 
 
+def ask_for_a_record_in_vain(scene: Scene) -> None:
+    scene.history.told_record(KEY, 8, 8)
+
+
+def forget_partitions(scene: Scene) -> None:
+    scene.history.told_partitions("t", 3, 2)
+
+
+def acknowledge_without_a_quorum(scene: Scene) -> None:
+    scene.history.send(KEY, number_of(3, 0))
+    scene.history.quorum_lost()
+    scene.history.send(KEY, number_of(3, 1))
+    scene.history.send("t", number_of(4, 0))
+    scene.history.ack(KEY, number_of(3, 0), 9)
+    scene.history.ack("t", number_of(4, 0), 10, KEY)
+    scene.history.quorum_back()
+    scene.history.ack(KEY, number_of(3, 1), 11)
+
+
+def be_unreadable(scene: Scene) -> None:
+    scene.history.unreadable.append("t/0 was read from n1 to 3 of 9")
+
+
+def invert_over_a_websocket(scene: Scene) -> None:
+    """Pubs of one key of one socket: sent 3, 4, 5, acknowledged as such, stored 4, 3, 5."""
+    invert = numbers(7, 4, 3, 5)
+    scene.replace_everywhere(3, stored(2, 6, invert))
+    sent = scene.history.sent[KEY]
+    del sent.acked[5:], sent.offsets[5:]
+    for number in numbers(7, 3, 4, 5):
+        scene.history.send("t", number)
+        scene.history.ack("t", number, 6 + invert.index(number), KEY)
+    for reader in ("r1", "r2"):
+        scene.history.runs[reader, KEY].pop()
+        scene.history.read(reader, KEY, 6, invert)
+
+
+def lose_what_the_topic_placed(scene: Scene) -> None:
+    scene.history.send("t", number_of(3, 0))
+    scene.history.ack("t", number_of(3, 0), 9, KEY)
+
+
+def store_what_the_topic_refused(scene: Scene) -> None:
+    sent = scene.history.sent[KEY]
+    number = sent.acked.pop()
+    sent.offsets.pop()
+    scene.history.send("t", number)
+    scene.history.refuse("t", number)
+
+
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
+        (ask_for_a_record_in_vain, Fault.STALE),
+        (forget_partitions, Fault.STALE),
+        (be_unreadable, Fault.UNREADABLE),
+        (invert_over_a_websocket, Fault.REORDERED),
+        (lose_what_the_topic_placed, Fault.LOST),
+        (store_what_the_topic_refused, Fault.REFUSED),
         (lose, Fault.LOST),
         (move, Fault.MOVED),
         (duplicate, Fault.DUPLICATED),
@@ -197,6 +255,14 @@ def test_each_fault_is_found(spoil: Callable[[Scene], None], fault: Fault) -> No
     assert verdict.examples[fault]
 
 
+def test_what_is_acknowledged_without_a_quorum_is_found_and_what_was_sent_before_is_none_of_it() -> None:
+    scene = Scene()
+    acknowledge_without_a_quorum(scene)
+    verdict = scene.judge()
+    assert verdict.counts[Fault.IMPOSSIBLE] == 1
+    assert "record 0 of producer 4" in verdict.examples[Fault.IMPOSSIBLE][0]
+
+
 def test_a_partition_that_no_node_has_is_lost() -> None:
     scene = Scene()
     verdict = judge(scene.history, {})
@@ -222,3 +288,117 @@ def test_values_tell_their_record_and_nothing_else_does() -> None:
         assert number_in(value[:-1] + bytes([value[-1] ^ 1])) == CORRUPT
     assert producer_of(number_of(77, 5)) == 77
     assert number_in(None) == number_in(b"short") == number_in(b"\xff" * 8) == CORRUPT
+
+
+def grown(scene: Scene, placed: Sequence[int] = ()) -> dict[Key, Copies]:
+    """Let the topic of a scene have grown, and its second partition hold two records by key."""
+    by_key = list(placed) or numbers(5, 0, 1)
+    for number in numbers(5, 0, 1):
+        scene.history.send("t", number)
+    for reader in ("r1", "r2"):
+        scene.history.read(reader, GROWN, 0, by_key)
+    logs = {node: [stored(1, 0, by_key)] for node in NODES}
+    return {
+        KEY: Copies(scene.end, scene.holders, scene.logs),
+        GROWN: Copies(len(by_key), scene.holders, logs),
+    }
+
+
+def test_a_partition_that_was_added_is_as_good_as_any_other() -> None:
+    scene = Scene()
+    copies = grown(scene)
+    scene.history.ack("t", number_of(5, 0), 0, GROWN)
+    verdict = judge(scene.history, copies, must_end=END)
+    assert verdict.total == 0, verdict.examples
+
+
+def test_what_is_lost_or_unread_in_a_partition_that_was_added_is_found() -> None:
+    scene = Scene()
+    copies = grown(scene)
+    scene.history.send(GROWN, number_of(6, 0))
+    scene.history.ack(GROWN, number_of(6, 0), 2)
+    del scene.history.runs["r2", GROWN]
+    verdict = judge(scene.history, copies, must_end=END)
+    assert (verdict.counts[Fault.LOST], verdict.counts[Fault.UNREAD], verdict.total) == (1, 1, 2)
+
+
+def test_a_record_in_two_partitions_is_found_twice() -> None:
+    scene = Scene()
+    copies = grown(scene)
+    twice = numbers(5, 0)
+    for node, log in scene.logs.items():
+        log.append(stored(2, 9, twice, salt=b""))
+        assert copies[KEY].by_node[node] is log
+    for reader in ("r1", "r2"):
+        scene.history.read(reader, KEY, 9, twice)
+    copies[KEY] = Copies(10, scene.holders, scene.logs)
+    verdict = judge(scene.history, copies, must_end=END)
+    assert (verdict.counts[Fault.DUPLICATED], verdict.total) == (1, 1)
+
+
+OLD, NEW = Key("r@00000001", 0), Key("r@00000002", 0)
+
+
+def made_again(in_the_new: Sequence[int]) -> tuple[History, dict[Key, Copies]]:
+    """Return a run in which producer 1 wrote to a topic that was deleted, and producer 2 to the one made after it."""
+    history = History()
+    history.gone.add(OLD.topic)
+    for producer, key in ((1, OLD), (2, NEW)):
+        history.meant_for[producer] = key.topic
+        for offset, number in enumerate(numbers(producer, 0, 1)):
+            history.send(key, number)
+            history.ack(key, number, offset)
+    history.send("r", number_of(3, 0))  # of a producer that did not know which of them it had
+    history.read("reader#1", OLD, 0, numbers(1, 0, 1))
+    history.read("reader#2", NEW, 0, in_the_new)
+    return history, {NEW: Copies(len(in_the_new), frozenset(NODES), {n: [stored(1, 0, in_the_new)] for n in NODES})}
+
+
+def test_a_topic_that_was_made_again_begins_anew() -> None:
+    history, copies = made_again([*numbers(2, 0, 1), number_of(3, 0)])
+    assert judge(history, copies, must_end={"reader#2": [NEW]}).total == 0
+
+
+def test_a_record_of_the_old_topic_in_the_new_one_is_found() -> None:
+    history, copies = made_again([*numbers(2, 0, 1), number_of(1, 2)])
+    history.send(OLD, number_of(1, 2))
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
+    assert (verdict.counts[Fault.NAMESAKE], verdict.total) == (1, 1)
+    assert "record 2 of producer 1 at 2, meant for r@00000001" in verdict.examples[Fault.NAMESAKE][0]
+    history.ack(OLD, number_of(1, 2), 2)
+    assert judge(history, copies, must_end={"reader#2": [NEW]}).counts[Fault.NAMESAKE] == 1
+
+
+def test_a_record_that_was_lost_with_the_new_topic_is_found() -> None:
+    history, copies = made_again(numbers(2, 0))
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
+    assert (verdict.counts[Fault.LOST], verdict.total) == (1, 1)
+
+
+def test_readers_of_a_topic_that_is_gone_were_given_its_records_in_order() -> None:
+    history, copies = made_again(numbers(2, 0, 1))
+    history.read("reader#3", OLD, 0, [*numbers(1, 0), *numbers(2, 0)])
+    history.read("reader#4", OLD, 0, numbers(1, 0))
+    history.read("reader#4", OLD, 0, numbers(1, 0))
+    history.crossed.append("reader#5 read on in r@00000002")
+    verdict = judge(history, copies, must_end={"reader#2": [NEW]})
+    assert (verdict.counts[Fault.NAMESAKE], verdict.counts[Fault.REPEATED], verdict.total) == (2, 1, 3)
+
+
+def test_a_topic_may_be_denied_while_it_is_not_there() -> None:
+    history = History()
+    history.complain("writer", "UnknownTopicError", "there is no topic 'r'", there=False)
+    assert judge(history, {}).total == 0
+    history.complain("writer", "UnknownTopicError", "there is no topic 'r'")
+    assert judge(history, {}).counts[Fault.DENIED] == 1
+
+
+def test_what_one_reader_has_and_another_lacks() -> None:
+    history = History()
+    history.read("r1", KEY, 0, [*numbers(1, 0, 1), CONTROL])
+    history.read("r2", KEY, 0, numbers(1, 0))
+    assert history.lacks("r2", KEY, "r1")
+    history.read("r2", KEY, 1, numbers(1, 1))
+    assert not history.lacks("r2", KEY, "r1")
+    history.read("r1", KEY, 3, numbers(1, 2))
+    assert history.lacks("r2", KEY, "r1")

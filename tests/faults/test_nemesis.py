@@ -10,33 +10,40 @@ from random import Random
 
 import pytest
 from tests.faults import nemesis
+from tests.faults.gateway import Gateway
 from tests.faults.history import History, Key
 from tests.faults.load import Load
 from tests.faults.nemesis import (
     CLUSTER_ONLY,
     DISK_FAULTS,
+    GATEWAY_FAULTS,
     NETWORK_FAULTS,
     OPERATIONS,
     PROCESS_FAULTS,
+    QUORUM_LOSSES,
     SQUEEZES,
-    Stage,
+    TOPIC_CHANGES,
     menu,
 )
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
+from tests.faults.stage import Stage
 
 KEYS = [Key("t", 0), Key("t", 1)]
 
 
 def stage(path: Path, count: int, *, network: Network | None = None, seed: int = 0, only: Sequence[str] = ()) -> Stage:
     nodes = make_nodes(count, path, None, None)
-    load = Load(nodes, KEYS, History(), Random(0), 1)
-    return Stage(nodes, load, network, Random(seed), lambda _: None, frozenset(only))
+    gateway = Gateway(nodes, path, None)
+    load = Load(nodes, gateway, KEYS, History(), Random(0), 1)
+    return Stage(nodes, gateway, load, network, Random(seed), lambda _: None, frozenset(only))
 
 
 async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
-    assert set(menu(stage(tmp_path, 3))) == {*PROCESS_FAULTS, *OPERATIONS}
-    assert set(menu(stage(tmp_path, 3, network=Network(3)))) == {*PROCESS_FAULTS, *OPERATIONS, *NETWORK_FAULTS}
+    always = {*PROCESS_FAULTS, *OPERATIONS, *TOPIC_CHANGES, *GATEWAY_FAULTS}
+    assert set(menu(stage(tmp_path, 3))) == {*always, QUORUM_LOSSES[0]}
+    assert set(menu(stage(tmp_path, 3, network=Network(3)))) == {*always, *QUORUM_LOSSES, *NETWORK_FAULTS}
+    assert not set(menu(stage(tmp_path, 5, network=Network(5)))) & set(QUORUM_LOSSES)
     squeezing = Network(3)
     squeezing.can_squeeze = True
     assert set(SQUEEZES) <= set(menu(stage(tmp_path, 3, network=squeezing)))
@@ -84,18 +91,20 @@ async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
     assert done == ["mute", "kill_owner", "drain", "mute"], "there is no small disk"
 
 
-async def test_a_partition_that_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nemesis, "RECOVERY_S", 0.2)
     made = stage(tmp_path, 3)
+    world = made.load.world
 
     async def nothing(_: Stage) -> None:
-        asyncio.get_running_loop().call_later(0.1, made.load.acks_seen.update, {KEYS[0]: 1})
+        asyncio.get_running_loop().call_later(0.1, world.acks_seen.update, {KEYS[0]: 1})
+        asyncio.get_running_loop().call_later(0.1, world.signs.update, [made.load.standing.sign()])
 
     async def healed(_: Stage) -> None:
         pass
 
-    monkeypatch.setattr(nemesis, "heal", healed)
+    monkeypatch.setattr(Stage, "heal", healed)
     await nemesis._inflict(made, nothing)
     assert len(made.stuck) == 1
-    assert made.stuck[0].startswith("t/1 took nothing")
+    assert made.stuck[0].startswith("t/1, publishing by WebSocket: nothing for")
     assert made.done == {"nothing": 1}

@@ -15,8 +15,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 SEED: Final = "118000"
 """With it every fault of the row lasts 1 to 3 s: pauses and cuts more than 2 s, which is enough for a takeover."""
-PROCESSES: Final = ("kill_owner", "pause_owner", "kill_all")
-ROW: Final = ("kill_owner", "pause_owner", "isolate_owner", "mute", "fill_disk", "kill_all")
+PROCESSES: Final = ("kill_owner", "pause_owner", "kill_all", "grow_topic", "kill_gateway", "make_topic_again")
+ROW: Final = (
+    "kill_owner",
+    "pause_owner",
+    "isolate_owner",
+    "mute",
+    "fill_disk",
+    "kill_all",
+    "grow_topic",
+    "kill_gateway",
+    "make_topic_again",
+)
 
 
 def faults_done(printed: str) -> dict[str, int]:

@@ -1,0 +1,98 @@
+"""What operators do, on a good day and on a bad one, while everybody works: move, replace, grow, delete and make."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from tests.faults.history import Key
+from tests.faults.reborn import NAME, make_again
+from tests.faults.stage import Stage
+
+GROWTH_MAX: Final = 3
+"""How many partitions a topic may get more than it began with."""
+ALONE: Final = 0.5
+"""How likely a node hears nothing of a topic that is changed."""
+
+
+async def rebalance(stage: Stage) -> None:
+    """No fault: what an operator does on a good day, under load."""
+    stage.tell("rebalance")
+    await stage.insist(stage.load.client.rebalance)
+    await stage.hold(1, 4)
+
+
+async def drain(stage: Stage) -> None:
+    node = await stage.owner()
+    stage.tell(f"drain {node.name}, an owner, and take it back")
+    await stage.insist(partial(stage.load.client.drain_node, node.node_id))
+    await stage.hold(1, 6)
+    await stage.insist(partial(stage.load.client.drain_node, node.node_id, draining=False))
+    await stage.insist(stage.load.client.rebalance)
+
+
+async def lose_disk(stage: Stage) -> None:
+    """A node comes back empty, as another one; it counts as whole once it holds everything."""
+    node = stage.some()[0]
+    stage.tell(f"kill -9 {node.name} and lose its data")
+    await node.kill()
+    await stage.hold(0, 2)
+    gone = await node.replace([other.address for other in stage.nodes if other is not node])
+    await stage.insist(partial(stage.load.client.drain_node, gone))
+    await stage.insist(partial(stage.load.client.remove_node, gone))
+    await stage.refilled(gone)
+
+
+async def replace_node(stage: Stage) -> None:
+    """No fault either: a node is drained, removed, which it is told and ends by, and another one joins in its place."""
+    node = stage.some()[0]
+    stage.tell(f"drain and remove {node.name}, and let another node join")
+    await stage.insist(partial(stage.load.client.drain_node, node.node_id))
+    await stage.insist(partial(stage.load.client.remove_node, node.node_id))
+    await node.removed()
+    gone = await node.replace([other.address for other in stage.nodes if other is not node])
+    await stage.refilled(gone)
+
+
+async def grow_topic(stage: Stage) -> None:
+    """A partition more; half of the time a node does not hear of it for a while."""
+    load = stage.load
+    grown = {topic: len(load.world.partitions_of(topic)) for topic in load.topics}
+    growing = [topic for topic, count in grown.items() if count < load.world.first_count(topic) + GROWTH_MAX]
+    if not growing:
+        stage.tell("all topics have grown as far as they may")
+        return
+    topic = stage.rng.choice(growing)
+    async with _somebody_alone(stage, f"add partition {grown[topic]} to {topic}"):
+        if await stage.insist(partial(load.client.alter_topic, topic, partitions=grown[topic] + 1)):
+            load.world.grew(Key(topic, grown[topic]))
+            load.world.calm = True  # a majority has just decided it
+        await stage.hold(0.5, 3)
+
+
+async def make_topic_again(stage: Stage) -> None:
+    """A topic is deleted, and another one made under its name; half of the time a node hears of it late."""
+    standing, copies = stage.load.standing, min(3, len(stage.nodes))
+    async with _somebody_alone(stage, f"delete {NAME} and make it again"):
+        pause_s = stage.rng.choice([0.0, stage.rng.uniform(0, 2)])
+        stage.load.world.calm = await stage.insist(partial(make_again, standing, stage.load.client, copies, pause_s))
+        await stage.hold(0.5, 3)
+
+
+@asynccontextmanager
+async def _somebody_alone(stage: Stage, what: str) -> AsyncIterator[None]:
+    """Tell what is done, while one node is cut off the others or none is."""
+    node = stage.some()[0]
+    if stage.network is None or len(stage.nodes) == 1 or stage.rng.random() >= ALONE:
+        stage.tell(what)
+        yield
+        return
+    stage.tell(f"{what}, with {node.name} cut off the other nodes")
+    stage.network.isolate(node.number)
+    try:
+        yield
+    finally:
+        stage.load.world.calm = False
+        stage.network.heal()

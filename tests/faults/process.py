@@ -1,0 +1,144 @@
+"""A process of a run, a node or a gateway: started, killed, stopped, woken and watched.
+
+Only what was started here is ever signalled, by its process object. What it logs goes to a file of its own, in which
+what a healthy process never says is looked for in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any, Final
+
+from tests.faults import tied
+
+READY_S: Final = 60
+STOP_S: Final = 40
+LAST_WORDS: Final = 15
+"""Lines of its log that are shown when it does not start."""
+_ALARMING: Final = re.compile(r" ERROR | CRITICAL |^Traceback|^\w*Error|DIVERGED|DATA_LOSS|never retrieved")
+
+
+class Process:
+    """One process at a time, with all that came of those before it.
+
+    Args:
+        name: for who reads of it.
+        prefix: what runs a command in its place.
+        log: the file that takes its stderr.
+    """
+
+    def __init__(self, name: str, prefix: tuple[str, ...], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.bad_ends: list[str] = []
+        self.paused = False
+        self._prefix = prefix
+        self._process: asyncio.subprocess.Process | None = None
+        self._expected = False
+
+    @property
+    def running(self) -> bool:
+        """Whether there is one."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, *command: str) -> dict[str, Any]:
+        """Start a command of `tidelog` and wait until it says that it serves; return what it says.
+
+        Raises:
+            RuntimeError: it ended, or took too long.
+        """
+        assert not self.running
+        self._note_end()
+        tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
+        whole = [*tying, *self._prefix, sys.executable, "-m", "tidelog_cli", *command]
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(*whole, stdout=PIPE, stderr=log)
+        self._expected = self.paused = False
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_S):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise RuntimeError(f"{self.name} was not ready after {READY_S} s: {self._last_words()}") from None
+        if not line:
+            code = await self._process.wait()
+            raise RuntimeError(f"{self.name} ended with {code} at its start: {self._last_words()}")
+        ready: dict[str, Any] = json.loads(line)
+        assert ready["event"] == "ready"
+        return ready
+
+    async def kill(self) -> None:
+        """End it without a warning; what it has written stays in the page cache."""
+        if self._process is not None and self.running:
+            self._expected = True
+            self._process.kill()
+            await self._process.wait()
+        self.paused = False
+
+    async def ends(self, code: int, late: str, other: str) -> None:
+        """Wait until it ends by itself; what it does instead counts as its failure.
+
+        Args:
+            code: what it should end with.
+            late: what is said of it when it has not ended in time.
+            other: what is said of it when it ends with another code, which is said as well.
+        """
+        assert self._process is not None
+        self._expected = True
+        try:
+            async with asyncio.timeout(STOP_S):
+                ended = await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+            self.bad_ends.append(late)
+            return
+        if ended != code:
+            self.bad_ends.append(f"{other} with {ended}")
+
+    async def stop(self) -> None:
+        """Ask it to stop and wait. Ending with anything but 0, or not in time, counts as its failure."""
+        self.resume()
+        if self._process is None or not self.running:
+            return
+        self._process.terminate()
+        await self.ends(0, f"it had not stopped {STOP_S} s after SIGTERM", "it stopped")
+
+    def pause(self) -> None:
+        """Stop it where it is; it does not know."""
+        if self.running and self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            self.paused = True
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.paused and self.running and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+        self.paused = False
+
+    def failures(self, besides: str = "") -> list[str]:
+        """Return what went wrong with it: ends that nobody asked for, and alarming lines of its log.
+
+        Args:
+            besides: what an alarming line may hold that is none; empty for nothing.
+        """
+        self._note_end()
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        alarming = [(at, line) for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
+        ends = [f"{self.name}: {end}" for end in self.bad_ends]
+        return ends + [f"{self.log.name}:{at}: {line}" for at, line in alarming if not (besides and besides in line)]
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+        return "\n".join([f"the last lines of {self.log}:", *lines])
+
+    def _note_end(self) -> None:
+        if self._process is not None and self._process.returncode is not None and not self._expected:
+            self.bad_ends.append(f"it ended by itself with {self._process.returncode}")
+            self._expected = True
