@@ -35,6 +35,7 @@ def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
     node.current[at] ^= 1 << random.randrange(8)
     node.durable = bytes(node.current)
     node.versions.clear()
+    node.lost.clear()
     return f"{path} at {at}"
 
 
@@ -50,7 +51,7 @@ def _covered(disk: SimDisk, path: Path) -> int:
         if len(data) < journal.JOURNAL_HEADER_BYTES:
             return 0
         nonce = int.from_bytes(data[8:16], "little")
-        return journal._newest_synced_position(data, journal.JOURNAL_HEADER_BYTES, nonce)
+        return journal._newest_synced_position(data, nonce)
     if path.suffix != ".seg" or path.parent.suffix:
         return 0
     file = disk.open_readonly(path)

@@ -20,6 +20,7 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "lags": ("loss", "one way", "isolate", "pause", "roll over"),
     "rot": ("rot", "rot", "isolate", "kill", "halves"),
     "copies": ("join", "lie", "lie", "lie", "wipe", "roll over", "roll over", "kill"),
+    "failed syncs": ("disk fails", "disk fails", "disk fails", "power off", "kill", "isolate", "roll over"),
     "owners": ("kill", "crash in write", "old messages", "isolate"),
 }
 """Kinds of faults that bring out something together."""

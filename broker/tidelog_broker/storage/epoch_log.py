@@ -34,7 +34,7 @@ from tidelog_broker.storage.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, check_group
 from tidelog_broker.storage.spare import Spare
-from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
+from tidelog_broker.storage.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.unsynced import OwedSyncs
 from tidelog_proto.header import Buffer
 
@@ -400,9 +400,10 @@ class EpochLog(EpochReader):
         if old is not None:
             old.stop_growing()
             leases.release(old.opened)
-        if self.damage is not None:
-            sync_files(fs, [segment.path for segment in segments[:number]])
         cut_files(fs, path, kept.end.position)
+        if self.damage is not None and not self.is_repairing:
+            whole = [(one.path, one.header, one.end) for one in segments[:number]]
+            keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self.damage.synced_offset)
         opened = OpenSegment(fs.open(path), kept.index)
         leases.replace(path, opened)
         active = ActiveSegment(

@@ -113,6 +113,7 @@ class Journal:
                 nonce, payloads, end_position, is_marked = _recover(file, magic)
                 journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=is_marked)
                 journal.mark()
+                fs.sync_dir(path.parent)
             except BaseException:
                 file.close()
                 raise
@@ -312,11 +313,11 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
             is_marked = True
         else:
             break
-    if _newest_synced_position(data, position, nonce) > position:
+    synced_position = max(JOURNAL_HEADER_BYTES, _newest_synced_position(data, nonce))
+    if synced_position > position:
         raise DamagedError.at(file.path, position, "an entry that was synced does not check")
-    if data[position:].strip(b"\0"):
-        file.pwritev([bytes(len(data) - position)], position)
-    # What is kept may lie in the page cache only, after a kill.
+    # The newest group, its mark and the zeroes behind may be in the page cache only, and clean there: see `anew`.
+    file.pwritev([data[synced_position:position], bytes(len(data) - position)], synced_position)
     file.datasync()
     return nonce, payloads, position, is_marked
 
@@ -353,12 +354,12 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
     return payload if len(payload) == length and crc32c(payload) == payload_crc else None
 
 
-def _newest_synced_position(data: bytes, position: int, nonce: int) -> int:
-    """Return how far the entries and marks at or behind `position` say that the file was synced; 0 without any."""
+def _newest_synced_position(data: bytes, nonce: int) -> int:
+    """Return how far the entries and marks anywhere in the file say that it was synced; 0 without any."""
     newest = 0
     for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
         magic = int.from_bytes(magic_bytes, "little")
-        found = data.find(magic_bytes, position)
+        found = data.find(magic_bytes, JOURNAL_HEADER_BYTES)
         while found >= 0:
             if found % BATCH_ALIGNMENT_BYTES == 0:
                 head = _parse_head(data, found, nonce, magic)

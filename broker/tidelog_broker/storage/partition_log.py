@@ -54,6 +54,7 @@ class PartitionLog(PartitionCopies):
         opened, lost, fills = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
+                disk.fs.sync_dir(directory)  # whoever was killed may not have got to it
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 fills = list(fill_dirs(disk.fs, directory))
