@@ -21,7 +21,8 @@
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
 the segment log, a bad entry that a later one says was synced is damage: the journal refuses to open, because a
-default in place of a lost promise is how acknowledged data gets lost. Without such a later entry it is a torn group
+default in place of a lost promise is how acknowledged data gets lost. So it does where the file is missing: it is made
+once, with the data directory. Without such a later entry it is a torn group
 that nobody was told about, and is zeroed.
 
 So that the newest group does not stay one that may rot unseen, a mark follows it: an entry with the magic `TLJM` and no
@@ -59,6 +60,10 @@ RESERVE_BYTES: Final = MIB
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
 """A journal that is larger is not one of ours."""
 
+_MISSING: Final = (
+    "it was made with the data directory, and what this node has promised was in it: give a node in its place an empty "
+    "directory (--replace), or restore this one as a whole if no other node has its data"
+)
 _VERSION: Final = 1
 _ENTRY_MAGIC_BYTES: Final = b"TLJE"
 _ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
@@ -90,13 +95,32 @@ class Journal:
         """Whether a mark follows the newest group, or there is none."""
         self._failure = ""
 
-    @classmethod
-    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
-        """Open a journal, making it if there is none, and return it with its payloads in order.
+    @staticmethod
+    def make(fs: FileSystem, path: Path, magic: bytes) -> None:
+        """Make an empty journal, durably; one that a start made which was cut short stays if nothing is in it.
 
         Raises:
-            DamagedError: something in it was synced once and is not what it was.
-            DiskFullError: no space to make it.
+            DamagedError: there is one that holds something, or is damaged.
+            DiskFullError: no space.
+            StorageFailedError: the disk does not read or write.
+        """
+        if fs.exists(path):
+            journal, payloads = Journal.open(fs, path, magic)
+            journal.close()
+            if payloads:
+                raise DamagedError(f"{path} holds {len(payloads)} entries where it was to be made")
+            return
+        try:
+            _write_file(fs, path, magic, [])[0].close()
+        except OSError as error:
+            raise _as_storage_error(f"{path} cannot be made", error) from error
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
+        """Open a journal, and return it with its payloads in order. One that is missing is damaged, never empty.
+
+        Raises:
+            DamagedError: it is missing, or something in it was synced once and is not what it was.
             StorageFailedError: the disk does not read or write.
         """
         assert len(magic) == 4
@@ -105,9 +129,7 @@ class Journal:
             if fs.exists(unnamed):
                 fs.unlink(unnamed)
             if not fs.exists(path):
-                file, nonce, end_position = _write_file(fs, path, magic, [])
-                journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=True)
-                return journal, []
+                raise DamagedError(f"{path} is missing; {_MISSING}")
             file = fs.open(path)
             try:
                 nonce, payloads, end_position, is_marked = _recover(file, magic)

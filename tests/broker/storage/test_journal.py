@@ -19,6 +19,8 @@ MAGIC = b"TEST"
 
 
 def open_journal(sim: SimDisk) -> tuple[Journal, list[bytes]]:
+    if not sim.exists(PATH):
+        Journal.make(sim, PATH, MAGIC)
     return Journal.open(sim, PATH, MAGIC)
 
 
@@ -349,3 +351,32 @@ def test_an_entry_behind_a_torn_one_does_not_come_back_although_zeroing_it_faile
         assert found == []
         journal.append([b"T" * size_bytes])
         assert open_journal(sim.power_cut(Random(seed)))[1] == [b"T" * size_bytes]
+
+
+def test_one_that_is_missing_is_damaged_and_not_made_anew() -> None:
+    sim = new_disk()
+    with pytest.raises(DamagedError, match=r"missing.*promised was in it.*--replace"):
+        Journal.open(sim, PATH, MAGIC)
+    assert not sim.exists(PATH)
+
+
+def test_one_is_made_over_an_empty_one_and_never_over_entries() -> None:
+    sim, payloads, _ = written()
+    with pytest.raises(DamagedError, match=f"holds {len(payloads)} entries"):
+        Journal.make(sim, PATH, MAGIC)
+    assert open_journal(sim)[1] == payloads
+    for cut in range(40):
+        sim = new_disk()
+        sim.cut_at = cut
+        with suppress(PowerCutError):
+            Journal.make(sim, PATH, MAGIC)
+        sim = sim.power_cut(Random(cut)) if cut % 2 else sim.restart()
+        Journal.make(sim, PATH, MAGIC)
+        assert Journal.open(sim.power_cut(Random(cut)), PATH, MAGIC)[1] == []
+
+
+def test_a_full_disk_refuses_to_make_one() -> None:
+    sim = new_disk()
+    sim.free_bytes = 10
+    with pytest.raises(DiskFullError, match="cannot be made"):
+        Journal.make(sim, PATH, MAGIC)
