@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
-from tests.simulation.rot import rot
+from tests.simulation.rot import lose_directory, rot
 from tests.simulation.scenario import MIXTURES, SCRIPTS
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
@@ -57,6 +57,7 @@ class Faults:
             "disk fails": (self._disk_fails, 2),
             "wipe": (self._wipe, 2),
             "rot": (self._rot, 4),
+            "lost directory": (self._lose_directory, 2),
             "lie": (self._lie, 3),
             "join": (self._join, 2),
             "roll over": (self._roll_over, 10),
@@ -317,6 +318,16 @@ class Faults:
         machine.stop("for rot")
         if where := rot(machine.disk, self._random):
             self._note("rot", machine.node_id, where)
+        self._restart_later(machine)
+
+    def _lose_directory(self) -> None:
+        """Take a partition's or an epoch's directory from a machine that is down."""
+        machine = self.loser()
+        if machine is None:
+            return
+        machine.stop("for a loss")
+        if where := lose_directory(machine.disk, self._random):
+            self._note("lost directory", machine.node_id, where)
         self._restart_later(machine)
 
     def _lie(self) -> None:

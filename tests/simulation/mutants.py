@@ -92,6 +92,7 @@ FURTHER = [
     Mutant("LIMBO not heeded", driver.limbo_not_heeded, mixture="rotten holder"),
     Mutant("decision entered before it is journalled", log.enters_before_journal),
     Mutant("a start that only syncs the log", disk.log_only_synced, mixture="failed syncs"),
+    Mutant("a lost directory taken for one that never was", disk.lost_directory_is_empty, mixture="emptied holder"),
     Mutant("a start that only syncs the journals", disk.journal_only_synced, mixture="failed syncs"),
 ]
 

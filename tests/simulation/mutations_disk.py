@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidelog_broker.log_view import LogView
 from tidelog_broker.storage import journal, recovery, truncation
 from tidelog_broker.storage.filesystem import File
 from tidelog_proto.header import Buffer
@@ -41,6 +42,15 @@ def journal_only_synced() -> Replacements:
     recover = journal._recover
 
     def recover_sparing(file: Any, magic: bytes) -> tuple[int, list[bytes], int, bool]:
-        return recover(_Sparing(file), magic)  # type: ignore[arg-type]
+        return recover(_Sparing(file), magic)
 
     return [(journal, "_recover", recover_sparing)]
+
+
+def lost_directory_is_empty() -> Replacements:
+    """A copy whose directory is missing is one that has never begun."""
+
+    def begin_nothing(_: LogView) -> None:
+        pass
+
+    return [(LogView, "_begin_again", begin_nothing)]

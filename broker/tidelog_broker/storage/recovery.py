@@ -282,10 +282,12 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
     if fs.exists(index_path(segment.path)):
         fs.unlink(index_path(segment.path))
     with closing(fs.open(segment.path)) as file:
-        if examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty:
+        is_dirty = bool(examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty)
+        if is_dirty:
             file.truncate(scan.end_position)
-        write_anew(file, segment.header, scan.synced_end, scan.end)
-        file.datasync()
+        if is_dirty or scan.synced_end != scan.end:
+            write_anew(file, segment.header, scan.synced_end, scan.end)
+            file.datasync()
     fs.sync_dir(directory)
 
 
