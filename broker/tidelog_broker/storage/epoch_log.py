@@ -367,7 +367,7 @@ class EpochLog(EpochReader):
 
     def _begin_repairing(self) -> None:
         path, end = self._segments[-1].path, self._end
-        reason = "the log was cut here in front of damage, and what is missing has not been fetched yet"
+        reason = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
         self.damage = Damage(path, end.position, end.offset, end.offset, reason)
         self.is_repairing = True
 
