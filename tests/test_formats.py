@@ -118,6 +118,7 @@ def test_an_index() -> None:
 
 @pytest.mark.parametrize("magic", [meta_journal.MAGIC, fences.MAGIC])
 def test_a_journal(tmp_path: Path, magic: bytes) -> None:
+    journal.Journal.make(RealFileSystem(), tmp_path / "journal", magic)
     opened, _ = journal.Journal.open(RealFileSystem(), tmp_path / "journal", magic)
     opened.append([b"first"])
     opened.append([b"second" * 20])

@@ -17,7 +17,7 @@ from tidelog_broker.core.ports import Position
 from tidelog_broker.core.producers import ProducerTable
 from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.errors import NotHeldError
+from tidelog_broker.storage.errors import DiskFullError, NotHeldError
 from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -77,6 +77,7 @@ class LogView:
         """
         view = cls(store, chain, node_id=node_id, log_start=log_start, rebooted=rebooted)
         view._heal()
+        view._begin_again()
         view._note_reboot()
         view.go_on_filling()
         return view
@@ -120,6 +121,24 @@ class LogView:
         still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
         if still and not self.repairing:
             self._limbo = store.limbo
+
+    def _begin_again(self) -> None:
+        """Where the open epoch's directory is missing, begin an empty copy that lacks all that it once held."""
+        store, active = self.store, self._chain.active
+        lost = store.lost_epoch(active.epoch)
+        if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
+            return
+        reason = f"{store.directory} has lost epoch {lost}: what this node has acknowledged of it is missing"
+        log.warning("%s", reason)
+        if lost == active.epoch and store.limbo is None and self._others_hold(lost):
+            try:
+                store.make_again(lost)
+                store.start_epoch(lost, active.start_offset, is_lacking=True)
+            except DiskFullError as error:
+                reason = f"{reason}, and {error.message}"
+            else:
+                return
+        self._limbo = reason
 
     def _note_reboot(self) -> None:
         """Remember, past this start, that the machine went down under an epoch that is not synced."""

@@ -123,6 +123,9 @@ class Node(Broker):
 
     async def stop(self) -> None:
         """Stop: hand over what others can own, nothing new, finish what is in flight, close what is open."""
+        if not self.is_open:
+            self._resources.close()
+            return
         if self.health.state == "running" and not self.cluster.is_alone:
             await hand_over(self)
         self.stopping = True

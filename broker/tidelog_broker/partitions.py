@@ -15,8 +15,9 @@ from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition import Partition
 from tidelog_broker.replication import Founding
 from tidelog_broker.services import Services
-from tidelog_broker.storage.partition_dirs import partition_dir_name, remove_partition_dir
+from tidelog_broker.storage.partition_dirs import forget_partition_dir, partition_dir_name
 from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.presence import has_directory_note
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -156,8 +157,8 @@ class Partitions:
         disk, parent = self._node.disk, self._node.dir.partitions
         for index in range(record.config.partitions):
             directory = parent / partition_dir_name(record.name, record.topic_id, index)
-            if disk.fs.exists(directory):
-                await self._node.io.call(index, remove_partition_dir, disk.fs, directory)
+            if disk.fs.exists(directory) or has_directory_note(disk.fs, directory):
+                await self._node.io.call(index, forget_partition_dir, disk.fs, directory)
         await self._node.replication.forget(record.topic_id, record.config.partitions)
 
     def _drop(self, record: pb.TopicRecord) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from tidelog_broker.offload import Offload
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.presence import HELD_SUFFIX
 
 _WORKER = 0
 
@@ -42,5 +43,6 @@ async def note_reboot(directory: RebootedDir, fs: FileSystem, io: Offload, open_
     """
     if directory.machine_rebooted:
         names = await io.call(_WORKER, fs.list_dir, directory.partitions)
-        if set(names) <= {log.directory.name for log in open_logs}:
+        stored = {name for name in names if not name.endswith(HELD_SUFFIX)}
+        if stored <= {log.directory.name for log in open_logs}:
             directory.mark_reboot_noted()

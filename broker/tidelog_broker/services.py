@@ -100,6 +100,8 @@ class Services:
         self.stop_reason = ""
         """Why the node stops by itself; empty while it does not."""
         self.port = 0
+        self.is_open = False
+        """Whether the journals could be opened; without them nothing else begins."""
         self._fs = fs or RealFileSystem()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_asked = asyncio.Event()
@@ -147,6 +149,7 @@ class Services:
         meta = self._own(MetaJournal.open(self.disk.fs, self.dir.meta_journal))
         fences = self._own(FenceJournal.open(self.disk.fs, self.dir.fences))
         self.replication = self._replication(meta, fences)
+        self.is_open = True
         await self.io.call(0, sweep_trash, self.disk.fs, self.dir.partitions)
 
     def _replication(self, meta: MetaJournal, fences: FenceJournal) -> Replication:

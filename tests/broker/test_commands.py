@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tidelog_broker import commands
 from tidelog_broker.commands import register
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.node import Node
+from tidelog_broker.storage.node_dir import open_node_dir
 
 
 @pytest.fixture
@@ -77,6 +79,21 @@ def test_a_damaged_record_of_the_node_is_left_as_it_is(app: typer.Typer, tmp_pat
     assert result.exit_code == 1
     assert "damaged" in result.stderr
     assert json.loads((tmp_path / "node.json").read_text()) == {"format_version": 1}
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_lost_promises_are_one_line_that_says_what_to_do(app: typer.Typer, tmp_path: Path, how: str) -> None:
+    with closing(open_node_dir(tmp_path)) as directory:
+        fences = directory.fences
+    if how == "missing":
+        fences.unlink()
+    else:
+        fences.write_bytes(b"rot")
+    result = CliRunner().invoke(app, ["node", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"tidelog node: the data in {tmp_path} cannot be served: {fences} is {how}")
 
 
 def settings_of(**told: object) -> NodeSettings:

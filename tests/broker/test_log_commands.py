@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_what_was_synced_is_damage(data: Path) -> None:
 
 
 def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
-    (partition,) = (data / "partitions").iterdir()
+    (partition,) = (path for path in (data / "partitions").iterdir() if path.is_dir())
     (partition / "epoch-00000000").rename(partition / "epoch-00000000.fill")
     result = runner.invoke(log_app, ["verify", str(data)])
     assert result.exit_code == 0

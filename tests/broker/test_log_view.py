@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,58 @@ def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_pat
     assert (view.epoch_end(1) or (0, 0))[0] == 4
     view.end_doubt()
     assert not view.repairing
+
+
+@pytest.mark.parametrize("lost", ["epoch-00000001", ""])
+def test_a_lost_directory_is_a_copy_in_doubt_that_begins_again_where_others_have_it(tmp_path: Path, lost: str) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.close()
+    shutil.rmtree(store.directory / lost)
+    for _ in range(2):
+        view = view_of(open_log(disk, tmp_path), chain)
+        assert (view.limbo(), view.doubt, view.epoch_end(1)) == (None, "damaged", (3, 0))
+        assert (view.epoch_end(0) is not None) == bool(lost)
+        view.store.close()
+    view = view_of(open_log(disk, tmp_path), chain)
+    view.end_doubt()
+    view.store.close()
+    assert view_of(open_log(disk, tmp_path), chain).doubt == ""
+
+
+@pytest.mark.parametrize("how", ["alone", "disk full", "newer than the chain"])
+def test_a_lost_directory_is_limbo_where_it_cannot_be_made_good(tmp_path: Path, how: str) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    shutil.rmtree(store.directory / "epoch-00000001")
+    chain = chain_of(end, placement=ALONE if how == "alone" else THREE)
+    if how == "newer than the chain":
+        chain = chain_of()
+    store = open_log(disk, tmp_path)
+    if how == "disk full":
+        disk.fill_up()
+    view = view_of(store, chain)
+    assert "lost epoch 1" in (view.limbo() or "")
+
+
+@pytest.mark.parametrize("placement", [("b", "c"), THREE])
+def test_a_lost_directory_of_a_former_epoch_is_fetched_like_any_other(
+    tmp_path: Path, placement: tuple[str, ...]
+) -> None:
+    """Decided, or of a partition whose open epoch is others': nothing that this node says depends on it."""
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    ends = [store.epoch_end(0, 0), store.epoch_end(1, 3)]
+    store.close()
+    shutil.rmtree(store.directory / "epoch-00000001" if placement == THREE else store.directory)
+    view = view_of(open_log(disk, tmp_path), chain_of(*ends, placement=placement))
+    assert (view.limbo(), view.doubt, view.epoch_end(2)) == (None, "", None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.node import Node
 from tidelog_broker.storage import node_dir
-from tidelog_broker.storage.errors import NodeDirLockedError
+from tidelog_broker.storage.errors import DamagedError, NodeDirLockedError
 from tidelog_broker.storage.node_dir import open_node_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -47,6 +47,19 @@ async def test_a_restart_keeps_everything(stand: Stand, end: str, flush: pb.Flus
     assert fresh.base_offset == 10
     position = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply.results[0]
     assert position.next_offset == 4
+
+
+@pytest.mark.parametrize("name", ["fences", "journal"])
+async def test_a_node_that_has_lost_a_journal_does_not_start(stand: Stand, name: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    await peer.publish((await peer.create()).topic_id, batch(b"0"))
+    await stand.stop()
+    (stand.path / "meta" / name).unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promised.*--replace"):
+            await stand.start()
+        assert not (stand.path / "meta" / name).exists()
 
 
 async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node, peer: Peer) -> None:

@@ -7,11 +7,14 @@ against it at a cost that does not grow with the run. `final` compares the logs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation.final import compare_logs, compare_with_history, unequal
 from tests.simulation.history import Publish, PublishReply
+from tests.simulation.journals import META
 from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core import effects as fx
@@ -75,6 +78,7 @@ class Checks:
                 "I3",
                 f"{copy.name} lost a part of epoch {epoch}: {end}, durable was {durable}",
             )
+        self._written_anew(copy.name, copy.process, list(_files(copy)))
         if not always or self._bad(node):
             truth.reopened(node, {epoch: found[0] for epoch in truth.epochs() if (found := copy.view.epoch_end(epoch))})
 
@@ -90,8 +94,16 @@ class Checks:
                 truth.payloads(batches)
                 truth.made_durable(node, log.epoch, log.end_offset)
 
+    def _written_anew(self, name: str, process: Process, files: Sequence[tuple[Path, int]]) -> None:
+        """See that what a node counts on is on its disk, although a sync of it may have failed (I17)."""
+        disk = process.sim_disk
+        if disk.any_lost:
+            lost = [path for path, size_bytes in files if disk.node(path).lacks(size_bytes)]
+            self.require(not lost, "I17", f"{name} counts on {lost}, a sync of which has failed")
+
     def booted(self, process: Process, chains: MetaJournal, fences: FenceJournal) -> None:
         """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
+        self._written_anew(process.node_id, process, [(META / name, sys.maxsize) for name in ("journal", "fences")])
         for fence in fences.load().values():
             self.truths[fence.topic_id, fence.partition].fenced(process.node_id, fence)
         for (topic_id, partition), entries in chains.load().items():
@@ -226,3 +238,10 @@ class Checks:
         for key, truth in self.truths.items():
             log = compare_logs(self._world, key)
             compare_with_history(self._world, key, truth, log)
+
+
+def _files(copy: Copy) -> Iterator[tuple[Path, int]]:
+    """Yield the files of a copy that counts, with how much of each."""
+    for log in copy.log.epochs:
+        for segment in log.segments if log.damage is None or log.is_repairing else ():
+            yield segment.path, segment.size_bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
-from tests.simulation.rot import rot
+from tests.simulation.rot import lose_directory, rot
 from tests.simulation.scenario import MIXTURES, SCRIPTS
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
@@ -57,6 +57,7 @@ class Faults:
             "disk fails": (self._disk_fails, 2),
             "wipe": (self._wipe, 2),
             "rot": (self._rot, 4),
+            "lost directory": (self._lose_directory, 2),
             "lie": (self._lie, 3),
             "join": (self._join, 2),
             "roll over": (self._roll_over, 10),
@@ -256,17 +257,32 @@ class Faults:
             self._later(600, freed)
 
     def _disk_fails(self) -> None:
-        """Let syncs fail until the process ends; what it could not sync is not in the page cache after that."""
+        """Let a sync fail, of the process or of its next start, or all from there on; perhaps cut the power after that.
+
+        What it covered can be read until then, see `SimDisk`.
+        """
         machine = self._machine()
-        if machine.process is None:
-            return
+        left, once = self._random.choice([0, 0, 1, 3]), self._random.random() < 0.7
 
         def fail(operation: str, path: Path) -> OSError | None:
-            return OSError(errno.EIO, "the simulated disk fails") if operation == "sync" else None
+            nonlocal left
+            if operation != "sync":
+                return None
+            left -= 1
+            failing = left == -1 if once else left < 0
+            return OSError(errno.EIO, "the simulated disk fails") if failing else None
 
         machine.disk.fail = fail
         self._note("disk fails", machine.node_id)
-        self._restart_later(machine)
+        for _ in range(3):
+            self._restart_later(machine)
+        if self._world.scenario.flush == pb.ALWAYS or self.may_lose(machine):
+            self._later(self._random.choice([300, 1500]), lambda: self._power_fails(machine))
+
+    def _power_fails(self, machine: Machine) -> None:
+        if not self._stopped and machine.disk.any_lost:
+            machine.power_off("power off after a failed sync")
+            self._restart_later(machine)
 
     def _wipe(self) -> None:
         """Replace a disk; the old node id never comes back, and is removed from the registry later."""
@@ -302,6 +318,16 @@ class Faults:
         machine.stop("for rot")
         if where := rot(machine.disk, self._random):
             self._note("rot", machine.node_id, where)
+        self._restart_later(machine)
+
+    def _lose_directory(self) -> None:
+        """Take a partition's or an epoch's directory from a machine that is down."""
+        machine = self.loser()
+        if machine is None:
+            return
+        machine.stop("for a loss")
+        if where := lose_directory(machine.disk, self._random):
+            self._note("lost directory", machine.node_id, where)
         self._restart_later(machine)
 
     def _lie(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 META = Path("/meta")
+MADE = Path("/made")
 
 
 class _Chains(MetaJournal):
@@ -33,12 +34,17 @@ class _Fences(FenceJournal):
 
 
 def open_journals(process: Process) -> tuple[MetaJournal, FenceJournal]:
-    """Open both, making them on a new disk.
+    """Open both, making them on a new disk; a file says that they are there, as node.json does.
 
     Raises:
         DamagedError, StorageFailedError, DiskFullError: as the journals.
     """
     fs = process.sim_disk
+    if not fs.exists(MADE):
+        MetaJournal.make(fs, META / "journal")
+        FenceJournal.make(fs, META / "fences")
+        fs.open(MADE, create=True).close()
+        fs.sync_dir(MADE.parent)
     chains, fences = _Chains.open(fs, META / "journal"), _Fences.open(fs, META / "fences")
     assert isinstance(chains, _Chains)
     assert isinstance(fences, _Fences)

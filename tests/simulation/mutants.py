@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
+from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_log as log
 from tests.simulation import mutations_shell as shell
@@ -34,7 +35,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        return self.replacements.__module__ not in {driver.__name__, shell.__name__}
+        return self.replacements.__module__ not in {driver.__name__, shell.__name__, disk.__name__}
 
 
 LISTED = [
@@ -90,6 +91,9 @@ FURTHER = [
     Mutant("the tail kept past the end of its epoch", log.tail_not_truncated),
     Mutant("LIMBO not heeded", driver.limbo_not_heeded, mixture="rotten holder"),
     Mutant("decision entered before it is journalled", log.enters_before_journal),
+    Mutant("a start that only syncs the log", disk.log_only_synced, mixture="failed syncs"),
+    Mutant("a lost directory taken for one that never was", disk.lost_directory_is_empty, mixture="emptied holder"),
+    Mutant("a start that only syncs the journals", disk.journal_only_synced, mixture="failed syncs"),
 ]
 
 SHELL = [

@@ -1,4 +1,4 @@
-"""Bits that flip on a disk, where the storage says that it can tell: in what a later sync mark covers.
+"""Bits that flip where the storage says that it can tell: in what a later sync mark covers; and directories that go.
 
 Rot in the last group of a journal or an open log, or in the mark in front of it, looks like a write that was torn by a
 crash, since what tells of it comes with the next group. It is cut like one; that is written down as a limit, and not
@@ -11,8 +11,10 @@ from pathlib import Path
 from random import Random
 
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
+from tests.simulation.process import HOME
 
 from tidelog_broker.storage import journal
+from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
 from tidelog_broker.storage.scan import read_segment_header, scan_segment
 from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, LayoutError
 
@@ -35,7 +37,25 @@ def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
     node.current[at] ^= 1 << random.randrange(8)
     node.durable = bytes(node.current)
     node.versions.clear()
+    node.lost.clear()
     return f"{path} at {at}"
+
+
+def lose_directory(disk: SimDisk, random: Random) -> str:
+    """Take a partition's directory or an epoch's, mostly the newest one's; return which, empty without any."""
+    partitions = (
+        [HOME / name for name in disk.list_dir(HOME) if parse_partition_dir_name(name)] if disk.exists(HOME) else []
+    )
+    if not partitions:
+        return ""
+    path = random.choice(partitions)
+    epochs = list(epoch_dirs(disk, path).values())
+    if epochs and random.random() < 0.7:
+        path = epochs[-1] if random.random() < 0.7 else random.choice(epochs)
+    parent = disk._dir(path.parent)
+    del parent.names[path.name]
+    parent.sync()
+    return str(path)
 
 
 def _newest(logs: list[tuple[Path, Node, int]], path: Path) -> Path:
@@ -50,7 +70,7 @@ def _covered(disk: SimDisk, path: Path) -> int:
         if len(data) < journal.JOURNAL_HEADER_BYTES:
             return 0
         nonce = int.from_bytes(data[8:16], "little")
-        return journal._newest_synced_position(data, journal.JOURNAL_HEADER_BYTES, nonce)
+        return journal._newest_synced_position(data, nonce)
     if path.suffix != ".seg" or path.parent.suffix:
         return 0
     file = disk.open_readonly(path)

@@ -20,6 +20,7 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "lags": ("loss", "one way", "isolate", "pause", "roll over"),
     "rot": ("rot", "rot", "isolate", "kill", "halves"),
     "copies": ("join", "lie", "lie", "lie", "wipe", "roll over", "roll over", "kill"),
+    "failed syncs": ("disk fails", "disk fails", "disk fails", "power off", "kill", "isolate", "roll over"),
     "owners": ("kill", "crash in write", "old messages", "isolate"),
 }
 """Kinds of faults that bring out something together."""
@@ -30,7 +31,7 @@ partition, so that no other one loses what it may lose then, and no machine lost
 
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
-    *("wiped holder", "rotten holder", "rebooted holder", "rebooted follower", "reboot cut short"),
+    *("wiped holder", "rotten holder", "emptied holder", "rebooted holder", "rebooted follower", "reboot cut short"),
     LIGHTS_OUT,
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""

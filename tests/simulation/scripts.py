@@ -14,6 +14,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     cut entry        a replica dies between the writes by which it enters the next epoch
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
+    emptied holder   ... or has lost the directory of its copy ...
     rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
     reboot cut short     the same, and it is killed before all of its logs are open again
     rebooted follower    the same, and before they are away the owner answers it once: the rest is on its way
@@ -28,7 +29,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.machine import Machine
-from tests.simulation.rot import rot
+from tests.simulation.rot import lose_directory, rot
 from tests.simulation.scenario import LIGHTS_OUT
 
 from tidelog_broker.core.ports import PartitionKey
@@ -84,6 +85,7 @@ class Scripts:
             "cut entry": self._cut_entry,
             "wiped holder": partial(self._lost_holder, self._wipe),
             "rotten holder": partial(self._lost_holder, self._rot),
+            "emptied holder": partial(self._lost_holder, self._empty),
             "rebooted holder": partial(self._lost_holder, self._reboot),
             "rebooted follower": self._rebooted_follower,
             "reboot cut short": self._of_a_later_log(partial(self._lost_holder, self._reboot_cut_short)),
@@ -449,6 +451,12 @@ class Scripts:
     def _rot(self, machine: Machine) -> Script:
         machine.stop("for rot")
         self._world.clock.note("fault", "rot", machine.node_id, rot(machine.disk, self._random, newest=True))
+        yield 10
+        machine.start()
+
+    def _empty(self, machine: Machine) -> Script:
+        machine.stop("for a loss")
+        self._world.clock.note("fault", "lost directory", machine.node_id, lose_directory(machine.disk, self._random))
         yield 10
         machine.start()
 

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 from tidelog_broker.storage.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.disk import Disk, OpenSegment
+from tidelog_broker.storage.epoch_dir import make_epoch_dir
 from tidelog_broker.storage.epoch_reader import EpochReader
 from tidelog_broker.storage.errors import (
     DiskFullError,
@@ -25,16 +26,15 @@ from tidelog_broker.storage.errors import (
     LimboError,
     StorageFailedError,
     is_disk_full,
-    space_or_failure,
 )
 from tidelog_broker.storage.index import SegmentEnd
 from tidelog_broker.storage.owed_names import OwedNames
-from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_epoch_dir, remove_segment, reopen_last
+from tidelog_broker.storage.recovery import Damage, recover_epoch, remove_segment, reopen_last
 from tidelog_broker.storage.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.sealed_segment import SealedSegment
-from tidelog_broker.storage.segment import MARK_BYTES, NEW_SUFFIX, check_group
+from tidelog_broker.storage.segment import MARK_BYTES, check_group
 from tidelog_broker.storage.spare import Spare
-from tidelog_broker.storage.truncation import cut_files, kept_part, sync_files
+from tidelog_broker.storage.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.unsynced import OwedSyncs
 from tidelog_proto.header import Buffer
 
@@ -88,8 +88,10 @@ class EpochLog(EpochReader):
         start_offset: int,
         segment_bytes: int,
         start_digest: int = 0,
+        is_newest: bool = False,
+        is_lacking: bool = False,
     ) -> EpochLog:
-        """Begin an epoch in a new directory, which is there durably and complete, or not at all.
+        """Begin an epoch in a new directory, which is there durably and complete, or not at all; see `make_epoch_dir`.
 
         `start_digest` is the running digest in front of `start_offset`: not 0 in a copy that lacks the epoch's front.
 
@@ -97,25 +99,8 @@ class EpochLog(EpochReader):
             DiskFullError: there is no space for it; nothing has changed.
             StorageFailedError: the disk failed; the directory may be there.
         """
-        unnamed = directory.with_name(directory.name + NEW_SUFFIX)
         start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
-        try:
-            if disk.fs.exists(unnamed):
-                remove_epoch_dir(disk.fs, unnamed)
-            disk.fs.make_dir(unnamed)
-            first = ActiveSegment.begin(disk, unnamed, start, segment_bytes=segment_bytes)
-            try:
-                first.settle()
-            finally:
-                first.abandon()
-            disk.fs.sync_dir(unnamed)
-            disk.fs.rename(unnamed, directory)
-        except OSError as error:
-            raise space_or_failure(f"epoch {epoch} cannot begin in {directory}", error) from error
-        try:
-            disk.fs.sync_dir(directory.parent)
-        except OSError as error:  # a full disk, too: it has its name, so this is no refusal that changes nothing
-            raise StorageFailedError(f"epoch {epoch} began in {directory}, not durably: {error}") from error
+        make_epoch_dir(disk, directory, start, segment_bytes=segment_bytes, is_newest=is_newest, is_lacking=is_lacking)
         return cls.open(disk, directory, segment_bytes=segment_bytes)
 
     @classmethod
@@ -382,7 +367,7 @@ class EpochLog(EpochReader):
 
     def _begin_repairing(self) -> None:
         path, end = self._segments[-1].path, self._end
-        reason = "the log was cut here in front of damage, and what is missing has not been fetched yet"
+        reason = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
         self.damage = Damage(path, end.position, end.offset, end.offset, reason)
         self.is_repairing = True
 
@@ -400,9 +385,10 @@ class EpochLog(EpochReader):
         if old is not None:
             old.stop_growing()
             leases.release(old.opened)
-        if self.damage is not None:
-            sync_files(fs, [segment.path for segment in segments[:number]])
         cut_files(fs, path, kept.end.position)
+        if self.damage is not None and not self.is_repairing:
+            whole = [(one.path, one.header, one.end) for one in segments[:number]]
+            keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self.damage.synced_offset)
         opened = OpenSegment(fs.open(path), kept.index)
         leases.replace(path, opened)
         active = ActiveSegment(

@@ -41,13 +41,18 @@ class FenceJournal:
                 raise DamagedError(f"{journal.path}: {fault}")
             self._take(entry)
 
+    @staticmethod
+    def make(fs: FileSystem, path: Path) -> None:
+        """Make an empty one, with the data directory; raises as `Journal.make`."""
+        Journal.make(fs, path, MAGIC)
+
     @classmethod
     def open(cls, fs: FileSystem, path: Path) -> FenceJournal:
-        """Open or make the journal.
+        """Open the journal.
 
         Raises:
-            DamagedError: it is damaged; a lost promise has no default.
-            DiskFullError, StorageFailedError: as `Journal.open`.
+            DamagedError: it is damaged or missing; a lost promise has no default.
+            StorageFailedError: as `Journal.open`.
         """
         journal, payloads = Journal.open(fs, path, MAGIC)
         try:

@@ -21,7 +21,8 @@
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
 the segment log, a bad entry that a later one says was synced is damage: the journal refuses to open, because a
-default in place of a lost promise is how acknowledged data gets lost. Without such a later entry it is a torn group
+default in place of a lost promise is how acknowledged data gets lost. So it does where the file is missing: it is made
+once, with the data directory. Without such a later entry it is a torn group
 that nobody was told about, and is zeroed.
 
 So that the newest group does not stay one that may rot unseen, a mark follows it: an entry with the magic `TLJM` and no
@@ -59,6 +60,10 @@ RESERVE_BYTES: Final = MIB
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
 """A journal that is larger is not one of ours."""
 
+_MISSING: Final = (
+    "it was made with the data directory, and what this node has promised was in it: give a node in its place an empty "
+    "directory (--replace), or restore this one as a whole if no other node has its data"
+)
 _VERSION: Final = 1
 _ENTRY_MAGIC_BYTES: Final = b"TLJE"
 _ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
@@ -90,13 +95,32 @@ class Journal:
         """Whether a mark follows the newest group, or there is none."""
         self._failure = ""
 
-    @classmethod
-    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
-        """Open a journal, making it if there is none, and return it with its payloads in order.
+    @staticmethod
+    def make(fs: FileSystem, path: Path, magic: bytes) -> None:
+        """Make an empty journal, durably; one that a start made which was cut short stays if nothing is in it.
 
         Raises:
-            DamagedError: something in it was synced once and is not what it was.
-            DiskFullError: no space to make it.
+            DamagedError: there is one that holds something, or is damaged.
+            DiskFullError: no space.
+            StorageFailedError: the disk does not read or write.
+        """
+        if fs.exists(path):
+            journal, payloads = Journal.open(fs, path, magic)
+            journal.close()
+            if payloads:
+                raise DamagedError(f"{path} holds {len(payloads)} entries where it was to be made")
+            return
+        try:
+            _write_file(fs, path, magic, [])[0].close()
+        except OSError as error:
+            raise _as_storage_error(f"{path} cannot be made", error) from error
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
+        """Open a journal, and return it with its payloads in order. One that is missing is damaged, never empty.
+
+        Raises:
+            DamagedError: it is missing, or something in it was synced once and is not what it was.
             StorageFailedError: the disk does not read or write.
         """
         assert len(magic) == 4
@@ -105,14 +129,13 @@ class Journal:
             if fs.exists(unnamed):
                 fs.unlink(unnamed)
             if not fs.exists(path):
-                file, nonce, end_position = _write_file(fs, path, magic, [])
-                journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=True)
-                return journal, []
+                raise DamagedError(f"{path} is missing; {_MISSING}")
             file = fs.open(path)
             try:
                 nonce, payloads, end_position, is_marked = _recover(file, magic)
                 journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=is_marked)
                 journal.mark()
+                fs.sync_dir(path.parent)
             except BaseException:
                 file.close()
                 raise
@@ -312,11 +335,11 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
             is_marked = True
         else:
             break
-    if _newest_synced_position(data, position, nonce) > position:
+    synced_position = max(JOURNAL_HEADER_BYTES, _newest_synced_position(data, nonce))
+    if synced_position > position:
         raise DamagedError.at(file.path, position, "an entry that was synced does not check")
-    if data[position:].strip(b"\0"):
-        file.pwritev([bytes(len(data) - position)], position)
-    # What is kept may lie in the page cache only, after a kill.
+    # The newest group, its mark and the zeroes behind may be in the page cache only, and clean there: see `anew`.
+    file.pwritev([data[synced_position:position], bytes(len(data) - position)], synced_position)
     file.datasync()
     return nonce, payloads, position, is_marked
 
@@ -353,12 +376,12 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
     return payload if len(payload) == length and crc32c(payload) == payload_crc else None
 
 
-def _newest_synced_position(data: bytes, position: int, nonce: int) -> int:
-    """Return how far the entries and marks at or behind `position` say that the file was synced; 0 without any."""
+def _newest_synced_position(data: bytes, nonce: int) -> int:
+    """Return how far the entries and marks anywhere in the file say that it was synced; 0 without any."""
     newest = 0
     for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
         magic = int.from_bytes(magic_bytes, "little")
-        found = data.find(magic_bytes, position)
+        found = data.find(magic_bytes, JOURNAL_HEADER_BYTES)
         while found >= 0:
             if found % BATCH_ALIGNMENT_BYTES == 0:
                 head = _parse_head(data, found, nonce, magic)

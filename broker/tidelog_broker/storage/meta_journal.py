@@ -38,13 +38,18 @@ class MetaJournal:
         for payload in payloads:
             self._take(self._parse(payload), payload)
 
+    @staticmethod
+    def make(fs: FileSystem, path: Path) -> None:
+        """Make an empty one, with the data directory; raises as `Journal.make`."""
+        Journal.make(fs, path, MAGIC)
+
     @classmethod
     def open(cls, fs: FileSystem, path: Path) -> MetaJournal:
-        """Open or make the journal.
+        """Open the journal.
 
         Raises:
-            DamagedError: it is damaged; the node must not start on a part of it.
-            DiskFullError, StorageFailedError: as `Journal.open`.
+            DamagedError: it is damaged or missing; the node must not start on a part of it.
+            StorageFailedError: as `Journal.open`.
         """
         journal, payloads = Journal.open(fs, path, MAGIC)
         try:

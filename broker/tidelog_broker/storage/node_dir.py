@@ -3,7 +3,8 @@
 `node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
 kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node,
 whether the machine went down without every log knowing it yet, the directory's own random id, and to which directories
-other founders are bound here (`core.admission`).
+other founders are bound here (`core.admission`). It is the last that is made of a new directory: where it is, the
+journals have been, and one that is missing is lost; where it is not, there must be no data either.
 The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
 another cluster, or with foreign files in it, is refused, never adopted.
 
@@ -36,8 +37,10 @@ from typing import Any, Final
 
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
 from tidelog_broker.core.registry import DIRECTORY_ID_BYTES, NODES_MAX
-from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.errors import DamagedError, NodeDirError, NodeDirLockedError, StorageError
+from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.segment import NEW_SUFFIX
 
 FORMAT_VERSION: Final = 2
@@ -49,6 +52,8 @@ _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
 _NODE_JSON: Final = "node.json"
 _LOCK: Final = "lock"
 _META: Final = "meta"
+_JOURNAL: Final = "journal"
+_FENCES: Final = "fences"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
@@ -100,12 +105,12 @@ class NodeDir:
     @property
     def meta_journal(self) -> Path:
         """The file of the metadata journal."""
-        return self.path / _META / "journal"
+        return self.path / _META / _JOURNAL
 
     @property
     def fences(self) -> Path:
         """The file of the fence journal."""
-        return self.path / _META / "fences"
+        return self.path / _META / _FENCES
 
     @property
     def meta_state(self) -> Path:
@@ -329,11 +334,35 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
 
 
 def _make_parts(fs: FileSystem, path: Path) -> None:
-    """Make the directories before node.json says that they are there."""
-    for name in (_META, _PARTITIONS):
-        if not fs.exists(path / name):
-            fs.make_dir(path / name)
+    """Make the directories and empty journals, durably, before node.json says that they are there.
+
+    Raises:
+        NodeDirError: there is data, so there was a node.json.
+    """
+    meta, partitions = path / _META, path / _PARTITIONS
+    for directory in (meta, partitions):
+        if not fs.exists(directory):
+            fs.make_dir(directory)
     fs.sync_dir(path)
+    made = {name + suffix for name in (_JOURNAL, _FENCES) for suffix in ("", NEW_SUFFIX)}
+    data = [partitions / name for name in fs.list_dir(partitions)]
+    data += [meta / name for name in fs.list_dir(meta) if name not in made]
+    if data:
+        raise NodeDirError(_lost_record(path, f"it has {data[0].relative_to(path)}"))
+    try:
+        MetaJournal.make(fs, meta / _JOURNAL)
+        FenceJournal.make(fs, meta / _FENCES)
+    except DamagedError as error:
+        raise NodeDirError(_lost_record(path, error.message)) from error
+    except StorageError as error:
+        raise NodeDirError(error.message) from error
+
+
+def _lost_record(path: Path, why: str) -> str:
+    return (
+        f"{path} has lost its {_NODE_JSON} ({why}): give a node in its place an empty directory (--replace), or "
+        "restore this one as a whole if no other node has its data"
+    )
 
 
 def _read_record(fs: FileSystem, path: Path) -> NodeRecord:

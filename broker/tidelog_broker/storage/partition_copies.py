@@ -22,11 +22,13 @@ from tidelog_broker.storage.partition_dirs import (
     epoch_dir_name,
     epoch_dirs,
     fill_dir_name,
+    lost_epoch,
     missing_epoch,
     open_epochs,
     put_aside,
 )
 from tidelog_broker.storage.partition_reader import LostEpoch, PartitionReader
+from tidelog_broker.storage.presence import has_directory_note, make_again, note_directory
 from tidelog_broker.storage.recovery import remove_epoch_dir
 from tidelog_broker.storage.repair import forget_short, is_short, note_short
 from tidelog_broker.storage.segment import padded
@@ -243,6 +245,30 @@ class PartitionCopies(PartitionReader):
         except OSError as error:
             raise StorageFailedError(f"{self.directory}: a note cannot be removed: {error}") from error
 
+    def lost_epoch(self, active_epoch: int) -> int | None:
+        """Return the epoch that has begun here, the newest, and whose directory is missing; None when none is.
+
+        Where all of the partition is missing, which it was cannot be told: it may be `active_epoch`.
+        """
+        fs = self._disk.fs
+        if fs.exists(self.directory):
+            return lost_epoch(fs, self.directory)
+        return active_epoch if has_directory_note(fs, self.directory) else None
+
+    def make_again(self, epoch: int) -> None:
+        """Make the partition's directory if it is missing, with the note that this epoch had begun in it.
+
+        Raises:
+            DiskFullError: no space.
+            StorageFailedError: the disk failed.
+        """
+        fs = self._disk.fs
+        try:
+            if not fs.exists(self.directory):
+                make_again(fs, self.directory, epoch)
+        except OSError as error:
+            raise space_or_failure(f"{self.directory} cannot be made again", error) from error
+
     def repairable_end(self, epoch: int) -> LogPosition | None:
         """Return where the good prefix of the newest epoch in LIMBO ends; None when it is not that, or all is lost."""
         log = self.active
@@ -294,6 +320,7 @@ class PartitionCopies(PartitionReader):
         try:
             if not fs.exists(self.directory):
                 fs.make_dir(self.directory)
+            note_directory(fs, self.directory)
             fs.sync_dir(self.directory.parent)
         except OSError as error:
             raise space_or_failure(f"{self.directory} cannot be made", error) from error

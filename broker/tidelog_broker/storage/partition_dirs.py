@@ -22,8 +22,16 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.errors import DamagedError
+from tidelog_broker.storage.errors import DamagedError, is_disk_full
 from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.presence import (
+    forget_directory,
+    has_directory_note,
+    note_directory,
+    note_newest,
+    noted_newest,
+    prepare_note,
+)
 from tidelog_broker.storage.recovery import remove_epoch_dir
 from tidelog_broker.storage.segment import NEW_SUFFIX, SEGMENT_SUFFIX
 from tidelog_proto.limits import TOPIC_ID_BYTES
@@ -95,6 +103,36 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
     aside = max((int(match[1]) for match in names if FILL_SUFFIX not in match[0]), default=None)
     newest = max(epoch_dirs(fs, directory), default=-1)
     return aside if aside is not None and aside > newest else None
+
+
+def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
+    """Return the newest epoch that has begun in a partition's directory, if nothing is here of it or a newer one."""
+    noted = noted_newest(fs, directory)
+    aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
+    newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
+    return noted if noted is not None and noted > newest else None
+
+
+def note_newest_dir(fs: FileSystem, directory: Path) -> None:
+    """See that the newest epoch of a partition's directory is noted, and the directory itself; all names are durable.
+
+    Where a full disk has no space for a note there is none.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    newest, noted = max(epoch_dirs(fs, directory), default=-1), noted_newest(fs, directory)
+    try:
+        if newest > (-1 if noted is None else noted):
+            prepare_note(fs, directory)
+            note_newest(fs, directory, newest)
+        if not has_directory_note(fs, directory):
+            note_directory(fs, directory)
+            fs.sync_dir(directory.parent)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+    fs.sync_dir(directory)
 
 
 def demote(fs: FileSystem, directory: Path) -> None:
@@ -189,6 +227,14 @@ def remove_partition_dir(fs: FileSystem, directory: Path) -> None:
         else:
             fs.unlink(path)
     fs.remove_dir(directory)
+    fs.sync_dir(directory.parent)
+
+
+def forget_partition_dir(fs: FileSystem, directory: Path) -> None:
+    """Remove a partition's directory, if it is there, and the note that it was made."""
+    forget_directory(fs, directory)
+    if fs.exists(directory):
+        remove_partition_dir(fs, directory)
     fs.sync_dir(directory.parent)
 
 

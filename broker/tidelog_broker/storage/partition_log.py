@@ -25,10 +25,12 @@ from tidelog_broker.storage.partition_dirs import (
     PartitionName,
     epoch_dir_name,
     fill_dirs,
+    note_newest_dir,
     open_epochs,
     partition_dir_name,
     remove_partition_dir,
 )
+from tidelog_broker.storage.presence import forget_directory
 from tidelog_broker.storage.recovery import remove_epoch_dir
 from tidelog_broker.storage.snapshots import ProducerSnapshot, save_snapshot
 from tidelog_proto.header import Buffer
@@ -54,6 +56,7 @@ class PartitionLog(PartitionCopies):
         opened, lost, fills = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
+                note_newest_dir(disk.fs, directory)  # whoever was killed may not have got to it
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 fills = list(fill_dirs(disk.fs, directory))
@@ -81,12 +84,13 @@ class PartitionLog(PartitionCopies):
         """See `EpochLog.sync`."""
         return self._writable().sync()
 
-    def start_epoch(self, epoch: int, start_offset: int) -> EpochLog:
+    def start_epoch(self, epoch: int, start_offset: int, *, is_lacking: bool = False) -> EpochLog:
         """Begin the next epoch at `start_offset`, sealing the newest one if it ends there.
 
         Where the log ends below, what it held until now leaves it and waits to be filled: there would be a hole. That
         is also how a partition goes on whose newest epoch is set aside or being repaired, since its end is decided.
-        Beginning an epoch that has begun and is still empty changes nothing.
+        Beginning an epoch that has begun and is still empty changes nothing. One `is_lacking` that has begun before and
+        whose directory is lost: it is in LIMBO as one being repaired.
 
         Raises:
             DiskFullError: the old epoch is sealed, the new one does not exist; try again when there is space.
@@ -118,6 +122,8 @@ class PartitionLog(PartitionCopies):
             epoch=epoch,
             start_offset=start_offset,
             segment_bytes=self.segment_bytes,
+            is_newest=True,
+            is_lacking=is_lacking,
         )
         self._epochs = (*self._epochs, new)
         self._lost = None
@@ -172,10 +178,11 @@ class PartitionLog(PartitionCopies):
         """
         self.close(sync=False)
         fs = self._disk.fs
-        if not fs.exists(self.directory):
-            return
         trash = self.directory.with_name(TRASH_PREFIX + self.directory.name)
         try:
+            forget_directory(fs, self.directory)
+            if not fs.exists(self.directory):
+                return
             fs.rename(self.directory, trash)
             fs.sync_dir(trash.parent)
             remove_partition_dir(fs, trash)

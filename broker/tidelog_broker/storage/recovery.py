@@ -6,11 +6,12 @@ sync ended, everything is walked and checked. At the first bad or zero block the
 - A sync mark that covers it exists (behind it, or in a later segment): it was on the disk once and has rotted. The
   log goes into LIMBO: nothing is changed, the good prefix stays readable, and a peer or a person repairs it.
 - No such mark: the block belongs to the last unsynced writes. The page cache writes back in any order, so valid
-  batches may lie behind it; none of them was acknowledged. All of it is zeroed, durably, before the log goes on:
-  a stale batch that fitted a later chain would otherwise come back.
+  batches may lie behind it; none of them was acknowledged. The file is made shorter, durably, before the log goes on:
+  a stale batch that fitted a later chain would otherwise come back. Zeroes in its place could be lost as it could.
 
 Rot in the very last synced group looks like a torn write, since its mark comes with the group after it: it is cut.
-What is kept is synced before anyone sees it, because after a kill it may lie in the page cache only.
+What is kept and no mark covers is written anew and synced before anyone sees it, and so are the names: after a kill it
+may lie in the page cache only, and after a sync that failed even a sync would leave it there, see `anew`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 from tidelog_broker.storage.active_segment import ActiveSegment, write_index
+from tidelog_broker.storage.anew import write_anew
 from tidelog_broker.storage.disk import Disk, OpenSegment
 from tidelog_broker.storage.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.filesystem import File, FileSystem
@@ -37,10 +38,6 @@ from tidelog_broker.storage.segment import (
     index_path,
     segment_path,
 )
-from tidelog_proto.limits import MIB
-
-ZEROED_BYTES_MAX: Final = 8 * MIB
-"""More than this behind the end of a file is what it held before it was used again: cut, not zeroed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +221,7 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) ->
     recovered = _trusted(fs, found[: start + 1])
     if recovered.damage is not None:
         return recovered
-    walked: list[Path] = []
+    walked: list[tuple[_Found, SegmentScan]] = []
     for number in range(start, len(found)):
         segment = found[number]
         scan = _scan(fs, segment)
@@ -234,7 +231,7 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) ->
             following.start_digest,
         ):
             recovered.sealed.append(_sealed_by_next(segment, following))
-            walked.append(segment.path)
+            walked.append((segment, scan))
             continue
         recovered.last = LastSegment(segment.path, scan)
         if damage is not None and following is None:
@@ -242,8 +239,7 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) ->
         else:
             recovered.damage = _judge(fs, scan, segment, found[number + 1 :])
         if recovered.damage is None:
-            for path in walked:
-                _sync(fs, path)
+            _keep(fs, walked, max(scan.synced_offset, synced_offset))
             _cut(fs, segment, scan, found[number + 1 :])
         return recovered
     raise AssertionError("the last segment has no next one")
@@ -265,29 +261,34 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Foun
     return Damage(segment.path, scan.stop.position, scan.end_offset, synced_offset, reason)
 
 
+def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offset: int) -> None:
+    """Make the good segments in front of the last one durable, where they reach beyond what was synced once."""
+    for segment, scan in walked:
+        if scan.end_offset > synced_offset:
+            with closing(fs.open(segment.path)) as file:
+                write_anew(file, segment.header, scan.synced_end, scan.end)
+                file.datasync()
+
+
 def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]) -> None:
-    """Forget everything behind the good prefix, durably, and sync what is kept.
+    """Forget everything behind the good prefix, durably, and make durable what is kept, the names as well.
 
     Later segments go newest first, each durably, so that a crash in between leaves a log that is cut again.
     """
+    directory = segment.path.parent
     for other in reversed(later):
         remove_segment(fs, other.path)
-        fs.sync_dir(other.path.parent)
+        fs.sync_dir(directory)
     if fs.exists(index_path(segment.path)):
         fs.unlink(index_path(segment.path))
     with closing(fs.open(segment.path)) as file:
-        dirty = examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty
-        if sum(length_bytes for _, length_bytes in dirty) > ZEROED_BYTES_MAX:
+        is_dirty = bool(examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty)
+        if is_dirty:
             file.truncate(scan.end_position)
-        else:
-            for position, length_bytes in dirty:
-                file.pwritev([bytes(length_bytes)], position)
-        file.datasync()
-
-
-def _sync(fs: FileSystem, path: Path) -> None:
-    with closing(fs.open(path)) as file:
-        file.datasync()
+        if is_dirty or scan.synced_end != scan.end:
+            write_anew(file, segment.header, scan.synced_end, scan.end)
+            file.datasync()
+    fs.sync_dir(directory)
 
 
 def remove_segment(fs: FileSystem, segment: Path) -> None:

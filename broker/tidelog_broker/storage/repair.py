@@ -1,4 +1,4 @@
-"""Notes that an epoch's log lacks what it once held: it was cut in front of damage, or the machine went down.
+"""Notes that an epoch's log lacks what it held: it was cut in front of damage or lost, or the machine went down.
 
 Such a log is sound and short, and that is what makes it dangerous: a replica that acknowledged more than it holds must
 not say "this is my end" when a successor is chosen. So before anything is cut, an empty file by this name is made

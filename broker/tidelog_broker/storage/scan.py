@@ -70,6 +70,8 @@ class SegmentScan:
     end_digest: int
     synced_offset: int
     """The newest mark in the good prefix, or what the segment's header says."""
+    synced_end: SegmentEnd
+    """Where the newest mark lies that covers everything in front of it; the start of the walk without one."""
     index: Index = field(default_factory=Index)
     stop: Stop = field(default_factory=lambda: Stop("zero", 0))
     records: int = 0
@@ -90,10 +92,11 @@ def read_segment_header(file: File) -> SegmentHeader:
     return SegmentHeader.unpack(file.pread(SEGMENT_HEADER_BYTES, 0))
 
 
-def scan_segment(file: File, header: SegmentHeader) -> SegmentScan:
-    """Walk a whole segment and return its good prefix. Reads every byte of it."""
+def scan_segment(file: File, header: SegmentHeader, start: SegmentEnd | None = None) -> SegmentScan:
+    """Walk a segment, all of it or from a batch boundary on, and return its good prefix. Reads every byte of it."""
+    start = start or SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
     scan = SegmentScan(
-        header, SEGMENT_HEADER_BYTES, header.base_offset, header.start_digest, synced_offset=header.synced_offset
+        header, start.position, start.offset, start.digest, synced_offset=header.synced_offset, synced_end=start
     )
     window = Window(file)
     while True:
@@ -117,6 +120,8 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
         if synced is None:
             return Stop("bad", position, "a sync mark that does not check")
         scan.synced_offset = max(scan.synced_offset, synced)
+        if synced >= scan.end_offset:
+            scan.synced_end = scan.end
         scan.marks += 1
         scan.end_position = position + MARK_BYTES
         return None

@@ -29,6 +29,11 @@ class SealedSegment:
         """The offset of its first record."""
         return self.header.base_offset
 
+    @property
+    def end(self) -> SegmentEnd:
+        """How it ends, with the space behind the last batch if there is some."""
+        return SegmentEnd(self.end_offset, self.size_bytes, self.end_digest)
+
     def open(self, disk: Disk) -> OpenSegment:
         """Open the segment with its index, which is rebuilt when it is missing, short or damaged.
 

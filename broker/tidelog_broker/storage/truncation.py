@@ -5,8 +5,8 @@ segment that is cut, then that segment's file is made shorter. A file's size cha
 a hole in front of what is left, which recovery would have to take for rot, since sync marks behind it say that it was
 on the disk once. Space that the file takes again reads as zero: nothing of the old tail comes back.
 
-Rejected: zeroing the tail where it lies, as recovery does with what was never synced. The page cache writes zeroes
-back in any order, so a mark may outlive the batches that it covers; and copying what is kept into a new file, which
+Rejected: zeroing the tail where it lies. The page cache writes zeroes back in any order, so a mark may outlive the
+batches that it covers; and copying what is kept into a new file, which
 takes space and time just when neither may be there.
 """
 
@@ -17,10 +17,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_broker.storage.anew import write_anew
 from tidelog_broker.storage.filesystem import FileSystem
 from tidelog_broker.storage.index import Index, SegmentEnd
 from tidelog_broker.storage.recovery import remove_segment
-from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, SEGMENT_SUFFIX, index_path, padded
+from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, SEGMENT_SUFFIX, SegmentHeader, index_path, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
 def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
     """Remove all segments behind `segment`, and of this one what lies behind `size_bytes`; durable at return.
 
+    What is kept is as durable as it was, see `keep_files`.
+
     Raises:
         OSError: any part of the tail may still be there.
     """
@@ -66,12 +69,22 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
         file.datasync()
 
 
-def sync_files(fs: FileSystem, segments: Iterable[Path]) -> None:
-    """Sync segments of a log that was opened damaged: what was good of it was left as it lay.
+def keep_files(
+    fs: FileSystem, segments: Iterable[tuple[Path, SegmentHeader, SegmentEnd]], *, synced_offset: int
+) -> None:
+    """Make durable what is kept of a log that was opened damaged: what was good of it was left as it lay. Cut it first.
+
+    Args:
+        fs: the files.
+        segments: with what they end, all of them.
+        synced_offset: below this the disk is known to have them.
 
     Raises:
-        OSError: a sync failed.
+        OSError: any of them may not be durable.
     """
-    for path in segments:
-        with closing(fs.open(path)) as file:
-            file.datasync()
+    for path, header, end in segments:
+        if end.offset > synced_offset:
+            with closing(fs.open(path)) as file:
+                start = SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
+                write_anew(file, header, start, end)
+                file.datasync()

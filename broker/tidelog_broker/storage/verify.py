@@ -227,7 +227,7 @@ def _verify_epoch(fs: FileSystem, directory: Path, before: SegmentReport | None)
         if fault:
             report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))
         if name == names[-1] and has_note(fs, directory):
-            message = "the log was cut here in front of damage, and what is missing has not been fetched yet"
+            message = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
             report.findings.append(Finding("damage", report.path, report.used_bytes, report.end_offset, message))
         if report.role != "log":
             report.findings = [replace(finding, severity="note") for finding in report.findings]

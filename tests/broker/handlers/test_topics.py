@@ -149,7 +149,7 @@ async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer
     topic = await peer.create(partitions=2)
     for partition in (0, 1):
         await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
-    assert len(data_dirs(stand, topic.topic_id.hex())) == 2
+    assert len(data_dirs(stand, topic.topic_id.hex())) == 4, "two directories, each with the note that it is there"
     await peer.delete("t")
     await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data is still there")
     assert await names(peer) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID
@@ -48,3 +50,16 @@ def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> Parti
 def retain(log: PartitionLog, bytes_max: int) -> int:
     """Delete whole old segments until at most this much is held; return the bytes given back."""
     return log.delete_before(log.outdated(below=0, bytes_max=max(1, bytes_max), committed=log.end_offset))
+
+
+def failing(operations: set[str], number: int) -> Callable[[str, Path], OSError | None]:
+    """Let the operation of that number among these fail, once."""
+    left = number
+
+    def fail(operation: str, path: Path) -> OSError | None:
+        nonlocal left
+        if operation in operations:
+            left -= 1
+        return OSError(errno.EIO, "broken") if operation in operations and left == -1 else None
+
+    return fail

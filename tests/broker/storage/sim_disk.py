@@ -3,6 +3,10 @@
 Every file keeps, per 512-byte sector, what is durable and every version written since the last sync. A power cut
 leaves any one of these versions of each sector, independently, and either size; names come back up to any point of
 the directory's history since it was last synced. That is what the page cache and a journalling file system may do.
+
+A sync that fails leaves what it covered readable and clean, as Linux does: it may be on the disk or not, later syncs
+succeed and do not write it, and only who writes these bytes anew makes them dirty, and so durable by the next sync.
+Names and sizes are not lost so: where a journalling file system cannot write them, it stops as a whole.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ class Node:
         self.durable = content
         self.current = bytearray(content)
         self.versions: dict[int, list[bytes]] = {}
+        self.lost: dict[int, list[bytes]] = {}
+        """Sectors that a failed sync covered and nobody has written since: what the disk may hold of them."""
         self.locked = False
 
     def write(self, at: int, data: bytes) -> None:
@@ -37,11 +43,39 @@ class Node:
         self.current[at : at + len(data)] = data
         for sector in range(at // SECTOR_BYTES, -(-(at + len(data)) // SECTOR_BYTES)):
             start = sector * SECTOR_BYTES
-            self.versions.setdefault(sector, []).append(bytes(self.current[start : start + SECTOR_BYTES]))
+            known = self.versions.setdefault(sector, self.lost.pop(sector, []))
+            known.append(bytes(self.current[start : start + SECTOR_BYTES]))
 
     def sync(self) -> None:
-        self.durable = bytes(self.current)
+        durable = bytearray(self.current)
+        for sector, versions in self.lost.items():
+            start = sector * SECTOR_BYTES
+            durable[start : start + len(versions[0])] = versions[0]
+        self.durable = bytes(durable)
         self.versions.clear()
+
+    def sync_failed(self, at: int = 0, length_bytes: int | None = None) -> None:
+        """Leave what a sync was to cover, all or a range, readable and no longer dirty."""
+        end = len(self.current) if length_bytes is None else at + length_bytes
+        for sector in range(at // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            if sector in self.versions:
+                start = sector * SECTOR_BYTES
+                held = self.durable[start : start + SECTOR_BYTES].ljust(
+                    len(self.current[start : start + SECTOR_BYTES]), b"\0"
+                )
+                self.lost[sector] = [held, *self.versions.pop(sector)]
+
+    def lacks(self, size_bytes: int) -> bool:
+        """Whether the disk may lack a part of the first `size_bytes` because a sync failed."""
+        return any(sector * SECTOR_BYTES < size_bytes for sector in self.lost)
+
+    def truncate(self, size_bytes: int) -> None:
+        del self.current[size_bytes:]
+        for kept in (self.versions, self.lost):
+            for sector in [sector for sector in kept if (sector + 1) * SECTOR_BYTES > size_bytes]:
+                left_bytes = max(0, size_bytes - sector * SECTOR_BYTES)
+                kept[sector] = [version[:left_bytes] for version in kept[sector]]
+        self.lost = {sector: versions for sector, versions in self.lost.items() if versions[0]}
 
     def sync_range(self, at: int, length_bytes: int) -> None:
         """As a write that waits for the disk: these sectors are durable, and a size that covers them; no others."""
@@ -55,7 +89,7 @@ class Node:
     def after_power_cut(self, random: Random) -> Node:
         size = random.choice([len(self.durable), len(self.current)])
         content = bytearray(self.durable[:size].ljust(size, b"\0"))
-        for sector, versions in self.versions.items():
+        for sector, versions in (self.versions | self.lost).items():
             start = sector * SECTOR_BYTES
             kept = random.choice([None, *versions])
             if kept is not None and start < size:
@@ -108,8 +142,13 @@ class SimFile:
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
         self.pwritev(buffers, at)
-        self._step("sync")
-        self.node.sync_range(at, sum(map(len, buffers)))
+        length_bytes = sum(map(len, buffers))
+        try:
+            self._step("sync")
+        except OSError:
+            self._failed(at, length_bytes)
+            raise
+        self.node.sync_range(at, length_bytes)
 
     def allocate(self, at: int, length_bytes: int) -> None:
         assert self._writable
@@ -126,16 +165,21 @@ class SimFile:
     def truncate(self, size_bytes: int) -> None:
         self._step("truncate")
         assert size_bytes <= len(self.node.current)
-        del self.node.current[size_bytes:]
-        for sector in [sector for sector in self.node.versions if (sector + 1) * SECTOR_BYTES > size_bytes]:
-            start = sector * SECTOR_BYTES
-            self.node.versions[sector] = [
-                version[: max(0, size_bytes - start)] for version in self.node.versions[sector]
-            ]
+        self.node.truncate(size_bytes)
 
     def datasync(self) -> None:
-        self._step("sync")
+        assert self.node not in self._disk.failed, f"{self.path}: a sync that failed is tried again"
+        try:
+            self._step("sync")
+        except OSError:
+            self._failed()
+            raise
         self.node.sync()
+
+    def _failed(self, at: int = 0, length_bytes: int | None = None) -> None:
+        self.node.sync_failed(at, length_bytes)
+        self._disk.failed.append(self.node)
+        self._disk.any_lost = True
 
     def size(self) -> int:
         return len(self.node.current)
@@ -162,6 +206,10 @@ class SimDisk:
         self.torn: Callable[[], None] | None = None
         self.open_files = 0
         self.is_off = False
+        self.any_lost = False
+        """Whether a sync has failed since power was last cut."""
+        self.failed: list[Node] = []
+        """What a sync has failed for in this process, which must not try again."""
 
     # what tests do ----------------------------------------------------------------------------
 
@@ -173,6 +221,7 @@ class SimDisk:
         """Return the disk as another process sees it after this one was killed: nothing written is lost."""
         again = SimDisk(self.root)
         again.free_bytes = self.free_bytes
+        again.any_lost = self.any_lost
         return again
 
     def node(self, path: Path) -> Node:

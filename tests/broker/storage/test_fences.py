@@ -28,6 +28,8 @@ def fence(promised: int, accepted: int | None = None, *, value: bytes = b"", epo
 
 
 def open_journal(sim: SimDisk) -> FenceJournal:
+    if not sim.exists(PATH):
+        FenceJournal.make(sim, PATH)
     return FenceJournal.open(sim, PATH)
 
 
@@ -65,6 +67,7 @@ def test_a_fence_never_goes_back(first: pb.FenceEntry, second: pb.FenceEntry) ->
     with pytest.raises(AssertionError):
         journal.append([second])
     assert open_journal(sim.restart()).get((TOPIC_ID, 1), 4) == first
+    open_journal(sim).close()
     raw, _ = Journal.open(sim, PATH, MAGIC)
     raw.append([second.SerializeToString()])
     raw.close()
@@ -92,6 +95,7 @@ def test_the_journal_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_entry_that_does_not_decode_is_damage() -> None:
     sim = new_disk()
+    open_journal(sim).close()
     raw, _ = Journal.open(sim, PATH, MAGIC)
     raw.append([b"\xff\xff"])
     with pytest.raises(DamagedError, match="decode"):

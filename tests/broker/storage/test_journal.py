@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.storage.build import HOME
-from tests.broker.storage.logs import new_disk
-from tests.broker.storage.sim_disk import PowerCutError, SimDisk
+from tests.broker.storage.logs import failing, new_disk
+from tests.broker.storage.sim_disk import SECTOR_BYTES, PowerCutError, SimDisk
 
-from tidelog_broker.storage.errors import DamagedError, DiskFullError, StorageFailedError
+from tidelog_broker.storage.errors import DamagedError, DiskFullError, StorageError, StorageFailedError
 from tidelog_broker.storage.journal import ENTRY_HEADER_BYTES, RESERVE_BYTES, Journal
 
 PATH = HOME / "journal"
@@ -19,6 +19,8 @@ MAGIC = b"TEST"
 
 
 def open_journal(sim: SimDisk) -> tuple[Journal, list[bytes]]:
+    if not sim.exists(PATH):
+        Journal.make(sim, PATH, MAGIC)
     return Journal.open(sim, PATH, MAGIC)
 
 
@@ -250,3 +252,131 @@ def test_payloads_that_look_like_entries_do_not_count() -> None:
     journal.append([bytes(24) + entry * 4])
     other.node(PATH).current[journal.size_bytes - 200] ^= 1
     assert open_journal(other.restart())[1] == [b"first"]
+
+
+class Lives:
+    """A journal in one life after the other: what was appended, and how many payloads may be counted on."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.sim = new_disk()
+        open_journal(self.sim)[0].close()
+        self.written: list[bytes] = []
+        self.synced = 0
+
+    def live(self, groups: int = 3) -> None:
+        """Open and append; ends where the disk fails or the power goes, or as after a kill."""
+        journal, found = open_journal(self.sim)
+        assert len(found) >= self.synced, "what was appended is gone"
+        assert found == self.written[: len(found)], "what is there was never appended so"
+        assert not self.sim.node(PATH).lost, "what is opened is on the disk, and so are the zeroes behind it"
+        self.written, self.synced = found, len(found)
+        for _ in range(groups):
+            group = [self.random.randbytes(self.random.choice([0, 30, 700])) for _ in range(self.random.randint(1, 3))]
+            self.written += group
+            journal.append(group)
+            self.synced = len(self.written)
+            if self.random.random() < 0.3:
+                journal.mark()
+            if self.random.random() < 0.2:
+                journal.compact(self.written)
+
+    def end(self, *, power: bool) -> None:
+        self.sim = self.sim.power_cut(self.random) if power else self.sim.restart()
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync_dir", "write", "rename"])
+def test_a_failure_anywhere_and_starts_after_it_lose_nothing_that_was_appended(operation: str) -> None:
+    for number in range(12):
+        for seed in range(4):
+            lives = Lives(seed)
+            for at in (number, lives.random.randrange(3), lives.random.randrange(6)):
+                lives.sim.fail = failing({operation}, at)
+                with suppress(StorageError):
+                    lives.live()
+                lives.end(power=False)
+            lives.live()
+            lives.end(power=True)
+            lives.live()
+
+
+def test_a_crash_at_each_step_of_a_start_after_a_failure_loses_nothing_that_was_appended() -> None:
+    for cut in range(16):
+        for seed in range(4):
+            for power in (False, True):
+                lives = Lives(seed)
+                lives.sim.fail = failing({"sync"}, 1 + seed)
+                with suppress(StorageError):
+                    lives.live(8)
+                lives.end(power=False)
+                lives.sim.cut_at = cut
+                with suppress(PowerCutError):
+                    lives.live()
+                lives.end(power=power)
+                lives.live()
+                lives.end(power=True)
+                lives.live()
+
+
+@pytest.mark.parametrize("how", ["in compaction", "when it is made"])
+def test_a_kill_behind_a_rename_leaves_a_name_that_the_next_start_makes_durable(how: str) -> None:
+    for seed in range(8):
+        sim = new_disk()
+        if how == "in compaction":
+            open_journal(sim)[0].append([b"old"])
+        sim.fail = lambda operation, path: OSError(errno.EIO, "killed here") if operation == "sync_dir" else None
+        with suppress(StorageFailedError):
+            open_journal(sim)[0].compact([b"old"])
+        sim = sim.restart()
+        journal, _ = open_journal(sim)
+        journal.append([b"new"])
+        assert open_journal(sim.power_cut(Random(seed)))[1][-1:] == [b"new"]
+
+
+def test_an_entry_behind_a_torn_one_does_not_come_back_although_zeroing_it_failed() -> None:
+    for seed in range(8):
+        sim = new_disk()
+        journal, _ = open_journal(sim)
+        start = journal.size_bytes
+        size_bytes = 3 * SECTOR_BYTES - start - ENTRY_HEADER_BYTES  # so that the next one has a sector of its own
+        journal.append([b"t" * size_bytes, b"whole" * 300])
+        node = sim.node(PATH)
+        node.current[start + 100] ^= 1
+        node.durable = bytes(node.current)
+        sim.fail = failing({"sync"}, 0)
+        with pytest.raises(StorageFailedError):
+            open_journal(sim)
+        sim = sim.restart()
+        journal, found = open_journal(sim)
+        assert found == []
+        journal.append([b"T" * size_bytes])
+        assert open_journal(sim.power_cut(Random(seed)))[1] == [b"T" * size_bytes]
+
+
+def test_one_that_is_missing_is_damaged_and_not_made_anew() -> None:
+    sim = new_disk()
+    with pytest.raises(DamagedError, match=r"missing.*promised was in it.*--replace"):
+        Journal.open(sim, PATH, MAGIC)
+    assert not sim.exists(PATH)
+
+
+def test_one_is_made_over_an_empty_one_and_never_over_entries() -> None:
+    sim, payloads, _ = written()
+    with pytest.raises(DamagedError, match=f"holds {len(payloads)} entries"):
+        Journal.make(sim, PATH, MAGIC)
+    assert open_journal(sim)[1] == payloads
+    for cut in range(40):
+        sim = new_disk()
+        sim.cut_at = cut
+        with suppress(PowerCutError):
+            Journal.make(sim, PATH, MAGIC)
+        sim = sim.power_cut(Random(cut)) if cut % 2 else sim.restart()
+        Journal.make(sim, PATH, MAGIC)
+        assert Journal.open(sim.power_cut(Random(cut)), PATH, MAGIC)[1] == []
+
+
+def test_a_full_disk_refuses_to_make_one() -> None:
+    sim = new_disk()
+    sim.free_bytes = 10
+    with pytest.raises(DiskFullError, match="cannot be made"):
+        Journal.make(sim, PATH, MAGIC)

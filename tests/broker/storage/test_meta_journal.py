@@ -26,6 +26,8 @@ def entries(partition: int, decisions: int = 2) -> list[pb.ChainEntry]:
 
 
 def open_journal(sim: SimDisk) -> MetaJournal:
+    if not sim.exists(PATH):
+        MetaJournal.make(sim, PATH)
     return MetaJournal.open(sim, PATH)
 
 
@@ -59,6 +61,7 @@ def test_forgotten_chains_are_compacted_away(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", pb.ChainEntry(partition=3).SerializeToString()])
 def test_an_entry_that_means_nothing_is_damage(payload: bytes) -> None:
     sim = new_disk()
+    open_journal(sim).close()
     raw, _ = Journal.open(sim, PATH, MAGIC)
     raw.append([payload])
     raw.close()

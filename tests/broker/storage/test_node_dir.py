@@ -14,8 +14,12 @@ from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS
 from tidelog_broker.storage import node_dir
-from tidelog_broker.storage.errors import NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.errors import DamagedError, NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.filesystem import RealFileSystem
+from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_broker.storage.node_dir import is_new_dir, open_node_dir
+from tidelog_proto import broker_pb2 as pb
 
 HOLDER = """
 import sys
@@ -122,9 +126,48 @@ def test_a_damaged_record_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_a_lost_part_is_refused(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
-    (tmp_path / "meta").rmdir()
+    (tmp_path / "meta").rename(tmp_path / "lost+found")
     with pytest.raises(NodeDirError, match="meta"):
         open_node_dir(tmp_path)
+
+
+@pytest.mark.parametrize("has", ["a partition", "what is known of __meta", "promises"])
+def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path: Path, has: str) -> None:
+    directory = open_node_dir(tmp_path)
+    directory.close()
+    if has == "a partition":
+        (directory.partitions / "events.00-0").mkdir()
+    elif has == "promises":
+        fences = FenceJournal.open(RealFileSystem(), directory.fences)
+        fences.append([pb.FenceEntry(topic_id=bytes(16), promised=pb.Ballot(round=9))])
+        fences.close()
+    else:
+        directory.meta_state.touch()
+    (tmp_path / "node.json").unlink()
+    with pytest.raises(NodeDirError, match=r"has lost its node.json \(.*(events|state|entries).*--replace"):
+        open_node_dir(tmp_path)
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_new_directory_has_its_journals_before_its_record_says_so(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path)
+    directory.close()
+    for kind, path in ((FenceJournal, directory.fences), (MetaJournal, directory.meta_journal)):
+        path.unlink()
+        again = open_node_dir(tmp_path)
+        again.close()
+        assert not path.exists(), "what was there once is not made anew"
+        with pytest.raises(DamagedError, match="missing"):
+            kind.open(RealFileSystem(), path)
+
+
+def test_no_space_for_the_journals_is_no_directory() -> None:
+    sim = new_disk()
+    sim.free_bytes = 100
+    with pytest.raises(NodeDirError, match="no space"):
+        open_node_dir(Path("/home/data"), fs=sim)
+    sim.free_bytes = None
+    open_node_dir(Path("/home/data"), fs=sim).close()
 
 
 def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +397,10 @@ def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None
         with suppress(PowerCutError):
             open_node_dir(Path("/home/data"), fs=sim)
             break
-        open_node_dir(Path("/home/data"), fs=sim.power_cut(Random(cut))).close()
+        sim = sim.power_cut(Random(cut))
+        directory = open_node_dir(Path("/home/data"), fs=sim)
+        sim = sim.power_cut(Random(cut))
+        FenceJournal.open(sim, directory.fences).close()
+        MetaJournal.open(sim, directory.meta_journal).close()
     else:
         raise AssertionError("it never opened")

@@ -14,7 +14,6 @@ from tests.broker.storage.build import PARTITION, SEGMENT_BYTES, TOPIC_ID, appen
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError
 
-from tidelog_broker.storage import recovery
 from tidelog_broker.storage.disk import Disk
 from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.errors import DiskFullError
@@ -93,11 +92,7 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_bring_nothing_back(
         synced = log.end_offset
 
 
-@pytest.mark.parametrize("zeroed_bytes_max", [0, recovery.ZEROED_BYTES_MAX])
-def test_a_killed_process_leaves_what_was_appended_and_an_end_that_is_cut(
-    monkeypatch: pytest.MonkeyPatch, zeroed_bytes_max: int
-) -> None:
-    monkeypatch.setattr(recovery, "ZEROED_BYTES_MAX", zeroed_bytes_max)
+def test_a_killed_process_leaves_what_was_appended_and_an_end_that_is_cut() -> None:
     sim = new_disk()
     log = create(sim)
     batches = fill(log, 3)

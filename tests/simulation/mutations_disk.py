@@ -1,0 +1,56 @@
+"""Mutations of what a start makes of a disk that has failed. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker.log_view import LogView
+from tidelog_broker.storage import journal, recovery, truncation
+from tidelog_broker.storage.filesystem import File
+from tidelog_proto.header import Buffer
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+class _Sparing:
+    """A file in which only that is written which is not there already."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
+        data = b"".join(buffers)
+        if self._file.pread(len(data), at) != data:
+            self._file.pwritev(buffers, at)
+
+
+def log_only_synced() -> Replacements:
+    """A start syncs what it has read of a log."""
+
+    def write_nothing(*_: object) -> None:
+        pass
+
+    return [(module, "write_anew", write_nothing) for module in (recovery, truncation)]
+
+
+def journal_only_synced() -> Replacements:
+    """A start syncs what it has read of a journal."""
+    recover = journal._recover
+
+    def recover_sparing(file: Any, magic: bytes) -> tuple[int, list[bytes], int, bool]:
+        return recover(_Sparing(file), magic)
+
+    return [(journal, "_recover", recover_sparing)]
+
+
+def lost_directory_is_empty() -> Replacements:
+    """A copy whose directory is missing is one that has never begun."""
+
+    def begin_nothing(_: LogView) -> None:
+        pass
+
+    return [(LogView, "_begin_again", begin_nothing)]
