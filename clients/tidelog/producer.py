@@ -27,7 +27,7 @@ from tidelog.routing import Router
 from tidelog.sender import Sender
 from tidelog.splitting import by_key, split_rows
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import Headers, canonical, columns_of
+from tidelog_proto.columns import TIMESTAMP_US_MAX, Headers, canonical, columns_of
 from tidelog_proto.header import Codec
 from tidelog_proto.limits import TAG_BYTES_MAX
 from tidelog_proto.partitioner import partition_for_key
@@ -464,7 +464,10 @@ def _check_record(value: object, key: object, headers: Headers | None, tag: obje
             raise TypeError(f"a tag is text or None, not {type(tag).__name__}")
         if len(tag.encode()) > TAG_BYTES_MAX:
             raise ValueError(f"a tag has at most {TAG_BYTES_MAX} bytes")
-    if timestamp_us is not None and not (isinstance(timestamp_us, int) and -(2**63) <= timestamp_us < 2**63):
-        raise TypeError(f"timestamp_us is µs since 1970, not {timestamp_us!r}")
+    if timestamp_us is not None:
+        if not isinstance(timestamp_us, int):
+            raise TypeError(f"timestamp_us is µs since 1970, not {timestamp_us!r}")
+        if not 0 <= timestamp_us <= TIMESTAMP_US_MAX:
+            raise ValueError(f"timestamp_us is µs since 1970, up to the year 9999, not {timestamp_us}")
     for header in headers or ():
         _check_header(header)

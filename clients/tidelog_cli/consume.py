@@ -22,17 +22,21 @@ from typing import Annotated, Final, Literal, Protocol
 
 import typer
 
-from tidelog import Client, ConsumedBatch, Consumer
+from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog_cli.background import call_in_background
 from tidelog_cli.ends import PATIENCE_S, Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
-from tidelog_cli.records import record_line
+from tidelog_cli.records import ValueForm, record_line
 from tidelog_cli.session import with_client
+from tidelog_cli.times import ago, moment_of
 
 COMMIT_PERIOD_S: Final = 1.0
 
 Start = Literal["earliest", "latest"] | int | datetime
+
+_UNITS_END: Final = frozenset("smhdw")
+"""How a duration ends, and no time does."""
 
 
 class ByteSink(Protocol):
@@ -100,16 +104,29 @@ def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     *,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, an offset, or a time (ISO 8601, UTC).")
+        str,
+        typer.Option(
+            "--from", metavar="WHERE", help="earliest, latest, an offset, a time (ISO 8601, UTC) or how long ago (7d)."
+        ),
     ] = "earliest",
     group: Annotated[str | None, typer.Option(help="Go on where the group stopped, and commit.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this one; may be given again.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of its value.")] = False,
+    value: Annotated[
+        ValueForm | None,
+        typer.Option(help="With --json: values as JSON where they are (unless told), as text, or as base64."),
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow."""
+    """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow.
+
+    What --json prints can be published again: `tidelog produce --format records`.
+    """
+    if value is not None and not as_json:
+        raise CommandFailed("--value says how --json prints values: give --json, too", EXIT_USAGE)
+    form = (value or ValueForm.JSON) if as_json else None
     begin = parse_start(start)
 
     async def work(client: Client) -> None:
@@ -117,6 +134,8 @@ def consume(
         async with client.consumer(topic, group=group, start=begin, partitions=partitions) as consumer:
             if isinstance(begin, int):
                 await _check_range(client, topic, consumer.position(), begin)
+            elif group is not None and begin != "earliest":
+                await _keep_beginning(client, topic, consumer.position(), group)
             ends = Ends(client, topic, [] if follow else partitions)
             await ends.find()
             reading = Reading(
@@ -124,7 +143,7 @@ def consume(
             )
             reading.unended.update(ends.missing)
             try:
-                await _run(client, consumer, reading, ends, group, as_json=as_json)
+                await _run(client, consumer, reading, ends, group, form=form)
             finally:
                 await ends.close()
 
@@ -141,36 +160,45 @@ def parse_start(text: str) -> Start:
         return "earliest"
     if text == "latest":
         return "latest"
-    if text.isdecimal():
+    if text.isascii() and text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return ago(text, datetime.now(UTC)) if text[-1:] in _UNITS_END else moment_of(text)
     except ValueError as error:
         raise CommandFailed(
-            f"--from {text!r}: give earliest, latest, an offset, or a time like 2013-01-01T05:00:00", EXIT_USAGE
+            f"--from {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "
+            "like 7d",
+            EXIT_USAGE,
         ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
+    """Commit where a group begins for the first time: the end of now, the next run would not find again."""
+    held = {c.partition for c in await client.committed(group, topic)}
+    begun = {partition: position for partition, position in positions.items() if partition not in held}
+    if begun:
+        await client.commit(group, topic, begun)
 
 
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
-    """Say what `--from` with an offset will not find: one beyond the end would give nothing, or wait for long.
+    """Say what `--from` with an offset will not find: it would give nothing, or wait for long.
 
     Raises:
-        CommandFailed: the offset lies beyond the end of every partition that would be read from it.
+        CommandFailed: the offset is out of range in some of them: it would give nothing, or wait for long.
     """
     asked = [partition for partition, position in positions.items() if position == begin]
-    ends: dict[int, int] = {}
+    found: dict[int, Offset] = {}
     with contextlib.suppress(TimeoutError):  # without a quorum nobody knows; `Ends` says so
         async with asyncio.timeout(PATIENCE_S):
-            ends = await _offsets(client, topic, asked, "latest") if asked else {}
-    beyond = {partition: end for partition, end in ends.items() if begin > end}
-    if not beyond:
-        return
-    starts = await _offsets(client, topic, list(beyond), "earliest")
-    bounds = ", ".join(f"partition {partition} has {starts[partition]} to {end}" for partition, end in beyond.items())
-    if len(beyond) == len(positions):
-        raise CommandFailed(f"offset {begin} of {topic!r} is out of range: {bounds} (where the next record will be)")
-    sys.stderr.write(f"tidelog: offset {begin} is out of range in some partitions: {bounds}\n")
+            found = await client.list_offsets(topic, "latest", asked) if asked else {}
+    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
+    outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
+    if outside:
+        told = ", ".join(f"partition {p} has {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        raise CommandFailed(
+            f"offset {begin} of {topic!r} is out of range: {told} (where the next record will be); "
+            "choose partitions with --partition"
+        )
 
 
 async def _offsets(
@@ -181,7 +209,7 @@ async def _offsets(
 
 
 async def _run(
-    client: Client, consumer: Consumer, reading: Reading, ends: Ends, group: str | None, *, as_json: bool
+    client: Client, consumer: Consumer, reading: Reading, ends: Ends, group: str | None, *, form: ValueForm | None
 ) -> None:
     committed = dict(reading.positions)
     sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
@@ -200,7 +228,7 @@ async def _run(
                 reading.learned(consumer.position(), ends.missing)
                 continue
             count = reading.take(batch)
-            await call_in_background(partial(write_out, batch, count, sink, as_json=as_json))
+            await call_in_background(partial(write_out, batch, count, sink, form))
             reading.written(batch, count)
             if time.monotonic() - last_commit_s >= COMMIT_PERIOD_S:
                 await insisting(commit)
@@ -209,10 +237,13 @@ async def _run(
         await commit()
 
 
-def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, *, as_json: bool) -> None:
-    """Write the first `count` records of `batch`, one a line; a tombstone's value is an empty line."""
-    if as_json:
-        lines = [record_line(record).encode() for _, record in zip(range(count), batch, strict=False)]
+def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm | None) -> None:
+    """Write the first `count` records of `batch`, one a line.
+
+    `form` makes them JSON, with values as it says; None writes values alone, and an empty line for a tombstone.
+    """
+    if form is not None:
+        lines = [record_line(record, form).encode() for _, record in zip(range(count), batch, strict=False)]
     else:
         lines = [value or b"" for value in batch.batch.values()[:count]]
     rest = memoryview(b"\n".join([*lines, b""]))

@@ -6,8 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog import Client, Committed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
+from tidelog import Client, Committed, Offset
+from tidelog_cli.output import (
+    ABSENT,
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    print_json,
+    print_table,
+    time_text,
+)
 from tidelog_cli.session import with_client
 
 
@@ -31,33 +39,48 @@ def describe(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show the group's committed positions, the partitions' ends and the lag between them."""
+    """Show the group's committed positions, the partitions' ends and the lag between them.
+
+    Partitions of its topics for which it has committed nothing are shown, too: all that they hold is lag.
+    """
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        committed = list(await client.committed(group, topic))
-        ends: dict[tuple[str, int], int] = {}
-        for name in sorted({position.topic for position in committed}):
+        committed = {(c.topic, c.partition): c for c in await client.committed(group, topic)}
+        rows: list[dict[str, Any]] = []
+        for name in sorted({topic_name for topic_name, _ in committed}):
             listed = await client.list_offsets(name, "latest")
-            ends |= {(name, partition): found.offset for partition, found in listed.items()}
-        return [_row(position, ends[position.topic, position.partition]) for position in committed]
+            rows += [_row(name, p, listed[p], committed.get((name, p))) for p in sorted(listed)]
+        return rows
 
-    rows = sorted(with_client(bootstrap, work), key=lambda row: (row["topic"], row["partition"]))
+    rows = with_client(bootstrap, work)
     if as_json:
         print_json(rows)
     else:
         print_table(
             ("topic", "partition", "next offset", "high watermark", "lag", "committed at"),
-            [(*list(row.values())[:5], time_text(row["commit_timestamp_us"])) for row in rows],
+            [
+                (
+                    row["topic"],
+                    row["partition"],
+                    ABSENT if row["next_offset"] is None else f"{row['next_offset']:,}",
+                    row["high_watermark"],
+                    row["lag"],
+                    ABSENT if row["commit_timestamp_ms"] is None else time_text(row["commit_timestamp_ms"] * 1000),
+                )
+                for row in rows
+            ],
         )
 
 
-def _row(position: Committed, high_watermark: int) -> dict[str, Any]:
+def _row(topic: str, partition: int, bounds: Offset, position: Committed | None) -> dict[str, Any]:
+    """Return what is told of one partition; where the group has no position, all of it is still to be read."""
+    next_offset = bounds.log_start_offset if position is None else position.next_offset
     return {
-        "topic": position.topic,
-        "partition": position.partition,
-        "next_offset": position.next_offset,
-        "high_watermark": high_watermark,
-        "lag": max(0, high_watermark - position.next_offset),
-        "commit_timestamp_us": position.commit_timestamp_us,
-        "note": position.note,
+        "topic": topic,
+        "partition": partition,
+        "next_offset": None if position is None else position.next_offset,
+        "high_watermark": bounds.high_watermark,
+        "lag": max(0, bounds.high_watermark - max(next_offset, bounds.log_start_offset)),
+        "commit_timestamp_ms": None if position is None else position.commit_timestamp_us // 1000,
+        "note": None if position is None else position.note,
     }

@@ -26,6 +26,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
 
+ABSENT: Final = "\u2013"
+"""Stands in a table where nothing is known."""
+
 _PIPE_COLUMNS: Final = 1000
 """A pipe has no width: rows are not wrapped there."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections import deque
@@ -21,11 +20,13 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from tidelog import Client, Producer, Receipts
 from tidelog.errors import TidelogError
 from tidelog.receipts import PendingReceipts
+from tidelog_cli.additions import Additions, with_tombstones
 from tidelog_cli.background import in_background
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed, describe, exit_code_of
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json
 from tidelog_cli.session import with_client
-from tidelog_cli.sources import Format, format_of, read_file, read_stream
+from tidelog_cli.sources import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
+from tidelog_cli.times import timestamp_us_of
 
 IN_FLIGHT_BATCHES_MAX: Final = 8
 """Batches given to the producer and not yet acknowledged; with the batches read ahead, the bound on memory."""
@@ -80,6 +81,20 @@ def produce(
     ] = None,
     key_field: Annotated[str | None, typer.Option(help="The JSON field or column that becomes the key.")] = None,
     key: Annotated[str | None, typer.Option(help="One key for every record.")] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What ends the key at the beginning of each line.")
+    ] = None,
+    timestamp_field: Annotated[
+        str | None, typer.Option(help="The JSON field or column with the time: ISO 8601, or ms since 1970.")
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="TIME", help="One time for every record: ISO 8601, or ms since 1970.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header for every record; may be given again.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="One tag for every record.")] = None,
+    tombstones: Annotated[bool, typer.Option("--tombstones", help="An empty value becomes a tombstone.")] = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Instead of the key's partition.")] = None,
     compression: Annotated[CompressionChoice | None, typer.Option(help="Compress the batches.")] = None,
     acks: Annotated[AcksChoice, typer.Option(help="Copies that must be durable.")] = AcksChoice.QUORUM,
@@ -88,11 +103,15 @@ def produce(
 ) -> None:
     """Publish lines of standard input, or files: a record per line (text, .ndjson) or per row (.parquet, .arrow).
 
-    A file of columns without a `value` column becomes one JSON object per row.
+    A file of columns without a `value` column becomes one JSON object per row. With --format records each line is a
+    whole record, as `tidelog consume --json` prints it and HTTP takes it.
     """
-    if key is not None and key_field is not None:
-        raise CommandFailed("--key and --key-field exclude each other", EXIT_USAGE)
-    batches = _with_key(_read_all(files or ["-"], file_format, key_field), key)
+    _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
+    _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
+    fields = Fields(key_field, timestamp_field, None if key_delimiter is None else key_delimiter.encode())
+    additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
+    pieces = additions.to_all(_read_all(files or ["-"], file_format, fields))
+    batches = with_tombstones(pieces) if tombstones else pieces
 
     async def work(client: Client) -> Published:
         await client.topic(topic)  # an unknown one is refused even where there is nothing to publish
@@ -144,25 +163,43 @@ async def _settle(in_flight: deque[tuple[PendingReceipts, int]], published: Publ
     published.add(await receipts, size_bytes)
 
 
-def _read_all(names: list[str], file_format: Format | None, key_field: str | None) -> Iterator[pa.RecordBatch]:
+def _read_all(names: list[str], file_format: Format | None, fields: Fields) -> Iterator[pa.RecordBatch]:
     for name in names:
         if name == "-":
             # Unbuffered, so that a line is published when it is there.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
-                yield from read_stream(stdin, file_format or Format.LINES, key_field)
+                yield from read_stream(stdin, _checked(file_format or Format.LINES, fields), fields)
         else:
             path = Path(name)
-            yield from read_file(path, file_format or format_of(path), key_field)
+            yield from read_file(path, _checked(file_format or format_of(path), fields), fields)
 
 
-def _with_key(batches: Iterator[pa.RecordBatch], key: str | None) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if key is None:
-            yield batch
-        else:
-            keys = pa.array(itertools.repeat(key.encode(), batch.num_rows), pa.binary())
-            keyless = batch.drop_columns(["key"]) if "key" in batch.schema.names else batch
-            yield keyless.append_column("key", keys)
+def _checked(file_format: Format, fields: Fields) -> Format:
+    """Return the format, if what was asked for can be found in it.
+
+    Raises:
+        CommandFailed: it cannot.
+    """
+    if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
+        raise CommandFailed("--key-delimiter is some text that ends the key in front of a line's value", EXIT_USAGE)
+    if file_format is Format.RECORDS and fields != NO_FIELDS:
+        raise CommandFailed("records have a key and a timestamp_ms of their own: no --…-field with them", EXIT_USAGE)
+    return file_format
+
+
+def _refuse_both(given: dict[str, str | None]) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise CommandFailed(f"{' and '.join(names)} exclude each other", EXIT_USAGE)
+
+
+def _timestamp_us(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return timestamp_us_of(int(text) if text.isascii() and text.isdigit() else text)
+    except ValueError as error:
+        raise CommandFailed(f"--timestamp {text!r}: {error}", EXIT_USAGE) from error
 
 
 def _progress() -> Progress:

@@ -1,18 +1,47 @@
-"""One record as the JSON object that `consume --json` prints, the same fields as over HTTP.
+"""Records as lines of JSON, both ways: what `consume --json` prints and `produce --format records` takes.
 
-Bytes that are UTF-8 are given as text; others as base64, with `key_encoding` or `value_encoding` saying so.
+The fields are those of HTTP. Bytes that are UTF-8 are given as text; others as base64, with `key_encoding` or
+`value_encoding` saying so. A value that is a JSON object or array is printed as such, with `"value_encoding": "json"`;
+whatever else happens to be JSON (`42`, `true`) stays the text that it is, which reads the same and comes back byte for
+byte. What was printed as JSON comes back with the same content, but not always with the same white space: `ValueForm`
+TEXT and BASE64 keep every byte.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
-from typing import Any
+import math
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
 
 from tidelog import Record
+from tidelog_cli.failures import CommandFailed
+from tidelog_proto.columns import columns_of
+
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; the first is that of 1970."""
+
+_READ_FIELDS: Final = frozenset(
+    {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
+)
+"""Where a record was (topic, partition and offset) is read and does not matter: it goes where the command says."""
 
 
-def record_line(record: Record) -> str:
+class ValueForm(StrEnum):
+    """How a value is printed."""
+
+    JSON = "json"
+    TEXT = "text"
+    BASE64 = "base64"
+
+
+def record_line(record: Record, form: ValueForm = ValueForm.JSON) -> str:
     """Return the record as one line of JSON, without the newline."""
     document: dict[str, Any] = {
         "topic": record.topic,
@@ -20,30 +49,170 @@ def record_line(record: Record) -> str:
         "offset": record.offset,
         "timestamp_ms": record.timestamp_us // 1000,
     }
-    _put_bytes(document, "key", record.key)
-    _put_bytes(document, "value", record.value)
+    _put(document, "key", record.key, ValueForm.TEXT)
+    _put(document, "value", record.value, form)
     if record.headers:
-        document["headers"] = [[name, _text_or_base64(value)] for name, value in record.headers]
+        document["headers"] = [_header(name, value) for name, value in record.headers]
     if record.tag is not None:
         document["tag"] = record.tag
-    return json.dumps(document, ensure_ascii=False)
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
-def _put_bytes(document: dict[str, Any], field: str, content: bytes | None) -> None:
-    if content is None:
-        document[field] = None
-        return
-    try:
-        document[field] = content.decode()
-    except UnicodeDecodeError:
-        document[field] = base64.b64encode(content).decode()
-        document[f"{field}_encoding"] = "base64"
+def records_of(lines: Sequence[bytes], first_line: int) -> pa.RecordBatch | None:
+    """Return the records that lines of JSON say, as columns; None when all lines are blank.
 
+    Args:
+        lines: each one record, as `record_line` writes it.
+        first_line: the number of the first one, for errors.
 
-def _text_or_base64(content: bytes | None) -> str | None:
-    if content is None:
+    Raises:
+        CommandFailed: a line is no record; says which and why.
+    """
+    read = [
+        _read(line, f"line {number}") for number, line in enumerate(lines, first_line) if line and not line.isspace()
+    ]
+    if not read:
         return None
+    now_ms = time.time_ns() // 1_000_000
+    stamps = [one["timestamp_ms"] for one in read]
+    timed = any(stamp is not None for stamp in stamps)
+    return columns_of(
+        [one["value"] for one in read],
+        keys=[one["key"] for one in read],
+        headers=[one["headers"] for one in read] if any(one["headers"] for one in read) else None,
+        tags=[one["tag"] for one in read] if any(one["tag"] is not None for one in read) else None,
+        timestamps_us=[(now_ms if stamp is None else stamp) * 1000 for stamp in stamps] if timed else None,
+    )
+
+
+def strict_json(text: bytes | str) -> Any:
+    """Return what JSON says; `NaN` and `Infinity`, which Python takes for it, are none.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply to be looked at.
+    """
     try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(content).decode()
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def finite(value: Any) -> Any:
+    """Return a value with null for each number that JSON has no form for: NaN and the infinities."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {name: finite(member) for name, member in value.items()}
+        case list() | tuple():
+            return [finite(member) for member in value]
+        case _:
+            return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def _put(document: dict[str, Any], field: str, content: bytes | None, form: ValueForm) -> None:
+    document[field], encoding = _shown(content, form)
+    if encoding:
+        document[f"{field}_encoding"] = encoding
+
+
+def _header(name: str, value: bytes | None) -> list[Any]:
+    shown, encoding = _shown(value, ValueForm.TEXT)
+    return [name, shown, encoding] if encoding else [name, shown]
+
+
+def _shown(content: bytes | None, form: ValueForm) -> tuple[Any, str | None]:
+    """Return what is printed for bytes, and the encoding where it is no plain text."""
+    if content is None:
+        return None, None
+    if form is ValueForm.JSON and content[:1] in {b"{", b"["}:
+        try:
+            return _writable(strict_json(content)), "json"
+        except ValueError:
+            pass  # looks like JSON, and is text
+    if form is not ValueForm.BASE64:
+        try:
+            return content.decode(), None
+        except UnicodeDecodeError:
+            pass  # bytes that are no text are base64 whatever was asked for
+    return base64.b64encode(content).decode(), "base64"
+
+
+def _writable(document: Any) -> Any:
+    """Return `document` if UTF-8 can say it.
+
+    Raises:
+        ValueError: it has half of a surrogate pair in it, or a number that is too large (1e999).
+    """
+    json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+    return document
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def _read(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        document = strict_json(line)
+    except ValueError as error:
+        raise CommandFailed(f"{where} is no JSON: {error}") from error
+    if not isinstance(document, dict) or "value" not in document:
+        raise CommandFailed(f'{where} is no record: a JSON object with a "value" (null for a tombstone)')
+    if unknown := document.keys() - _READ_FIELDS:
+        raise CommandFailed(f"{where}: a record has no {min(unknown)!r}; its fields: {', '.join(sorted(_READ_FIELDS))}")
+    try:
+        return {
+            "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8"), json_too=False),
+            "value": _bytes_of(document["value"], document.get("value_encoding", "utf8"), json_too=True),
+            "headers": [_header_of(header) for header in _of(list, document.get("headers") or [], "headers")],
+            "tag": None if document.get("tag") is None else _of(str, document["tag"], "tag"),
+            "timestamp_ms": _timestamp_of(document.get("timestamp_ms")),
+        }
+    except ValueError as error:
+        raise CommandFailed(f"{where}: {error}") from error
+
+
+def _bytes_of(shown: Any, encoding: Any, *, json_too: bool) -> bytes | None:
+    if encoding == "json" and json_too:
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    if encoding not in {"utf8", "base64"}:
+        raise ValueError(f"{encoding!r} is no encoding; there are utf8, base64 and, for values, json")
+    if shown is None:
+        return None
+    if not isinstance(shown, str):
+        raise ValueError(f'{shown!r} is no text: say "value_encoding": "json" beside it')  # noqa: TRY004 - a fault of the input
+    return shown.encode() if encoding == "utf8" else _from_base64(shown)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"no base64: {error}") from error
+
+
+def _header_of(header: Any) -> tuple[str, bytes | None]:
+    if not isinstance(header, list) or len(header) not in {2, 3} or not isinstance(header[0], str):
+        raise ValueError(f'{header!r} is no header: ["name", "value"], or ["name", "value", "base64"]')
+    return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8", json_too=False)
+
+
+def _timestamp_of(stamp: Any) -> int | None:
+    if stamp is None:
+        return None
+    if not isinstance(stamp, int) or isinstance(stamp, bool) or not 0 <= stamp <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"{stamp!r} is no timestamp_ms: whole milliseconds since 1970, at most those of the year 9999")
+    return stamp
+
+
+def _of(kind: type, value: Any, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} of {value!r}")  # noqa: TRY004 - a fault of the input
+    return value

@@ -1,8 +1,9 @@
 """Read what is to be published as Arrow record batches, a bounded piece at a time.
 
 Text is cut into lines by Arrow, not by Python, so that a file of small lines costs no object per record. What a
-batch has is a `value` column and, where asked for, a `key` column; a Parquet or Arrow file that has a `value` column
-of its own is taken as it is, and one with other columns becomes a JSON object per row.
+batch has is a `value` column and, where asked for, `key` and `timestamp`; a Parquet or Arrow file that has a `value`
+column of its own is taken as it is, and one with other columns becomes a JSON object per row. Lines that are records
+(`records`) say all of a record: see there.
 Rejected: reading a whole file (memory), and guessing the format from the content (surprises).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
@@ -22,6 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog_cli.failures import CommandFailed
+from tidelog_cli.records import finite, records_of, strict_json
+from tidelog_cli.times import timestamp_us_of
+from tidelog_proto.columns import TIMESTAMP_TYPE
 
 CHUNK_BYTES: Final = 1 << 20
 """Text read at once."""
@@ -49,9 +54,27 @@ class Format(StrEnum):
 
     LINES = "lines"
     NDJSON = "ndjson"
+    RECORDS = "records"
     PARQUET = "parquet"
     ARROW = "arrow"
 
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where in the input keys and timestamps stand.
+
+    Attributes:
+        key: the JSON field or column that becomes the key.
+        timestamp: the JSON field or column that becomes the timestamp: ISO 8601 or ms since 1970.
+        key_delimiter: of lines: what ends the key at the line's beginning.
+    """
+
+    key: str | None = None
+    timestamp: str | None = None
+    key_delimiter: bytes | None = None
+
+
+NO_FIELDS: Final = Fields()
 
 _FORMAT_OF_SUFFIX: Final = {
     ".ndjson": Format.NDJSON,
@@ -69,13 +92,13 @@ def format_of(path: Path) -> Format:
     return _FORMAT_OF_SUFFIX.get(path.suffix.lower(), Format.LINES)
 
 
-def read_file(path: Path, file_format: Format, key_field: str | None) -> Iterator[pa.RecordBatch]:
+def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
     """Yield the records of a file.
 
     Args:
         path: the file.
         file_format: how to cut it.
-        key_field: the field (NDJSON) or column (Parquet, Arrow) whose value becomes the key.
+        fields: where keys and timestamps stand.
 
     Raises:
         CommandFailed: the content is not what the format says; names the file and, for text, the line.
@@ -84,52 +107,72 @@ def read_file(path: Path, file_format: Format, key_field: str | None) -> Iterato
     try:
         if file_format is Format.PARQUET:
             with pq.ParquetFile(path) as parquet:
-                yield from rows_as_records(parquet.iter_batches(ROWS_PER_BATCH), key_field)
+                yield from rows_as_records(parquet.iter_batches(ROWS_PER_BATCH), fields)
         elif file_format is Format.ARROW:
-            yield from rows_as_records(_arrow_batches(path), key_field)
+            yield from rows_as_records(_arrow_batches(path), fields)
         else:
             with path.open("rb", buffering=0) as stream:
-                yield from read_stream(stream, file_format, key_field)
+                yield from read_stream(stream, file_format, fields)
     except pa.ArrowInvalid as error:
         raise CommandFailed(f"{path} is no {file_format} file: {error}") from error
     except CommandFailed as error:
         raise CommandFailed(f"{path}: {error}") from error
 
 
-def read_stream(stream: ByteReader, file_format: Format, key_field: str | None) -> Iterator[pa.RecordBatch]:
+def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
     r"""Yield the lines of a byte stream, as they arrive, without their `\n`.
 
-    NDJSON skips blank lines; `lines` keeps them as empty values. A last line needs no newline.
+    NDJSON and records skip blank lines; `lines` keeps them as empty values. A last line needs no newline.
+
+    Raises:
+        CommandFailed: a line is not what the format says; names the line.
     """
-    if file_format not in {Format.LINES, Format.NDJSON}:
+    if file_format in {Format.PARQUET, Format.ARROW}:
         raise CommandFailed(f"{file_format} is read from files only, not from a stream")
     first_line = 1
     for text in _whole_lines(stream):
         lines = pc.split_pattern(pa.array([text], pa.binary()), "\n").flatten()
-        if file_format is Format.LINES and key_field is None:
-            yield _batch(lines)
+        if file_format is Format.RECORDS:
+            batch = records_of([line or b"" for line in lines.to_pylist()], first_line)
+        elif file_format is Format.NDJSON or fields.key is not None or fields.timestamp is not None:
+            batch = _json_objects(lines, fields, first_line)
+        elif fields.key_delimiter is not None:
+            batch = _keyed_lines(lines, fields.key_delimiter, first_line)
         else:
-            yield from _json_records(lines, key_field, first_line)
+            batch = pa.record_batch([lines], names=["value"])
+        if batch is not None:
+            yield batch
         first_line += len(lines)
 
 
-def rows_as_records(batches: Iterable[pa.RecordBatch], key_field: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield records of columnar rows: a `value` column as it is, anything else as a JSON object per row."""
+def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
+    """Yield records of columnar rows: a `value` column as it is, anything else as a JSON object per row.
+
+    Raises:
+        CommandFailed: there is no such column, or one cannot be what it shall become.
+    """
     for rows in batches:
         if not rows.num_rows:
             continue
-        if key_field is not None and key_field not in rows.schema.names:
-            raise CommandFailed(f"there is no column {key_field!r}; columns: {', '.join(rows.schema.names)}")
-        if "value" not in rows.schema.names:
-            values = pa.array(
-                [json.dumps(row, default=_json_default).encode() for row in rows.to_pylist()], pa.binary()
-            )
-            yield _batch(values, None if key_field is None else _as_binary(rows.column(key_field)))
-        elif key_field is None or key_field == "key":
-            yield rows
+        names = rows.schema.names
+        for name in (fields.key, fields.timestamp):
+            if name is not None and name not in names:
+                raise CommandFailed(f"there is no column {name!r}; columns: {', '.join(names)}")
+        added: dict[str, AnyArray] = {}
+        if fields.key is not None:
+            added["key"] = _as_binary(rows.column(fields.key))
+        if fields.timestamp is not None:
+            added["timestamp"] = _as_timestamps(rows.column(fields.timestamp), fields.timestamp)
+        if "value" in names:
+            # Columns that became something else are gone, and what they became stands where it belongs.
+            gone = {fields.key, fields.timestamp, *added} & {*names}
+            kept = {name: rows.column(name) for name in names if name not in gone}
         else:
-            keyed = rows.drop_columns(["key"]) if "key" in rows.schema.names else rows
-            yield keyed.append_column("key", _as_binary(rows.column(key_field))).drop_columns([key_field])
+            values = [
+                json.dumps(finite(row), default=_json_default, allow_nan=False).encode() for row in rows.to_pylist()
+            ]
+            kept = {"value": pa.array(values, pa.binary())}
+        yield pa.record_batch(kept | added)
 
 
 def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
@@ -152,27 +195,59 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
         yield b"".join(pending)
 
 
-def _json_records(lines: AnyArray, key_field: str | None, first_line: int) -> Iterator[pa.RecordBatch]:
-    blank = pc.match_substring_regex(lines, r"^\s*$")
-    kept = lines.filter(pc.invert(blank))
-    if not len(kept):
-        return
-    if key_field is None:
-        yield _batch(kept)
-        return
-    numbers = [first_line + at for at, is_blank in enumerate(blank.to_pylist()) if not is_blank]
-    keys = [_key_of(line or b"", key_field, number) for line, number in zip(kept.to_pylist(), numbers, strict=True)]
-    yield _batch(kept, pa.array(keys, pa.binary()))
+def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.RecordBatch:
+    parts: Any = pc.split_pattern(lines, delimiter.decode(), max_splits=1)
+    counts = pc.list_value_length(parts)
+    without = pc.index(counts, 1).as_py()
+    if without >= 0:
+        raise CommandFailed(f"line {first_line + without} has no {delimiter.decode()!r} that would end its key")
+    return pa.record_batch([pc.list_element(parts, 0), pc.list_element(parts, 1)], names=["key", "value"])
 
 
-def _key_of(line: bytes, key_field: str, line_number: int) -> bytes | None:
+def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.RecordBatch | None:
+    """Return lines that are JSON objects, as they are, with the keys and timestamps that stand in them."""
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    stamps_us: list[int] = []
+    for number, line in enumerate(lines.to_pylist(), first_line):
+        if not line or line.isspace():
+            continue
+        document = _json_object(line, number)
+        values.append(line)
+        if fields.key is not None:
+            keys.append(_key_of(_field(document, fields.key, number)))
+        if fields.timestamp is not None:
+            try:
+                stamps_us.append(timestamp_us_of(_field(document, fields.timestamp, number)))
+            except ValueError as error:
+                raise CommandFailed(f"line {number}, field {fields.timestamp!r}: {error}") from error
+    if not values:
+        return None
+    columns: dict[str, AnyArray] = {"value": pa.array(values, pa.binary())}
+    if fields.key is not None:
+        columns["key"] = pa.array(keys, pa.binary())
+    if fields.timestamp is not None:
+        columns["timestamp"] = pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
+    return pa.record_batch(columns)
+
+
+def _json_object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        fields = json.loads(line)
+        document = strict_json(line)
     except ValueError as error:
-        raise CommandFailed(f"line {line_number} is no JSON: {error}") from error
-    if not isinstance(fields, dict) or key_field not in fields:
-        raise CommandFailed(f"line {line_number} has no field {key_field!r}")
-    key = fields[key_field]
+        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise CommandFailed(f"line {number} is no JSON object; --format lines takes every line as it is")
+    return document
+
+
+def _field(document: dict[str, Any], name: str, number: int) -> Any:
+    if name not in document:
+        raise CommandFailed(f"line {number} has no field {name!r}")
+    return document[name]
+
+
+def _key_of(key: Any) -> bytes | None:
     if key is None:
         return None
     return key.encode() if isinstance(key, str) else json.dumps(key).encode()
@@ -197,16 +272,23 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, ROWS_PER_BATCH)
 
 
-def _batch(values: AnyArray, keys: AnyArray | None = None) -> pa.RecordBatch:
-    if keys is None:
-        return pa.record_batch([values], names=["value"])
-    return pa.record_batch([keys, values], names=["key", "value"])
-
-
 def _as_binary(column: AnyArray) -> AnyArray:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.binary())
     return column.cast(pa.string()).cast(pa.binary())
+
+
+def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
+    """Return a column as times; integers are ms since 1970, text is ISO 8601."""
+    if column.null_count:
+        raise CommandFailed(f"column {name!r} has {column.null_count:,} rows without a time")
+    if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
+        return column  # the client takes those, and says what is no time
+    try:
+        stamps_us = [timestamp_us_of(stamp) for stamp in column.to_pylist()]
+    except ValueError as error:
+        raise CommandFailed(f"column {name!r}: {error}") from error
+    return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
 
 
 def _json_default(value: object) -> str:

@@ -12,6 +12,7 @@ from tidelog import Client, Topic
 from tidelog_cli.copies import copies_text, copy_documents
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
+from tidelog_cli.quantities import duration_ms, size_bytes
 from tidelog_cli.session import with_client
 
 
@@ -25,9 +26,23 @@ class FlushChoice(StrEnum):
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 FlushOption = Annotated[FlushChoice | None, typer.Option(help="Sync before acknowledging, at intervals, or never.")]
-FlushIntervalOption = Annotated[int | None, typer.Option(min=1, metavar="MS", help="With --flush interval.")]
-RetentionOption = Annotated[int | None, typer.Option(min=0, metavar="BYTES", help="Kept per partition; 0: everything.")]
-SegmentOption = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="The size of a segment file.")]
+FlushIntervalOption = Annotated[
+    int | None,
+    typer.Option(
+        "--flush-interval",
+        "--flush-interval-ms",
+        parser=duration_ms,
+        metavar="TIME",
+        help="With --flush interval: 200ms, 5s; plain numbers are ms.",
+    ),
+]
+RetentionOption = Annotated[
+    int | None,
+    typer.Option(parser=size_bytes, metavar="SIZE", help="Kept per partition: 512MiB, 20GB; 0: everything."),
+]
+SegmentOption = Annotated[
+    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="The size of a segment file: 64MiB.")
+]
 
 
 def register(app: typer.Typer) -> None:

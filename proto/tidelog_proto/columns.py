@@ -25,6 +25,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 """A record's headers: names and values in the order in which they were given; names may repeat."""
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
+TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999; the first is that of 1970. What lies outside is a mistaken unit."""
 HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
 
@@ -109,11 +111,13 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
 
     Columns may come in any order and in any type that Arrow casts: strings, large, fixed-size, view and
     dictionary-encoded binaries; timestamps of any unit (what is finer than a µs is cut off; without a time zone they
-    are UTC); headers as lists of structs or as maps. Null header lists become empty ones.
+    are UTC), or as integers, which are ms since 1970; headers as lists of structs or as maps. Null header lists become
+    empty ones.
 
     Raises:
         TypeError: a column is unknown, there twice, of a type that does not cast, or `value` is missing.
-        ValueError: a null where none may be, a value that does not fit its type, or a tag that is too long.
+        ValueError: a null where none may be, a value that does not fit its type, a time before 1970 or after 9999, or a
+            tag that is too long.
     """
     if record_batch.schema.equals(_VALUE_SCHEMA):
         return record_batch
@@ -128,6 +132,8 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
         target: pa.DataType = _schema_of(_FLAG_OF_NAME[name]).field(0).type
         array: pa.Array[Any] = record_batch.column(name)
         given[name] = array if array.type.equals(target) else _cast(name, array, target)
+    if "timestamp" in given:
+        _check_timestamps(given["timestamp"])
     return _assembled(given)
 
 
@@ -152,6 +158,8 @@ def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
         # A map is a list of structs in memory; Arrow has no kernel for the cast.
         array = array.cast(pa.map_(pa.string(), pa.binary()))
         array = array.view(pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())])))
+    if name == "timestamp" and pa.types.is_integer(array.type):
+        array = _of_milliseconds(array)
     options = pc.CastOptions(target_type=target, allow_time_truncate=True)
     try:
         converted: pa.Array[Any] = array.cast(options=options)
@@ -160,6 +168,14 @@ def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
     except pa.ArrowInvalid as error:
         raise ValueError(f"column {name}: {error}") from error
     return converted
+
+
+def _of_milliseconds(array: Any) -> pa.Array[Any]:
+    try:
+        stamps: pa.Array[Any] = array.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column timestamp: {error}; integers are ms since 1970") from error
+    return stamps
 
 
 def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
@@ -218,6 +234,15 @@ def _without_null_lists(array: Any) -> pa.Array[Any]:
     if pairs.null_count or pairs.field("key").null_count:
         raise ValueError("column headers: a header is a name and a value, and the name is never null")
     return array  # type: ignore[no-any-return]  # the stubs lose the element type of list arrays
+
+
+def _check_timestamps(stamps: Any) -> None:
+    extremes: Any = pc.min_max(stamps.view(pa.int64()))
+    for stamp_us in (extremes["min"].as_py(), extremes["max"].as_py()):
+        if stamp_us is not None and not 0 <= stamp_us <= TIMESTAMP_US_MAX:
+            raise ValueError(
+                f"column timestamp: {stamp_us} µs since 1970 is not between the years 1970 and 9999; integers are ms"
+            )
 
 
 def _check_tags(tags: Any) -> None:

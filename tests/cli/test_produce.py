@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli
 
 
-def consumed(cli: Cli, topic: str) -> list[dict[str, object]]:
+def consumed(cli: Cli, topic: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in cli("consume", topic, "--json").out.splitlines()]
 
 
@@ -41,7 +42,7 @@ def test_the_key_field_keeps_a_key_in_order_on_one_partition(cli: Cli, topic: st
     of_key: dict[object, list[int]] = {}
     partitions_of_key: dict[object, set[object]] = {}
     for record in consumed(cli, topic):
-        of_key.setdefault(record["key"], []).append(json.loads(str(record["value"]))["n"])
+        of_key.setdefault(record["key"], []).append(record["value"]["n"])
         partitions_of_key.setdefault(record["key"], set()).add(record["partition"])
     assert of_key == {str(key): list(range(key, 700, 7)) for key in range(7)}
     assert all(len(partitions) == 1 for partitions in partitions_of_key.values())
@@ -54,6 +55,10 @@ def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert (refused.code, "bad.ndjson: line 2 is no JSON" in refused.err) == (1, True)
     assert cli("produce", topic, tmp_path / "absent").code == 1
     assert cli("produce", topic, "--key", "a", "--key-field", "b").code == 2
+    assert cli("produce", topic, "--timestamp", "0", "--timestamp-field", "b").code == 2
+    assert cli("produce", topic, "--timestamp", "noon").code == 2
+    assert cli("produce", topic, "--key-delimiter", "").code == 2
+    assert cli("produce", topic, "--format", "records", "--key-field", "b").code == 2
     assert cli("produce", topic, "--partition", 9, stdin=b"x\n").code == 1
     assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
     nothing = cli("produce", "nowhere", stdin=b"")

@@ -2,12 +2,24 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tidelog import Record
-from tidelog_cli.records import record_line
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.records import ValueForm, finite, record_line, records_of
+
+
+def of_value(value: bytes | None, form: ValueForm = ValueForm.JSON) -> dict[str, object]:
+    document = json.loads(record_line(Record("t", 0, 0, 0, None, value, (), None), form))
+    return {name: content for name, content in document.items() if name.startswith("value")}
 
 
 def test_text_is_text_and_other_bytes_are_base64() -> None:
-    record = Record("t", 1, 7, 1_500, b"k\xff", "Käse".encode(), (("a", b"b"), ("c", None)), "tag")
+    headers = (("a", b"b"), ("c", None), ("d", b"\xff"))
+    record = Record("t", 1, 7, 1_500, b"k\xff", "Käse".encode(), headers, "tag")
     assert json.loads(record_line(record)) == {
         "topic": "t",
         "partition": 1,
@@ -16,7 +28,7 @@ def test_text_is_text_and_other_bytes_are_base64() -> None:
         "key": "a/8=",
         "key_encoding": "base64",
         "value": "Käse",
-        "headers": [["a", "b"], ["c", None]],
+        "headers": [["a", "b"], ["c", None], ["d", "/w==", "base64"]],
         "tag": "tag",
     }
 
@@ -32,3 +44,96 @@ def test_a_tombstone_is_null_and_what_is_absent_is_left_out() -> None:
         "value": None,
     }
     assert "\n" not in line
+
+
+def test_values_that_are_json_documents_are_printed_as_json() -> None:
+    assert of_value(b'{"a": [1, "x"]}') == {"value": {"a": [1, "x"]}, "value_encoding": "json"}
+    assert of_value(b"[1,\n 2]") == {"value": [1, 2], "value_encoding": "json"}
+    assert of_value(b'{"a": 1}', ValueForm.TEXT) == {"value": '{"a": 1}'}
+    assert of_value(b'{"a": 1}', ValueForm.BASE64) == {"value": "eyJhIjogMX0=", "value_encoding": "base64"}
+
+
+@pytest.mark.parametrize(
+    "text", ["42", "true", "null", '"x"', '{"a": NaN}', '{"a": 1e999}', '["\\ud800"]', "{", "[" * 9999]
+)
+def test_what_is_no_json_document_is_the_text_that_it_is(text: str) -> None:
+    assert of_value(text.encode()) == {"value": text}
+
+
+_bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(str.encode))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Record,
+            st.just("t"),
+            st.integers(0, 9),
+            st.integers(0, 2**40),
+            st.integers(0, 10**12).map(lambda ms: ms * 1000),
+            _bytes,
+            _bytes,
+            st.lists(st.tuples(st.text(max_size=5), _bytes), max_size=3).map(tuple),
+            st.one_of(st.none(), st.text(max_size=9)),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([ValueForm.TEXT, ValueForm.BASE64]),
+)
+def test_what_was_printed_can_be_published_again(records: list[Record], form: ValueForm) -> None:
+    columns = records_of([record_line(record, form).encode() for record in records], 1)
+    assert columns is not None
+    names = set(columns.schema.names)
+    for at, (record, row) in enumerate(zip(records, columns.to_pylist(), strict=True)):
+        assert (row["key"], row["value"], row.get("tag")) == (record.key, record.value, record.tag)
+        assert tuple((pair["key"], pair["value"]) for pair in row.get("headers", [])) == record.headers
+        assert columns.column("timestamp").cast(pa.int64())[at].as_py() == record.timestamp_us
+    assert ("tag" in names) == any(record.tag is not None for record in records)
+
+
+def test_json_comes_back_as_json() -> None:
+    line = record_line(Record("t", 0, 0, 0, b"k", b'{ "a" : 1.5 }', (), None)).encode()
+    columns = records_of([b"", line, b"  "], 1)
+    assert columns is not None
+    assert columns.column("value").to_pylist() == [b'{"a":1.5}']
+    assert records_of([b" ", b""], 1) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"{", "line 8 is no JSON"),
+        (b'{"value": NaN}', "line 8 is no JSON"),
+        (b"[" * 100_000, "line 8 is no JSON"),
+        (b"[1]", "line 8 is no record"),
+        (b'{"key": "k"}', "line 8 is no record"),
+        (b'{"value": "x", "vlaue": 1}', "no 'vlaue'"),
+        (b'{"value": 1}', "value_encoding"),
+        (b'{"value": "x", "value_encoding": "rot13"}', "no encoding"),
+        (b'{"value": "x", "value_encoding": "base64"}', "no base64"),
+        (b'{"value": "x", "key": 1}', "no text"),
+        (b'{"value": "x", "key": {}, "key_encoding": "json"}', "no encoding"),
+        (b'{"value": "x", "headers": {"a": "b"}}', "headers of"),
+        (b'{"value": "x", "headers": [["a"]]}', "no header"),
+        (b'{"value": "x", "tag": 7}', "tag of"),
+        (b'{"value": "x", "timestamp_ms": 1.5}', "no timestamp_ms"),
+        (b'{"value": "x", "timestamp_ms": -1}', "no timestamp_ms"),
+        (b'{"value": "x", "timestamp_ms": 253402300800000}', "no timestamp_ms"),
+        (b'{"value": "\\ud800"}', "surrogates"),
+    ],
+)
+def test_what_is_no_record_is_named_with_its_line(line: bytes, complaint: str) -> None:
+    with pytest.raises(CommandFailed, match=complaint):
+        records_of([b'{"value": "good"}', line], 7)
+
+
+def test_numbers_that_json_has_no_form_for_become_null() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert finite({"a": nan, "b": [1.5, -inf, {"c": inf}], "d": (nan,), "e": "x"}) == {
+        "a": None,
+        "b": [1.5, None, {"c": None}],
+        "d": [None],
+        "e": "x",
+    }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tidelog_cli import sources
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.sources import Format, format_of, read_file, read_stream
+from tidelog_cli.sources import Fields, Format, format_of, read_file, read_stream
 
 
 class Trickle:
@@ -36,11 +36,11 @@ def rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
 @given(lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), piece=st.integers(1, 64))
 def test_lines_come_back_as_written_whatever_the_pieces(lines: list[bytes], piece: int) -> None:
     content = b"".join(line + b"\n" for line in lines)
-    assert [row["value"] for row in rows(read_stream(Trickle(content, piece), Format.LINES, None))] == lines
+    assert [row["value"] for row in rows(read_stream(Trickle(content, piece), Format.LINES))] == lines
 
 
 def test_the_last_line_needs_no_newline() -> None:
-    assert rows(read_stream(io.BytesIO(b"a\n\nb"), Format.LINES, None)) == [{"value": v} for v in (b"a", b"", b"b")]
+    assert rows(read_stream(io.BytesIO(b"a\n\nb"), Format.LINES)) == [{"value": v} for v in (b"a", b"", b"b")]
 
 
 def test_a_line_is_published_before_the_next_arrives() -> None:
@@ -50,7 +50,7 @@ def test_a_line_is_published_before_the_next_arrives() -> None:
         def read(self, size: int, /) -> bytes:
             return next(pieces)
 
-    batches = read_stream(Pipe(), Format.LINES, None)
+    batches = read_stream(Pipe(), Format.LINES)
     assert next(batches).to_pylist() == [{"value": b"one"}]
     assert next(batches).to_pylist() == [{"value": b"two"}]
 
@@ -58,29 +58,86 @@ def test_a_line_is_published_before_the_next_arrives() -> None:
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LINE_BYTES_MAX", 100)
     with pytest.raises(CommandFailed, match="longer than 100 bytes"):
-        rows(read_stream(Trickle(b"x" * 1000, 60), Format.LINES, None))
+        rows(read_stream(Trickle(b"x" * 1000, 60), Format.LINES))
 
 
 def test_ndjson_takes_its_key_from_a_field_and_skips_blank_lines() -> None:
     content = b'{"k":"a"}\n   \n{"k":7}\n{"k":null}\n'
-    assert rows(read_stream(io.BytesIO(content), Format.NDJSON, "k")) == [
+    assert rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(key="k"))) == [
         {"key": b"a", "value": b'{"k":"a"}'},
         {"key": b"7", "value": b'{"k":7}'},
         {"key": None, "value": b'{"k":null}'},
     ]
 
 
-@pytest.mark.parametrize(("line", "complaint"), [(b"{", "no JSON"), (b"[1]", "no field 'k'"), (b'{"x":1}', "no field")])
+@pytest.mark.parametrize(
+    ("line", "complaint"), [(b"{", "no JSON"), (b"[1]", "no JSON object"), (b'{"x":1}', "no field")]
+)
 def test_a_bad_line_is_named(line: bytes, complaint: str) -> None:
     with pytest.raises(CommandFailed, match=f"line 3 .*{complaint}"):
-        rows(read_stream(Trickle(b'{"k":1}\n\n' + line, 8), Format.NDJSON, "k"))
+        rows(read_stream(Trickle(b'{"k":1}\n\n' + line, 8), Format.NDJSON, Fields(key="k")))
+
+
+@pytest.mark.parametrize("line", [b"plain", b"[1]", b"7", b'{"a": NaN}', b"\xff", b'{"a":1} {"b":2}'])
+def test_ndjson_is_an_object_a_line_even_where_nothing_is_looked_for_in_it(line: bytes) -> None:
+    with pytest.raises(CommandFailed, match="line 2 is no JSON"):
+        rows(read_stream(io.BytesIO(b"{}\n" + line + b"\n{}\n"), Format.NDJSON))
+    assert rows(read_stream(io.BytesIO(b"{}\n\n"), Format.NDJSON)) == [{"value": b"{}"}]
+
+
+def test_a_timestamp_may_stand_in_a_field(tmp_path: Path) -> None:
+    content = b'{"at":"2013-01-01T05:00:00Z"}\n{"at":1000}\n'
+    read = rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(timestamp="at")))
+    moments = [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]
+    assert [row["timestamp"] for row in read] == moments
+    with pytest.raises(CommandFailed, match=r"line 2, field 'at': .*1970"):
+        rows(read_stream(io.BytesIO(content.replace(b"1000", b"-1")), Format.NDJSON, Fields(timestamp="at")))
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"at": ["2013-01-01T05:00:00", "1970-01-01T00:00:01"], "value": [b"a", b"b"]}), path)
+    read = rows(read_file(path, Format.PARQUET, Fields(timestamp="at")))
+    assert read == [{"value": v, "timestamp": at} for v, at in zip([b"a", b"b"], moments, strict=True)]
+    with pytest.raises(CommandFailed, match=r"column 'value': .*no time"):
+        rows(read_file(path, Format.PARQUET, Fields(timestamp="value")))
+
+
+def test_a_delimiter_ends_the_key_of_a_line() -> None:
+    fields = Fields(key_delimiter=b":")
+    assert rows(read_stream(io.BytesIO(b"a:1\n:2:3\nb:\n"), Format.LINES, fields)) == [
+        {"key": b"a", "value": b"1"},
+        {"key": b"", "value": b"2:3"},
+        {"key": b"b", "value": b""},
+    ]
+    with pytest.raises(CommandFailed, match="line 2 has no ':'"):
+        rows(read_stream(io.BytesIO(b"a:1\nb\n"), Format.LINES, fields))
+
+
+def test_lines_that_are_records_say_all_of_them() -> None:
+    content = b'{"key":"k","value":null,"headers":[["h","1"]],"tag":"t","timestamp_ms":1000}\n\n'
+    assert rows(read_stream(io.BytesIO(content), Format.RECORDS)) == [
+        {
+            "timestamp": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+            "key": b"k",
+            "value": None,
+            "headers": [{"key": "h", "value": b"1"}],
+            "tag": "t",
+        }
+    ]
+
+
+def test_a_number_that_json_cannot_say_becomes_null(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": [1.5, float("nan")], "b": [[float("inf")], []]}), path)
+    assert [row["value"] for row in rows(read_file(path, Format.PARQUET))] == [
+        b'{"a": 1.5, "b": [null]}',
+        b'{"a": null, "b": []}',
+    ]
 
 
 def test_a_parquet_file_of_columns_becomes_json_objects(tmp_path: Path) -> None:
     path = tmp_path / "flights.parquet"
     moment = datetime(2013, 1, 1, 5, tzinfo=UTC)
     pq.write_table(pa.table({"carrier": ["UA", "B6"], "delay": [2.5, None], "at": [moment, moment]}), path)
-    read = rows(read_file(path, format_of(path), "carrier"))
+    read = rows(read_file(path, format_of(path), Fields(key="carrier")))
     assert [row["key"] for row in read] == [b"UA", b"B6"]
     assert json.loads(read[0]["value"]) == {"carrier": "UA", "delay": 2.5, "at": "2013-01-01T05:00:00+00:00"}
 
@@ -92,7 +149,7 @@ def test_an_arrow_file_with_a_value_column_is_taken_as_it_is(tmp_path: Path, suf
     opener = pa.ipc.new_file if suffix == ".arrow" else pa.ipc.new_stream
     with opener(str(path), batch.schema) as writer:
         writer.write_batch(batch)
-    read = list(read_file(path, format_of(path), None))
+    read = list(read_file(path, format_of(path)))
     assert [piece.num_rows for piece in read] == [sources.ROWS_PER_BATCH, 10_000 - sources.ROWS_PER_BATCH]
     assert read[0].schema.names == ["key", "value"]
 
@@ -100,14 +157,14 @@ def test_an_arrow_file_with_a_value_column_is_taken_as_it_is(tmp_path: Path, suf
 def test_the_key_column_may_be_another_one(tmp_path: Path) -> None:
     path = tmp_path / "records.parquet"
     pq.write_table(pa.table({"key": [b"old"], "id": [7], "value": [b"v"]}), path)
-    assert rows(read_file(path, Format.PARQUET, "id")) == [{"value": b"v", "key": b"7"}]
+    assert rows(read_file(path, Format.PARQUET, Fields(key="id"))) == [{"value": b"v", "key": b"7"}]
 
 
 def test_a_missing_column_and_a_broken_file_are_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(CommandFailed, match=r"x\.parquet: there is no column 'b'; columns: a"):
-        rows(read_file(path, Format.PARQUET, "b"))
+        rows(read_file(path, Format.PARQUET, Fields(key="b")))
     path.write_bytes(b"nonsense")
     with pytest.raises(CommandFailed, match=r"x\.parquet is no parquet file"):
-        rows(read_file(path, Format.PARQUET, None))
+        rows(read_file(path, Format.PARQUET))

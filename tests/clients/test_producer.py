@@ -341,7 +341,8 @@ async def test_one_record_too_large_does_not_spoil_its_neighbours(client: Client
         ({"value": b"", "headers": [("a",)]}, TypeError),
         ({"value": b"", "headers": [(b"a", b"b")]}, TypeError),
         ({"value": b"", "timestamp_us": 1.5}, TypeError),
-        ({"value": b"", "timestamp_us": 2**63}, TypeError),
+        ({"value": b"", "timestamp_us": 2**63}, ValueError),
+        ({"value": b"", "timestamp_us": -1}, ValueError),
     ],
 )
 async def test_a_record_that_is_none_is_refused_before_it_joins_others(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.proto.batches import EVERYTHING, NOW_US, Given, given_records
 from tidelog_proto.columns import (
     HEADERS_TYPE,
     TIMESTAMP_TYPE,
+    TIMESTAMP_US_MAX,
     canonical,
     columns_of,
     flags_of,
@@ -63,7 +65,11 @@ def test_columns_hold_what_was_given(records: Given) -> None:
     if records.headers is not None:
         pairs = [[(pair["key"], pair["value"]) for pair in one] for one in rows(columns, "headers")]
         assert pairs == records.headers
-    assert canonical(columns).equals(columns)
+    if all(0 <= stamp_us <= TIMESTAMP_US_MAX for stamp_us in records.timestamps_us or ()):
+        assert canonical(columns).equals(columns)
+    else:
+        with pytest.raises(ValueError, match="1970"):
+            canonical(columns)
     flags_of(columns.schema)
 
 
@@ -105,7 +111,7 @@ def test_columns_that_do_not_fit(arguments: dict[str, Any], message: str) -> Non
 
 
 def test_canonical_columns_pass_untouched() -> None:
-    columns = EVERYTHING.columns()
+    columns = replace(EVERYTHING, timestamps_us=[NOW_US + 5, 3, NOW_US]).columns()
     result = canonical(columns)
     for before, after in zip(columns.columns, result.columns, strict=True):
         assert [b and b.address for b in before.buffers()] == [a and a.address for a in after.buffers()]
@@ -141,7 +147,8 @@ def test_fixed_size_bytes_become_binary() -> None:
         (pa.array([NOW_US * 1000 + 999], pa.timestamp("ns")), NOW_US),
         (pa.array([NOW_US // 1000], pa.timestamp("ms", "Europe/Berlin")), NOW_US),
         (pa.array([1], pa.timestamp("s")), 1_000_000),
-        (pa.array([NOW_US], pa.int64()), NOW_US),
+        (pa.array([NOW_US // 1000], pa.int64()), NOW_US),
+        (pa.array([7], pa.uint16()), 7000),
         (pa.array([datetime(1970, 1, 2, tzinfo=UTC)]), 86_400_000_000),
     ],
     ids=lambda value: str(getattr(value, "type", value)),
@@ -211,12 +218,25 @@ def test_a_column_that_is_there_twice() -> None:
     [
         ({"value": [b"a"], "timestamp": pa.array([None], TIMESTAMP_TYPE)}, "timestamp"),
         ({"value": [b"a"], "timestamp": pa.array([2**62], pa.timestamp("s"))}, "timestamp"),
+        ({"value": [b"a"], "timestamp": pa.array([NOW_US], pa.int64())}, "integers are ms"),
+        ({"value": [b"a"], "timestamp": pa.array([2**62], pa.int64())}, "timestamp"),
+        ({"value": [b"a"], "timestamp": pa.array([-1], TIMESTAMP_TYPE)}, "1970"),
         ({"value": [b"a"], "tag": pa.array([b"\xff"])}, "tag"),
         ({"value": [b"a"], "tag": ["x" * (TAG_BYTES_MAX + 1)]}, "tag"),
         ({"value": [b"a"], "headers": pa.array([[None]], HEADERS_TYPE)}, "headers"),
         ({"value": [b"a"], "headers": pa.array([[{"key": None, "value": b""}]], HEADERS_TYPE)}, "headers"),
     ],
-    ids=["no timestamp", "far future", "no utf8", "long tag", "null header", "null header key"],
+    ids=[
+        "no timestamp",
+        "far future",
+        "µs for ms",
+        "huge",
+        "before 1970",
+        "no utf8",
+        "long tag",
+        "null header",
+        "null header key",
+    ],
 )
 def test_values_that_do_not_fit(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,36 @@
+"""Options that are sizes or durations: `64MiB`, `7d`. What is none is a usage error that says what would be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import typer
+
+from tidelog_proto.units import parse_duration_ms, parse_size
+
+
+def size_bytes(text: str) -> int:
+    """Return a size in bytes, for `typer.Option(parser=size_bytes)`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    return _parsed(parse_size, text)
+
+
+def duration_ms(text: str) -> int:
+    """Return a duration of at least one millisecond, for `typer.Option(parser=duration_ms)`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    if (duration := _parsed(parse_duration_ms, text)) == 0:
+        raise typer.BadParameter("at least 1ms")
+    return duration
+
+
+def _parsed(parse: Callable[[str], int], text: str) -> int:
+    try:
+        return parse(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
