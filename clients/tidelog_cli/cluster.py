@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tidelog import Client, ClusterStatus, Node
+from tidelog import Client, ClusterStatus, Node, Partition
 from tidelog_cli.cluster_init import init
 from tidelog_cli.copies import copies_text
 from tidelog_cli.draining import LOOK_S, counted, tell_drain, tell_fetching, watch
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, note, print_json, print_table
+from tidelog_cli.output import (
+    ABSENT,
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    bytes_text,
+    note,
+    print_json,
+    print_table,
+)
 from tidelog_cli.session import with_client
 from tidelog_cli.topics import topic_document
 
@@ -28,6 +37,12 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)
 
 SHOWN_MAX = 8
 """So many partitions without a quorum are named."""
+NO_ANSWER: Final = "no answer"
+"""The state of a node of which only others tell."""
+_UNTOLD: Final = frozenset({"away", "no owner"})
+"""The states of a partition of which nobody who answers has a copy."""
+
+_LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
 NODE_COLUMNS = ("node", "address", "zone", "roles", "state", "up", "connections", "in flight", "data", "disk free")
 PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records behind)", "records", "size", "state")
@@ -56,7 +71,12 @@ def status(
     cluster = with_client(bootstrap, lambda client: client.cluster_status())
     if as_json:
         print_json(status_document(cluster))
-        return
+    else:
+        print_status(cluster, internal=internal)
+
+
+def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
+    """Write the nodes and the partitions as tables; `internal`: also of the broker's own topics."""
     print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
     print_table(
         PARTITION_COLUMNS,
@@ -67,8 +87,8 @@ def status(
                 partition.owner,
                 partition.epoch,
                 copies_text(partition),
-                partition.high_watermark - partition.log_start_offset,
-                bytes_text(partition.size_bytes),
+                ABSENT if _is_away(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if _is_away(partition) else bytes_text(partition.size_bytes),
                 partition.state,
             )
             for topic in cluster.topics
@@ -180,7 +200,8 @@ def nodes_table(cluster: ClusterStatus) -> Table:
     for node in cluster.nodes:
         owned = sum(p.owner == node.node_id for topic in cluster.topics for p in topic.partitions)
         address = f"{node.host}:{node.port}"
-        table.add_row(node.node_id, address, state_text(node), str(owned), bytes_text(node.data_bytes))
+        data = ABSENT if node.state == NO_ANSWER else bytes_text(node.data_bytes)
+        table.add_row(node.node_id, address, state_text(node), str(owned), data)
     return table
 
 
@@ -195,18 +216,26 @@ def state_text(node: Node) -> str:
 
 
 def _node_row(node: Node) -> tuple[object, ...]:
-    return (
-        node.node_id,
-        f"{node.host}:{node.port}",
-        node.zone,
-        ", ".join(node.roles),
-        state_text(node),
+    load = (
         f"{node.uptime_ms // 1000:,} s",
         node.connections,
         bytes_text(node.in_flight_bytes),
         bytes_text(node.data_bytes),
         bytes_text(node.disk_free_bytes),
     )
+    return (
+        node.node_id,
+        f"{node.host}:{node.port}",
+        node.zone,
+        ", ".join(node.roles),
+        state_text(node),
+        *(ABSENT if node.state == NO_ANSWER else each for each in load),
+    )
+
+
+def _is_away(partition: Partition) -> bool:
+    """Whether nobody who answers has a copy."""
+    return partition.state in _UNTOLD
 
 
 def status_document(cluster: ClusterStatus) -> dict[str, Any]:
@@ -226,12 +255,8 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
                 "draining": node.draining,
                 "state": node.state,
                 "software": node.software,
-                "uptime_ms": node.uptime_ms,
-                "connections": node.connections,
-                "in_flight_bytes": node.in_flight_bytes,
-                "data_bytes": node.data_bytes,
-                "disk_free_bytes": node.disk_free_bytes,
             }
+            | {name: None if node.state == NO_ANSWER else getattr(node, name) for name in _LOAD}
             for node in cluster.nodes
         ],
         "topics": [topic_document(topic, copies=True) for topic in cluster.topics],

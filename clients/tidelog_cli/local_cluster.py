@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,17 +47,20 @@ def nodes_in(data: Path) -> int | None:
     return len(_read(path)["nodes"]) if path.exists() else None
 
 
-def prepare(data: Path, *, nodes: int, port: int, management_port: int) -> list[LocalNode]:
+def prepare(
+    data: Path, *, nodes: int, port: int | None, first_port: int, management_ports: Sequence[int]
+) -> list[LocalNode]:
     """Make a cluster in a directory, or take up the one that is there; its ports stay what they were.
 
     Args:
         data: the directory; made if it is not there.
         nodes: how many.
-        port: the first node's native port; 0 takes free ones.
-        management_port: the first node's; 0 lets each pick one.
+        port: the first node's native port, if somebody asked for one; 0 takes free ones.
+        first_port: the same if nobody did.
+        management_ports: each node's, or the first one's; 0 lets each pick one.
 
     Raises:
-        CommandFailed: the directory is a single node's, or holds a cluster of another size.
+        CommandFailed: the directory is a single node's, or holds a cluster of another size or with other ports.
     """
     if (data / _OF_ONE_NODE).exists():
         raise CommandFailed(
@@ -64,22 +68,31 @@ def prepare(data: Path, *, nodes: int, port: int, management_port: int) -> list[
         )
     present = nodes_in(data)
     if present is None:
-        _found(data, nodes, port)
+        _found(data, nodes, first_port if port is None else port)
     elif present != nodes:
         raise CommandFailed(f"{data} holds a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
     founders = _read(data / BOOTSTRAP)["nodes"]
-    return [_node(data, founder, index, management_port) for index, founder in enumerate(founders)]
+    if port and port != founders[0]["port"]:
+        native = ", ".join(str(founder["port"]) for founder in founders)
+        raise CommandFailed(
+            f"the cluster in {data} uses the ports {native} for good: leave --port out, or found another one "
+            "with --data",
+            EXIT_USAGE,
+        )
+    if len(management_ports) < nodes:
+        first = management_ports[0]
+        management_ports = [first + index * PORT_STEP if first else 0 for index in range(nodes)]
+    return [_node(data, founder, management) for founder, management in zip(founders, management_ports, strict=False)]
 
 
-def _node(data: Path, founder: dict[str, Any], index: int, management_port: int) -> LocalNode:
+def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNode:
     node_id = str(founder["node_id"])
-    management = management_port + index * PORT_STEP if management_port else 0
     arguments = {
         "--bootstrap": data / BOOTSTRAP,
         "--secret-file": data / SECRET,
         "--node-id": node_id,
         "--data": data / node_id,
-        "--management-port": management,
+        "--management-port": management_port,
     }
     command = ["node", *(str(word) for pair in arguments.items() for word in pair)]
     return LocalNode(node_id, int(founder["port"]), tuple(command), data / f"{node_id}.log")

@@ -6,6 +6,7 @@ framework to list topics would double the time of every small command.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not __debug__:
         sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
         return EXIT_FAILED
+    if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
+        sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
+        return 0
     try:
         with interrupts_end_quietly():
             leave_pandas_out()
@@ -59,7 +63,6 @@ def build_app(*, with_plugins: bool = True) -> typer.Typer:
         help="A clustered, durable message log whose unit of work is an Arrow record batch.",
         epilog=EXIT_CODES_HELP,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -81,18 +84,10 @@ def _from_command(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[start:]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tidelog {version('tidelog')}")
-        raise typer.Exit
-
-
 def _options(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version_wanted: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
-    ] = False,
+    version_wanted: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
-    # `main` has looked for --debug by itself, because it must know even when parsing fails.
+    # `main` has looked for both by itself: the version is told whatever else is there, errors even when parsing fails.
     del debug, version_wanted

@@ -26,9 +26,10 @@ from tidelog.errors import TidelogError
 from tidelog_cli.children import Child
 from tidelog_cli.cluster import nodes_table
 from tidelog_cli.failures import CommandFailed
+from tidelog_cli.kept_ports import chosen, keep, kept_ports
 from tidelog_cli.local_cluster import LocalNode, nodes_in, prepare
 from tidelog_cli.local_stack import LocalStack, running_stack
-from tidelog_cli.output import JsonOption, bytes_text
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
 
 STATUS_PERIOD_S: Final = 2.0
@@ -45,27 +46,35 @@ def up(
     *,
     nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,
     data: Annotated[Path, typer.Option(help="The data directory; made if it is not there.")] = Path("tidelog-data"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The native protocol's port; 0 picks one.")] = 7400,
-    management_port: Annotated[int, typer.Option(min=0, max=65535, help="Health and metrics; 0 picks one.")] = 7401,
-    http_port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; 0 picks one.")] = 8080,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The native protocol's port, 7400 at first; 0 picks one.")
+    ] = None,
+    management_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Health and metrics, 7401 at first; 0 picks one.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The gateway's port, 8080 at first; 0 picks one.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
 
-    The nodes of a cluster have ports 10 apart. Started again, a cluster is what it was: its size and its ports stand
-    in its directory. With --json, the addresses are printed as one JSON object as soon as all are ready.
+    The nodes of a cluster have ports 10 apart. Started again, it is what it was: a cluster's size and all ports stand
+    in the directory. With --json, the addresses are printed as one JSON object as soon as all are ready.
     """
     present = nodes_in(data)
     count = nodes or present or 1
+    ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
     if count == 1 and present is None:
-        command = ("node", "--data", str(data), "--port", str(port), "--management-port", str(management_port))
-        wanted = [LocalNode("node", port, command, None)]
+        words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
+        command = ("node", *(str(word) for pair in words.items() for word in pair))
+        wanted = [LocalNode("node", ports.native, command, None)]
     else:
-        wanted = prepare(data, nodes=count, port=port, management_port=management_port)
-    asyncio.run(_until_told(wanted, http_port, as_json=as_json))
+        wanted = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
+    asyncio.run(_until_told(data, wanted, ports.http, as_json=as_json))
 
 
-async def _until_told(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
+async def _until_told(data: Path, wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
     """Run the stack; a stop signal at any moment, start-up included, ends it in order."""
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"
@@ -81,14 +90,15 @@ async def _until_told(wanted: Sequence[LocalNode], http_port: int, *, as_json: b
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        await _run(wanted, http_port, as_json=as_json)
+        await _run(data, wanted, http_port, as_json=as_json)
     except asyncio.CancelledError:
         if not told:
             raise
 
 
-async def _run(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
+async def _run(data: Path, wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
     async with running_stack(wanted, http_port=http_port) as stack:
+        _keep_ports(data, stack)
         _announce(stack, as_json=as_json)
         showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
         try:
@@ -104,6 +114,12 @@ async def _run(wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) ->
         finally:
             if showing is not None:
                 showing.cancel()
+
+
+def _keep_ports(data: Path, stack: LocalStack) -> None:
+    nodes = [node.ready for node in stack.nodes]
+    management = [int(ready["management_port"]) for ready in nodes]
+    keep(data, native=int(nodes[0]["port"]), management=management, http=int(stack.gateway.ready["http_port"]))
 
 
 async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
@@ -150,6 +166,8 @@ def _announce(stack: LocalStack, *, as_json: bool) -> None:
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
             f"  health, metrics  {stack.management_url}/metrics\n"
         )
+        if stack.bootstrap != DEFAULT_BOOTSTRAP:
+            sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")
     sys.stdout.flush()
 
 

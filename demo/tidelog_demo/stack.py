@@ -50,6 +50,6 @@ async def running_stack(directory: Path, data: Path, *, http_port: int) -> Async
     Raises:
         CommandFailed: one of them did not start; its log is in `directory`.
     """
-    nodes = prepare(data, nodes=NODES, port=0, management_port=0)
+    nodes = prepare(data, nodes=NODES, port=0, first_port=0, management_ports=[0])
     async with local_stack.running_stack(nodes, http_port=http_port, gateway_log=directory / "gateway.log") as stack:
         yield stack

@@ -116,7 +116,7 @@ async def cluster_of(count: int, directory: Path) -> AsyncIterator[Nodes]:
     Raises:
         CommandFailed: a node did not start.
     """
-    prepared = prepare(directory, nodes=count, port=0, management_port=0)
+    prepared = prepare(directory, nodes=count, port=0, first_port=0, management_ports=[0])
     nodes = Nodes([NodeProcess(node) for node in prepared])
     try:
         await _start_all(nodes)

@@ -26,6 +26,16 @@ from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_PREF
 _PREFIX: Final = struct.Struct("<II")
 _U32_BYTES: Final = 4
 
+_OTHER_PROTOCOLS: Final = {
+    int.from_bytes(b"HTTP", "little"): "HTTP comes from there: it is a gateway's or a management port; give a node's "
+    "native one, 7400 unless told otherwise"
+} | {
+    int.from_bytes(verb, "little"): "this is HTTP, and this port a node's native one: gateways speak HTTP, on 8080 "
+    "unless told otherwise"
+    for verb in (b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI")
+}
+"""What the first bytes mean that people send to the wrong port; as lengths of frames they are above every limit."""
+
 
 class Prefix(NamedTuple):
     """The lengths of a frame's two parts, in bytes, both checked."""
@@ -49,6 +59,8 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
     """
     frame_bytes, envelope_bytes = _PREFIX.unpack_from(buffer, at)
     if frame_bytes > frame_bytes_max:
+        if (spoken := _OTHER_PROTOCOLS.get(frame_bytes)) is not None:
+            raise ProtocolError(pb.MALFORMED_FRAME, spoken)
         raise ProtocolError(pb.FRAME_TOO_LARGE, f"a frame of {frame_bytes} bytes; the limit here is {frame_bytes_max}")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
         raise ProtocolError(pb.FRAME_TOO_LARGE, f"an envelope of {envelope_bytes} bytes; at most {ENVELOPE_BYTES_MAX}")

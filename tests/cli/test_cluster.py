@@ -7,7 +7,8 @@ from tests.cli.conftest import Cli
 
 from tidelog import ClusterStatus, Node, Partition, Topic
 from tidelog_cli import failures
-from tidelog_cli.cluster import missing_text, state_text
+from tidelog_cli.cluster import missing_text, print_status, state_text, status_document
+from tidelog_cli.output import ABSENT
 
 
 def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
@@ -42,6 +43,17 @@ def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[s
 )
 def test_a_nodes_state_is_what_the_others_say_if_that_is_worse(node: Node, text: str) -> None:
     assert state_text(node) == text
+
+
+def test_nothing_is_made_up_of_what_a_dead_node_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    away = Partition(0, "a", 3, ("a",), state="away")
+    status = ClusterStatus(b"", (Node("a", "h", 1, alive=False, state="no answer"),), (Topic("t", b"", (away,)),))
+    (node,) = status_document(status)["nodes"]
+    assert (node["uptime_ms"], node["data_bytes"], node["disk_free_bytes"]) == (None, None, None)
+    print_status(status, internal=False)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert next(row for row in rows if row[:1] == ["a"])[-5:] == [ABSENT] * 5
+    assert next(row for row in rows if row[:1] == ["t"])[-3:] == [ABSENT, ABSENT, "away"]
 
 
 def test_a_recovery_that_may_lose_records_warns_first(cli: Cli) -> None:

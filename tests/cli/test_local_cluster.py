@@ -13,7 +13,7 @@ from tidelog_cli.local_cluster import free_ports, nodes_in, prepare
 
 def test_a_node_reads_what_is_written(tmp_path: Path) -> None:
     """The command and the node know the file's format each for itself."""
-    nodes = prepare(tmp_path, nodes=3, port=7400, management_port=7401)
+    nodes = prepare(tmp_path, nodes=3, port=None, first_port=7400, management_ports=[7401])
     bootstrap = load_bootstrap(tmp_path / "cluster.json")
     assert [(node.node_id, node.port) for node in bootstrap.nodes] == [
         ("node1", 7400),
@@ -29,10 +29,10 @@ def test_a_node_reads_what_is_written(tmp_path: Path) -> None:
 
 def test_a_cluster_stays_what_it_was(tmp_path: Path) -> None:
     assert nodes_in(tmp_path) is None
-    first = prepare(tmp_path, nodes=2, port=0, management_port=0)
+    first = prepare(tmp_path, nodes=2, port=0, first_port=7400, management_ports=[0])
     secret = (tmp_path / "secret").read_text()
     assert nodes_in(tmp_path) == 2
-    assert prepare(tmp_path, nodes=2, port=9000, management_port=0) == first
+    assert prepare(tmp_path, nodes=2, port=None, first_port=9000, management_ports=[0, 0]) == first
     assert (tmp_path / "secret").read_text() == secret
 
 

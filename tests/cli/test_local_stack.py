@@ -29,7 +29,7 @@ def test_addresses() -> None:
 
 @pytest.mark.e2e
 async def test_three_nodes_and_a_gateway_run_and_end(tmp_path: Path) -> None:
-    wanted = prepare(tmp_path / "data", nodes=3, port=0, management_port=0)
+    wanted = prepare(tmp_path / "data", nodes=3, port=0, first_port=0, management_ports=[0])
     async with running_stack(wanted, http_port=0, gateway_log=tmp_path / "gateway.log") as stack:
         async with Client(stack.bootstrap) as client:
             assert len((await client.cluster_status()).nodes) == 3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,24 @@ from tidelog_cli.main import OWN_COMMANDS, main, needs_plugins
 def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == failures.EXIT_OK
     assert capsys.readouterr().out.startswith("tidelog 0.")
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["node"], ["gateway", "--config", "x"], ["bench", "produce"]])
+def test_every_command_tells_the_version(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--version"]) == failures.EXIT_OK
+    assert capsys.readouterr().out.startswith("tidelog 0.")
+
+
+def test_what_comes_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "describe", "--bootstrap", "127.0.0.1:1", "--", "--version"]) == failures.EXIT_CANNOT_CONNECT
+    assert capsys.readouterr().out == ""
+
+
+def test_shells_complete_commands() -> None:
+    environ = os.environ | {"_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": "tidelog to", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", "from tidelog_cli.__main__ import run; run()"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert completed.stdout.split() == ["topic"]
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["topic", "create"], ["produce", "t", "--acks", "2"]])

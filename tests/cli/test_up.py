@@ -35,13 +35,34 @@ def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
     assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_CANNOT_CONNECT
 
 
+def test_started_again_it_has_the_same_ports_or_those_that_are_asked_for(tmp_path: Path) -> None:
+    def ports(*options: str) -> tuple[str, str, str]:
+        command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "data"), *options, "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == failures.EXIT_OK
+        return ready["bootstrap"], ready["management_url"], ready["http_url"]
+
+    first = ports("--nodes", "2", "--port", "0", "--management-port", "0", "--http-port", "0")
+    assert ports() == first
+    assert ports("--http-port", "0")[:2] == first[:2]
+
+
+def test_the_ports_of_a_cluster_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(tmp_path, nodes=2, port=7500, first_port=7400, management_ports=[0])
+    assert main(["up", "--data", str(tmp_path), "--port", "7600"]) == failures.EXIT_USAGE
+    assert "uses the ports 7500, 7510 for good" in capsys.readouterr().err
+
+
 def test_a_directory_stays_a_single_nodes_or_a_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single, three = tmp_path / "single", tmp_path / "three"
     single.mkdir()
     (single / "node.json").write_text("{}")
     assert main(["up", "--nodes", "3", "--data", str(single)]) == failures.EXIT_USAGE
     assert "single node" in capsys.readouterr().err
-    prepare(three, nodes=3, port=0, management_port=0)
+    prepare(three, nodes=3, port=0, first_port=7400, management_ports=[0])
     assert main(["up", "--nodes", "2", "--data", str(three)]) == failures.EXIT_USAGE
     assert "a cluster of 3 nodes, not 2" in capsys.readouterr().err
 
@@ -59,7 +80,7 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
 async def test_the_end_of_a_node_is_told_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:
-    first = prepare(tmp_path, nodes=3, port=0, management_port=0)[0]
+    first = prepare(tmp_path, nodes=3, port=0, first_port=7400, management_ports=[0])[0]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", f"raise SystemExit({code})")
     await up._tell_of_end(Child("node1", {}, process, "node1.log"), first)
     told = capsys.readouterr().err

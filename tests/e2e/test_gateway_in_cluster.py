@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
-    nodes = prepare(tmp_path / "data", nodes=3, port=0, management_port=0)
+    nodes = prepare(tmp_path / "data", nodes=3, port=0, first_port=0, management_ports=[0])
     async with running_stack(nodes, http_port=0, gateway_log=tmp_path / "gateway.log") as running:
         yield running
 

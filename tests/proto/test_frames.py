@@ -29,6 +29,17 @@ def envelope_of(correlation_id: int, text: str = "") -> pb.Envelope:
     return pb.Envelope(correlation_id=correlation_id, hello=pb.Hello(client_id=text, version=1))
 
 
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [(b"HTTP/1.1 400 Bad Request", "gateway's"), (b"GET / HTTP/1.1", "native"), (b"POST /v1", "native")],
+)
+@pytest.mark.parametrize("frame_bytes_max", [FRAME_BYTES_MAX_BEFORE_HELLO, FRAME_BYTES_MAX])
+def test_http_at_the_wrong_port_is_called_that(start: bytes, told: str, frame_bytes_max: int) -> None:
+    with pytest.raises(ProtocolError, match=told) as refused:
+        parse_prefix(start, frame_bytes_max=frame_bytes_max)
+    assert refused.value.code == pb.MALFORMED_FRAME
+
+
 messages = st.lists(
     st.tuples(st.builds(envelope_of, st.integers(1, 2**64 - 1), st.text(max_size=20)), st.binary(max_size=60)),
     max_size=5,
