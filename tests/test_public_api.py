@@ -62,9 +62,22 @@ def test_the_names_are_these() -> None:
 
 
 def test_the_blocking_face_has_the_same_names() -> None:
-    asynchronous = {name for name, _ in members(tidelog.Client)} - {"Client.connect"}
-    blocking = {name for name, _ in members(tidelog.sync.Client)}
-    assert asynchronous - blocking == set()
+    assert set(tidelog.sync.__all__) == PUBLIC
+    for name in ("Client", "Producer", "Consumer", "PendingReceipt", "PendingReceipts"):
+        asynchronous = {member for member, _ in members(getattr(tidelog, name))}
+        blocking = {member for member, _ in members(getattr(tidelog.sync, name))}
+        assert asynchronous - blocking == set()
+
+
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer"])
+def test_the_blocking_face_takes_the_same_arguments(name: str) -> None:
+    blocking = dict(members(getattr(tidelog.sync, name)))
+    differences = [
+        member
+        for member, function in members(getattr(tidelog, name))
+        if list(inspect.signature(function).parameters) != list(inspect.signature(blocking[member]).parameters)
+    ]
+    assert differences == []
 
 
 @pytest.mark.parametrize("module", [tidelog, tidelog.sync], ids=lambda module: module.__name__)

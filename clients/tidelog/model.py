@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal, NamedTuple
 
+import pyarrow as pa
+
+from tidelog.arrow import columns_at
 from tidelog_proto.batch import RecordBatch
 
 Flush = Literal["always", "interval", "never"]
@@ -148,7 +151,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedBatch:
-    """A record batch and where it comes from. Its columns are `batch.to_arrow()`."""
+    """A record batch and where it comes from. Iterate over it for records, or take its columns: `to_arrow`."""
 
     topic: str
     partition: int
@@ -156,6 +159,18 @@ class ConsumedBatch:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the records as columns, with the same schema for every batch (`tidelog.arrow.RECORDS_SCHEMA`).
+
+        partition: int32, offset: int64, timestamp: µs in UTC, key, value: binary, headers: list of structs of key and
+        value, tag: string. Key, value and tag are null where a record has none. The columns that the producer sent are
+        not copied; `batch.columns()` has those alone.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH when the body does not decode.
+        """
+        return columns_at(self.batch, self.partition)
 
     def __iter__(self) -> Iterator[Record]:
         batch = self.batch

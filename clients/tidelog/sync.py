@@ -24,6 +24,7 @@ import pyarrow as pa
 from tidelog import client as asynchronous
 from tidelog import consumer as asynchronous_consumer
 from tidelog import producer as asynchronous_producer
+from tidelog import errors
 from tidelog import receipts as asynchronous_receipts
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
@@ -42,18 +43,44 @@ from tidelog.model import (
     Flush,
     Node,
     Offset,
+    Partition,
     Receipt,
     Record,
     Recovery,
+    Replica,
     Topic,
 )
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
-from tidelog.receipts import Receipts
+from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.start import Partitions
+from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
-__all__ = ["Client", "Consumer", "PendingReceipt", "Producer"]
+__all__ = [
+    "Client",
+    "ClusterStatus",
+    "Committed",
+    "ConsumedBatch",
+    "Consumer",
+    "Fetched",
+    "Node",
+    "Offset",
+    "Partition",
+    "PendingReceipt",
+    "PendingReceipts",
+    "Producer",
+    "Receipt",
+    "ReceiptRange",
+    "Receipts",
+    "Record",
+    "RecordBatch",
+    "Recovery",
+    "Replica",
+    "TidelogError",
+    "Topic",
+    "errors",
+]
 
 LAST_FLUSH_S: Final = 5.0
 """How long a client that nobody closed may flush when the program ends."""
@@ -286,6 +313,31 @@ class PendingReceipt:
         return self._thread.run(wait, timeout_s=timeout_s)
 
 
+class PendingReceipts:
+    """See `tidelog.PendingReceipts`: many records that are accepted and on their way."""
+
+    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipts) -> None:
+        self._thread = thread
+        self._pending = pending
+
+    def done(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._pending.done()
+
+    def result(self, timeout_s: float | None = None) -> Receipts:
+        """Wait for the acknowledgements.
+
+        Raises:
+            TidelogError: not all of the records were acknowledged; a note says how many were.
+            TimeoutError: not yet.
+        """
+
+        async def wait() -> Receipts:
+            return await self._pending
+
+        return self._thread.run(wait, timeout_s=timeout_s)
+
+
 class Producer:
     """See `tidelog.Producer`. Made by `Client.producer`."""
 
@@ -351,18 +403,44 @@ class Producer:
         """See `tidelog.Producer.send_many`."""
         return self._thread.run(lambda: self._producer.send_many(values, keys=keys, partition=partition))
 
+    def enqueue_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+    ) -> PendingReceipts:
+        """See `tidelog.Producer.enqueue_many`; the receipts have a `result()`."""
+        pending = self._thread.run(lambda: self._producer.enqueue_many(values, keys=keys, partition=partition))
+        return PendingReceipts(self._thread, pending)
+
     def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """See `tidelog.Producer.send_arrow`."""
         return self._thread.run(lambda: self._producer.send_arrow(data, partition=partition))
+
+    def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
+        """See `tidelog.Producer.enqueue_arrow`; the receipts have a `result()`."""
+        pending = self._thread.run(lambda: self._producer.enqueue_arrow(data, partition=partition))
+        return PendingReceipts(self._thread, pending)
 
     def flush(self) -> None:
         """See `tidelog.Producer.flush`."""
         self._thread.run(self._producer.flush)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or aborted."""
+        return self._producer.closed
+
     def close(self) -> None:
         """See `tidelog.Producer.close`."""
         if not self._thread.closed:
             self._thread.run(self._producer.close)
+
+    def abort(self) -> None:
+        """See `tidelog.Producer.abort`."""
+        if not self._thread.closed:
+            self._thread.run(self._producer.abort)
 
 
 class Consumer:
@@ -380,7 +458,7 @@ class Consumer:
         self._next: concurrent.futures.Future[ConsumedBatch | None] | None = None
 
     def __enter__(self) -> Self:
-        self._thread.run(self._consumer.begin)
+        self.begin()
         return self
 
     def __exit__(
@@ -406,6 +484,19 @@ class Consumer:
             yield rest
         while (batch := self._next_batch()) is not None:
             yield self._cursor.whole(batch)
+
+    def next_batch(self) -> ConsumedBatch | None:
+        """See `tidelog.Consumer.next_batch`."""
+        return self._next_batch()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._consumer.closed
+
+    def begin(self) -> None:
+        """See `tidelog.Consumer.begin`."""
+        self._thread.run(self._consumer.begin)
 
     def position(self) -> dict[int, int]:
         """See `tidelog.Consumer.position`."""

@@ -33,7 +33,7 @@ class BatchReader:
     def __init__(self, batch: RecordBatch) -> None:
         self.next_offset = batch.base_offset
         self.end_offset = batch.end_offset
-        self._columns = batch.to_arrow()
+        self._columns = batch.columns()
         self._timestamp_us = batch.header.base_timestamp_us
         self._ends: Any = pc.cumulative_sum(payload_sizes(self._columns))
         self._at = 0

@@ -196,8 +196,8 @@ class RecordBatch:
             sliced._columns = self._columns.slice(first - self._first)
         return sliced
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """Return the columns that are present (see `columns.py`), decoded once.
+    def columns(self) -> pa.RecordBatch:
+        """Return the columns that the producer sent and no others (see `columns.py`), decoded once.
 
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -222,14 +222,14 @@ class RecordBatch:
         """Return every record's timestamp, µs since 1970."""
         if not self.header.flags & Flags.TIMESTAMP:
             return [self.header.base_timestamp_us] * len(self)
-        stamps: Any = self.to_arrow().column("timestamp").view(pa.int64())
+        stamps: Any = self.columns().column("timestamp").view(pa.int64())
         return cast("list[int]", stamps.to_pylist())
 
     def headers(self) -> list[tuple[tuple[str, bytes | None], ...]]:
         """Return every record's headers; empty for none."""
         if not self.header.flags & Flags.HEADERS:
             return [_NO_HEADERS] * len(self)
-        lists: Any = self.to_arrow().column("headers")
+        lists: Any = self.columns().column("headers")
         pairs = lists.flatten()
         flat = tuple(zip(pairs.field("key").to_pylist(), pairs.field("value").to_pylist(), strict=True))
         result: list[tuple[tuple[str, bytes | None], ...]] = []
@@ -247,7 +247,7 @@ class RecordBatch:
     def _list(self, flag: int, name: str) -> list[Any]:
         if not self.header.flags & flag:
             return [None] * len(self)
-        return self.to_arrow().column(name).to_pylist()
+        return self.columns().column(name).to_pylist()
 
 
 def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:

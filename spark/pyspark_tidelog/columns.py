@@ -129,7 +129,7 @@ class WireBatch:
 def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
     """Take the columns of `schema` out of a fetched batch; nothing is decoded if none of them is in it."""
     present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
-    columns = batch.to_arrow() if present else None
+    columns = batch.columns() if present else None
     arrays = {} if columns is None else {name: columns.column(name) for name in present}
     return WireBatch(len(batch), batch.base_offset, batch.header.base_timestamp_us, arrays)
 

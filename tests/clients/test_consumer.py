@@ -83,7 +83,7 @@ async def test_batches_give_columns(node: FakeNode, client: Client) -> None:
         assert first.value == b"0"
         taken = []
         async for batch in consumer.batches():
-            taken.append(batch.batch.to_arrow().column("value").to_pylist())
+            taken.append(batch.batch.columns().column("value").to_pylist())
             if batch.batch.end_offset == 6:
                 break
     assert taken == [[b"1", b"2"], [b"3", b"4", b"5"]]

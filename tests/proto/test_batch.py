@@ -26,7 +26,7 @@ def test_every_combination_of_columns_and_codecs_comes_back(records: Given, code
     stamp_owner(stored, base_offset=offset, append_timestamp_us=1, epoch=2, owner_incarnation=3, previous_digest=4)
     batch = RecordBatch.parse(stored)
     assert list(batch) == records.records(offset)
-    assert batch.to_arrow().equals(records.columns())
+    assert batch.columns().equals(records.columns())
     assert (batch.base_offset, batch.end_offset, len(batch)) == (offset, offset + len(records.values), len(batch))
 
 
@@ -38,7 +38,7 @@ def test_every_slice_of_columns_can_be_sent(records: Given, codec: Codec, data: 
     part = columns.slice(start, data.draw(st.integers(1, columns.num_rows)))
     encoded = encode_batch(part, now_us=NOW_US, codec=codec).to_bytes()
     verify_batch(encoded)
-    assert RecordBatch.parse(encoded).to_arrow().equals(part)
+    assert RecordBatch.parse(encoded).columns().equals(part)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -59,7 +59,7 @@ def test_columns_that_are_not_there() -> None:
     assert batch.tags() == [None, None]
     assert batch.headers() == [(), ()]
     assert batch.timestamps_us() == [77, 77]
-    assert batch.to_arrow().schema.names == ["value"]
+    assert batch.columns().schema.names == ["value"]
 
 
 def test_header_says_what_was_asked_for() -> None:
@@ -95,7 +95,7 @@ def test_slices(codec: Codec) -> None:
         assert list(tail.slice_from(102)) == expected[2:]
         assert tail.slice_from(100) is tail
         assert (tail.base_offset, tail.end_offset, len(tail)) == (101, 103, 2)
-        assert tail.to_arrow().equals(EVERYTHING.columns().slice(1))
+        assert tail.columns().equals(EVERYTHING.columns().slice(1))
         gone = batch.slice_from(500)
         assert (len(gone), gone.base_offset, list(gone)) == (0, 103, [])
         assert list(batch) == expected
@@ -115,13 +115,13 @@ def test_a_slice_of_columns_is_encoded_without_the_rest() -> None:
             encoded = encode_batch(part, now_us=1, codec=codec)
             assert encoded.length < 2000
             assert verify_batch(encoded.to_bytes()).record_count == 2
-            assert RecordBatch.parse(encoded.to_bytes()).to_arrow().equals(part)
+            assert RecordBatch.parse(encoded.to_bytes()).columns().equals(part)
 
 
 def test_uncompressed_columns_are_not_copied() -> None:
     buffer = encode_batch(columns_of([b"v" * 1000]), now_us=1).to_bytes()
     before = pa.total_allocated_bytes()
-    columns = RecordBatch.parse(buffer).to_arrow()
+    columns = RecordBatch.parse(buffer).columns()
     assert pa.total_allocated_bytes() == before
     assert columns.column("value").to_pylist() == [b"v" * 1000]
 

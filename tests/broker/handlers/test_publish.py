@@ -232,4 +232,4 @@ async def test_every_codec_and_column_comes_back_as_it_went_in(peer: Peer) -> No
     for one in found:
         assert one.values() == [b"x" * 100, None, b""]
         assert one.timestamps_us() == [3, 1, 2]
-        assert isinstance(one.to_arrow(), pa.RecordBatch)
+        assert isinstance(one.columns(), pa.RecordBatch)
