@@ -9,17 +9,16 @@ import pyarrow as pa
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
-RECORDS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", TIMESTAMP_TYPE, nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS_TYPE, nullable=False),
-        pa.field("tag", pa.string()),
-    ]
-)
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp", TIMESTAMP_TYPE, nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", HEADERS_TYPE, nullable=False),
+    pa.field("tag", pa.string()),
+]
+RECORDS_SCHEMA: Final = pa.schema(_FIELDS)
 
 
 def columns_at(batch: RecordBatch, partition: int) -> pa.RecordBatch:

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from tidelog import client as asynchronous
 from tidelog import consumer as asynchronous_consumer
-from tidelog import producer as asynchronous_producer
 from tidelog import errors
+from tidelog import producer as asynchronous_producer
 from tidelog import receipts as asynchronous_receipts
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
