@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidelog import Client
+from tidelog.errors import NodeUnreachableError
+from tidelog_cli.failures import EXIT_CANNOT_CONNECT, CommandFailed
+from tidelog_cli.wrong_port import speaks_http
 
 _ResultT = TypeVar("_ResultT")
 
@@ -25,7 +28,23 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
     async def run() -> _ResultT:
         async with Client(bootstrap, client_id="tidelog-cli") as client:
             # One try at each address: a person would rather hear now that nobody is there than wait for retries.
-            await client.connect()
+            try:
+                await client.connect()
+            except NodeUnreachableError as error:
+                raise await _explained(bootstrap, error) from error
             return await work(client)
 
     return asyncio.run(run())
+
+
+async def _explained(bootstrap: str, error: NodeUnreachableError) -> Exception:
+    """Return why nobody greets back; of a port that speaks HTTP, that it is the wrong one."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if port.isdecimal() and await speaks_http(host.strip("[]"), int(port)):
+            return CommandFailed(
+                f"{address.strip()} speaks HTTP: it is a gateway's or a management port; give a node's native one, "
+                "7400 unless told otherwise",
+                EXIT_CANNOT_CONNECT,
+            )
+    return error

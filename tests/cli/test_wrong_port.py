@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tidelog_cli import failures
+from tidelog_cli.main import main
+from tidelog_cli.wrong_port import speaks_http
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Answers every request, and says nothing."""
+
+    def do_HEAD(self) -> None:
+        """Answer."""
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def http_port() -> Iterator[int]:
+    """Serve HTTP."""
+    with HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_command_at_an_http_port_says_so(http_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{http_port}"
+    assert main(["topic", "list", "--bootstrap", address]) == failures.EXIT_CANNOT_CONNECT
+    told = capsys.readouterr().err
+    assert f"{address} speaks HTTP" in told
+    assert "7400" in told
+
+
+async def test_what_speaks_something_else_does_not_speak_http(node: str) -> None:
+    async def chat(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.org ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(chat, "127.0.0.1", 0)
+    async with server:
+        assert not await speaks_http("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert not await speaks_http("127.0.0.1", 1)
+    assert not await speaks_http("127.0.0.1", int(node.rpartition(":")[2]))
