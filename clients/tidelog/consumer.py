@@ -1,26 +1,25 @@
 """The consumer: reads partitions in order and without end, through lost connections and moved partitions.
 
-`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in a queue that
-credits bound. Positions of what has *arrived* are its business, positions of what was *handed out* the cursor's, and
+`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
+credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's, and
 only the latter are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
 from tidelog import reading
+from tidelog.arrivals import Arrivals
 from tidelog.cursor import Cursor
-from tidelog.errors import InvalidRequestError, OverloadedError, UnknownPartitionError, UsageError
+from tidelog.errors import InvalidRequestError, UnknownPartitionError
 from tidelog.model import Committed, ConsumedBatch, Record
 from tidelog.routing import Router
 from tidelog.serving import Serving
 from tidelog.start import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
-from tidelog.subscription import Prefetched
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
 
@@ -45,15 +44,11 @@ class Consumer:
         self._router = router
         self._options = options
         self._check_usable = check
-        self._admit = admit
-        self._refused = False
         self._cursor = Cursor()
-        self._serving = Serving(router, topic, options, self)
-        self._queue: deque[Prefetched] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrivals = Arrivals(self._cursor.begin, admit)
+        self._serving = Serving(router, topic, options, self._arrivals)
         self._begun = False
         self._finding: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -104,19 +99,8 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        while not self._queue:
-            if self._closed:
-                return None
-            if self._error is not None:
-                raise self._error
-            if self._waiter is not None and not self._waiter.done():
-                raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        item = self._queue.popleft()
-        if item.credit is not None:
-            item.subscription.give_back(item.credit)
-        return ConsumedBatch(self.topic, item.partition, item.batch)
+        item = await self._arrivals.take()
+        return None if item is None else ConsumedBatch(self.topic, item.partition, item.batch)
 
     # -------------------------------------------------------------------------------------------- positions
 
@@ -158,10 +142,7 @@ class Consumer:
             raise UnknownPartitionError(f"this consumer reads partitions {self._serving.partitions}, not {partition}")
         if offset < 0:
             raise InvalidRequestError("offsets are not negative")
-        for item in self._queue:
-            if item.credit is not None and item.partition == partition:
-                item.subscription.give_back(item.credit)
-        self._queue = deque(item for item in self._queue if item.partition != partition)
+        self._arrivals.drop(partition)
         self._cursor.seek(partition, offset)
         self._serving.seek(partition, offset)
 
@@ -196,30 +177,7 @@ class Consumer:
             self._finding.cancel()
             await asyncio.gather(self._finding, return_exceptions=True)
         await self._serving.close()
-        self._queue.clear()
-        self._wake()
-
-    # -------------------------------------------------------------------------------- what serving reports
-
-    def prefetched(self, items: list[Prefetched]) -> None:
-        """Batches arrived. Without room for them reading ends: a gap is never handed out."""
-        if self._admit is not None and not self._refused:
-            self._refused = not self._admit(sum(item.batch.header.length for item in items))
-            if self._refused:
-                self.broken(OverloadedError("there is no room for what arrived; read on from your position later"))
-        if self._refused:
-            return
-        self._queue.extend(items)
-        self._wake()
-
-    def added(self, positions: dict[int, int]) -> None:
-        """Partitions are read from now on."""
-        self._cursor.begin(positions)
-
-    def broken(self, error: BaseException) -> None:
-        """Reading cannot go on; the user is told after what has arrived."""
-        self._error = self._error or error
-        self._wake()
+        self._arrivals.close()
 
     # --------------------------------------------------------------------------------------------- internals
 
@@ -229,7 +187,7 @@ class Consumer:
 
         def found(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                self.broken(error)
+                self._arrivals.broken(error)
 
         finding = find_rest(self._router, self.topic, beginning.search, self._serving.add)
         self._finding = asyncio.get_running_loop().create_task(finding, name=f"begin {self.topic}")
@@ -237,8 +195,3 @@ class Consumer:
 
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)

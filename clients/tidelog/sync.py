@@ -15,7 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -264,6 +264,7 @@ class Client:
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
+        admit: Callable[[int], bool] | None = None,
     ) -> Consumer:
         """See `tidelog.Client.consumer`."""
         consumer = self._client.consumer(
@@ -274,6 +275,7 @@ class Client:
             on_out_of_range=on_out_of_range,
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
+            admit=admit,
         )
         return Consumer(self, self._thread, consumer, group)
 

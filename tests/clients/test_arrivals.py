@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tidelog.arrivals import Arrivals
+from tidelog.errors import OverloadedError, UsageError
+from tidelog.subscription import Credit, Prefetched, Subscription
+from tidelog_proto.batch import RecordBatch, encode_batch
+from tidelog_proto.columns import columns_of
+
+
+class Credits:
+    """The subscription, as far as it is given credit back."""
+
+    def __init__(self) -> None:
+        self.given: list[Credit] = []
+
+    def give_back(self, credit: Credit) -> None:
+        self.given.append(credit)
+
+
+def arrived(partition: int, account: Credits | None = None) -> Prefetched:
+    batch = RecordBatch.parse(encode_batch(columns_of([b"v"]), now_us=0).to_bytes())
+    credit = Credit(1, 10) if account is not None else None
+    return Prefetched(partition, batch, cast("Subscription", account), credit)
+
+
+def arrivals(**how: Any) -> Arrivals:
+    return Arrivals(lambda _: None, **how)
+
+
+async def test_who_waits_gets_what_arrives_and_its_credit_goes_back() -> None:
+    queue, account = arrivals(), Credits()
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    first, second = arrived(0), arrived(1, account)
+    queue.prefetched([first, second])
+    assert await waiting is first
+    assert account.given == []
+    assert await queue.take() is second
+    assert account.given == [Credit(1, 10)]
+
+
+async def test_only_one_task_waits() -> None:
+    queue = arrivals()
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    with pytest.raises(UsageError, match="one task"):
+        await queue.take()
+    queue.close()
+    assert await waiting is None
+
+
+async def test_an_error_is_told_behind_what_arrived_before_it() -> None:
+    queue = arrivals()
+    item = arrived(0)
+    queue.prefetched([item])
+    queue.broken(ValueError("first"))
+    queue.broken(ValueError("second"))
+    assert await queue.take() is item
+    with pytest.raises(ValueError, match="first"):
+        await queue.take()
+
+
+async def test_what_is_dropped_gives_its_credit_back() -> None:
+    queue, account = arrivals(), Credits()
+    kept = arrived(1, account)
+    queue.prefetched([arrived(0, account), kept])
+    queue.drop(0)
+    assert account.given == [Credit(1, 10)]
+    assert await queue.take() is kept
+
+
+async def test_behind_what_is_not_admitted_nothing_is_handed_out() -> None:
+    allowed = iter([True, False])
+    queue = arrivals(admit=lambda _: next(allowed))
+    first = arrived(0)
+    for item in (first, arrived(0), arrived(0)):
+        queue.prefetched([item])
+    assert await queue.take() is first
+    with pytest.raises(OverloadedError):
+        await queue.take()
