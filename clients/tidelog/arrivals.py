@@ -1,4 +1,4 @@
-"""What has arrived for a consumer and was not handed out yet, and who waits for it: the consumer's side of `Serving`."""
+"""What has arrived for a consumer and was not handed out yet, and who waits for it: what `Serving` reports to."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The consumer: reads partitions in order and without end, through lost connections and moved partitions.
 
 `Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
-credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's, and
-only the latter are committed.
+credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's,
+and only the latter are committed.
 """
 
 from __future__ import annotations
