@@ -42,7 +42,8 @@ def journal_only_synced() -> Replacements:
     recover = journal._recover
 
     def recover_sparing(file: Any, magic: bytes) -> tuple[int, list[bytes], int, bool]:
-        return recover(_Sparing(file), magic)
+        sparing: Any = _Sparing(file)
+        return recover(sparing, magic)
 
     return [(journal, "_recover", recover_sparing)]
 

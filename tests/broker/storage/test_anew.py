@@ -63,6 +63,7 @@ def test_what_is_written_anew_is_what_was_there_and_is_durable() -> None:
     fail_one(sim)
     with pytest.raises(StorageFailedError):
         log.sync()
+    sim = sim.restart()
     with_pages = bytes(sim.node(PATH).current)
     file = sim.open(PATH)
     header = read_segment_header(file)
