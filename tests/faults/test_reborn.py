@@ -1,4 +1,4 @@
-"""Readers of a topic that is made again tell by what they are given which one it is, and the name stands for one only."""
+"""Readers of a topic that is made again tell by what they are given which one it is; the name stands for one only."""
 
 from __future__ import annotations
 
