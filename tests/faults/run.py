@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import secrets
 import shutil
 import signal
@@ -296,6 +297,8 @@ def main() -> int:
 
 
 def _run(plan: Plan, base: Path, skipped: str) -> int:
+    # What clients say of trouble that was made on purpose is for who looks for a reason.
+    logging.basicConfig(filename=base / "clients.log", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return 0 if asyncio.run(_go(plan, base, skipped)) else 1
     except asyncio.CancelledError:
