@@ -20,7 +20,7 @@ class Quiet(BaseHTTPRequestHandler):
         self.send_response(204)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
         """Say nothing."""
 
 
