@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEMO = "make demo\n"
 UP = "make up\n"
+THREE = "127.0.0.1:7400,127.0.0.1:7410,127.0.0.1:7420"
 CLUSTER = ". .venv/bin/activate\ntidelog up --nodes 3\n"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -63,7 +64,7 @@ def stack(folder: Path, *options: str) -> Iterator[dict[str, str]]:
 
 
 def run(snippet: Snippet, stack: dict[str, str]) -> str:
-    code = snippet.code.replace("127.0.0.1:7400", stack["bootstrap"])
+    code = snippet.code.replace(THREE, stack["bootstrap"]).replace("127.0.0.1:7400", stack["bootstrap"])
     code = code.replace("127.0.0.1:8080", stack["http_url"].removeprefix("http://"))
     interpreter = ["bash", "-euo", "pipefail", "-c"] if snippet.language == "bash" else [sys.executable, "-c"]
     ended = subprocess.run(
