@@ -36,6 +36,7 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.writing import write_parts
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         if size_bytes <= _JOIN_BYTES:
             transport.write(b"".join([head, *attachments]))
         else:
-            transport.writelines([head, *attachments])
+            write_parts(transport, [head, *attachments])
         self.backlog.wrote(len(head) + size_bytes)
 
     def abort(self, error: ProtocolError) -> None:

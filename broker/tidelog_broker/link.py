@@ -35,6 +35,7 @@ from tidelog_proto.limits import (
     PEER_NONCE_BYTES,
 )
 from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.writing import write_parts
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Link(asyncio.BufferedProtocol):
         if last.is_joined:
             transport.write(last.data)
         else:
-            transport.writelines([last.data, *batches])
+            write_parts(transport, [last.data, *batches])
 
     def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
         size_bytes = outgoing.attachment_bytes
@@ -320,7 +321,7 @@ def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], si
     if size_bytes <= _JOIN_BYTES:
         transport.write(b"".join(parts))
     else:
-        transport.writelines(parts)
+        write_parts(transport, parts)
 
 
 def _fail(future: asyncio.Future[Frame], message: str) -> None:

@@ -34,6 +34,7 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
 from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.writing import write_parts
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 JOIN_BYTES_MAX: Final = 16 * 1024
@@ -113,13 +114,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone or going."""
-        return self._error is not None
+        """Whether the connection is gone or going, also where asyncio has yet to say so."""
+        return self._error is not None or (self._transport is not None and self._transport.is_closing())
 
     @property
     def ready(self) -> bool:
         """Whether a request can be written right now."""
-        return self._error is None and self._writable and len(self._pending) < REQUESTS_IN_FLIGHT_MAX
+        return self._writable and len(self._pending) < REQUESTS_IN_FLIGHT_MAX and not self.closed
 
     @property
     def quiet_s(self) -> float:
@@ -178,8 +179,9 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             TidelogError: the connection is gone, or the frame breaks a limit; nothing was sent.
         """
-        if self._error is not None:
-            raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {self._error}")
+        if self.closed:
+            why = self._error or "the connection broke"
+            raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {why}")
         self._correlation_id += 1
         correlation_id = envelope.correlation_id = self._correlation_id
         self._write(envelope, attachment, attachment_bytes)
@@ -209,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, envelope: pb.Envelope) -> None:
         """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""
-        if self._error is None:
+        if not self.closed:
             self._write(envelope, (), 0)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
@@ -227,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def unsubscribe(self, subscription_id: int) -> None:
         """End a subscription: tell the node, and drop what it still pushes."""
-        if self._subscribers.pop(subscription_id, None) is not None and self._error is None:
+        if self._subscribers.pop(subscription_id, None) is not None and not self.closed:
             envelope = pb.Envelope(unsubscribe=pb.Unsubscribe(subscription_id=subscription_id))
             answer = self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)
             # Whatever the answer is, there is nothing left to do about it.
@@ -286,6 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is None:
             why = f": {exc}" if exc else ""
             self._error = ConnectionLostError(f"{_name(self.address)} closed the connection{why}")
+        self._transport = None  # asyncio's cannot always be asked anything any more
         self._set_lost(self._error)
         self._finish(self._error)
 
@@ -298,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             raise error_of_local(error) from error
         if attachment_bytes > JOIN_BYTES_MAX:
-            self._transport.writelines([head, *attachment])
+            write_parts(self._transport, [head, *attachment])
         else:
             self._transport.write(b"".join([head, *attachment]))
 

@@ -257,7 +257,7 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
             deaf.post(metadata=pb.Metadata())  # who sends and does not read is not alive for that
             await asyncio.sleep(0.02)
     for number in numbers:
-        assert len((await slow.reply(number)).attachment) > 3 * MIB
+        assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
     assert node.metrics.stalled._value.get() == 1
     await settled(lambda: node.outgoing.total_bytes == 0, "what was taken still counts")

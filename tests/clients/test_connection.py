@@ -255,6 +255,36 @@ async def test_closing_does_not_wait_for_a_peer_that_reads_nothing(connection: C
             await each
 
 
+async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch without keys has an empty part."""
+    silence(monkeypatch, "publish")
+    assert connection._transport is not None
+    size_bytes = module.JOIN_BYTES_MAX + 1  # the kernel takes it at once
+    parts = [bytes(size_bytes), memoryview(b"")]
+    pending = connection.request(pb.Envelope(publish=pb.Publish()), parts, attachment_bytes=size_bytes, timeout_s=5.0)
+    connection.close()
+    await asyncio.wait_for(connection.lost, 5.0)
+    with pytest.raises(ClosedError):
+        await pending
+
+
+async def test_nothing_is_sent_on_a_connection_that_breaks_in_this_very_turn(connection: Connection) -> None:
+    """Asyncio tells of it in the next one, and everything asked for until then would have an unknown outcome."""
+    assert connection._transport is not None
+    connection._transport.abort()
+    assert connection.closed
+    assert not connection.ready
+    connection.send(STATUS)
+    with pytest.raises(NodeUnreachableError) as caught:
+        connection.request(pb.Envelope(publish=pb.Publish()), [bytes(1 << 20)], attachment_bytes=1 << 20, timeout_s=5.0)
+    assert caught.value.definite
+    with pytest.raises(NodeUnreachableError):
+        await connection.call(STATUS, timeout_s=5.0)
+    assert isinstance(await connection.lost, ConnectionLostError)
+
+
 async def test_a_port_where_nobody_listens() -> None:
     with pytest.raises(NodeUnreachableError, match="is the node running"):
         await connect(("127.0.0.1", 1), client_id="t", software="t", timeout_s=1.0)
