@@ -50,6 +50,11 @@ class Starts:
         await self.founded.until(self._tasks[name].done, f"{name} still waits")
         return self._tasks[name].exception()
 
+    async def ends_soon(self, name: str) -> bool:
+        """Give a start a moment, and say whether it has come to its end."""
+        await asyncio.wait([self._tasks[name]], timeout=0.5)
+        return self._tasks[name].done()
+
     async def cancel(self, *names: str) -> None:
         """Stop nodes, whether they wait or run."""
         for name in names:
@@ -130,6 +135,11 @@ async def test_a_wiped_founder_does_not_found_a_second_meta_with_one_that_never_
 
         starts.begin("a")
         assert "'a' knows another data directory of 'b'" in str(await starts.ended("b"))
+        for _ in range(50):  # b is sent away at once, perhaps before it has written down which directory a has
+            if await starts.ends_soon("a"):
+                break
+            starts.begin("b")
+            assert "knows another data directory of 'b'" in str(await starts.ended("b"))
         assert await starts.ended("a") is None
         assert await starts.ended("c") is None
         await founded.settled()

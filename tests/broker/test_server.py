@@ -29,7 +29,7 @@ BROKEN_FRAMES = {
     "not an envelope": (struct.pack("<II", 8, 4) + b"\xff\xff\xff\xff", pb.MALFORMED_FRAME),
     "frame too large": (struct.pack("<II", FRAME_BYTES_MAX + 1, 10), pb.FRAME_TOO_LARGE),
     "envelope too large": (struct.pack("<II", FRAME_BYTES_MAX, ENVELOPE_BYTES_MAX + 1), pb.FRAME_TOO_LARGE),
-    "a web browser": (b"GET / HTTP/1.1\r\nHost: tidelog\r\n\r\n", pb.FRAME_TOO_LARGE),
+    "a web browser": (b"GET / HTTP/1.1\r\nHost: tidelog\r\n\r\n", pb.MALFORMED_FRAME),
 }
 
 
