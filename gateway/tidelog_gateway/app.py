@@ -40,6 +40,10 @@ _ROUTERS: Final = (
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
 
+UNCOUNTED_SHARE: Final = 8
+"""An eighth of what may wait for clients is left for what is not counted: what the allocator keeps, and what arrives
+larger than it was asked for."""
+
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
@@ -58,7 +62,8 @@ async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
     """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
     budget = Budget(settings.in_flight_bytes_max)
-    outgoing = Outgoing(settings.out_bytes_max, settings.connection_out_bytes_max)
+    counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
+    outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
     metrics = Metrics(budget, outgoing)
 
     @asynccontextmanager

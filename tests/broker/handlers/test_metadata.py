@@ -67,7 +67,7 @@ async def test_thousands_of_names_that_nothing_has_are_denied_a_page_at_a_time(p
 async def test_a_client_that_reads_no_answers_is_made_no_more_of_them(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand questions on one connection: what is made ahead of the client is bounded."""
+    """Thousands of questions on one connection: what is made ahead of the client is bounded."""
     node = await stand.start()
     peer = await stand.peer()
     topic = await peer.create("t", partitions=400)
@@ -81,16 +81,16 @@ async def test_a_client_that_reads_no_answers_is_made_no_more_of_them(
 
     monkeypatch.setattr(node.cluster, "nodes", counting)
     deaf = await deaf_peer(stand)
-    for _ in range(1000):
+    for _ in range(4000):
         deaf.post(metadata=pb.Metadata())
     connection = next(one for one in node.server.connections if one.client_id == "deaf")
     await settled(lambda: not connection.is_writable, "it takes everything")
     before = made
-    assert 0 < before < 1000
+    assert 0 < before < 3000
     for _ in range(20):
         assert not (await peer.publish(topic.topic_id, batch(b"beside it")))[0].HasField("error")
         await asyncio.sleep(0.02)
-    assert made == before
+    assert made <= before + 16, "the kernel may take a little more, and no client does"
 
 
 @pytest.mark.usefixtures("small_pages")
