@@ -36,12 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not __debug__:
         sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
         return EXIT_FAILED
-    if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
-        sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
-        return 0
     try:
         with interrupts_end_quietly():
             leave_pandas_out()
+            if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
+                sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
+                return 0
             app = build_app(with_plugins=needs_plugins(arguments))
         app(arguments, prog_name="tidelog")
     except SystemExit as leaving:

@@ -130,7 +130,7 @@ def test_nothing_is_decoded_for_columns_that_are_not_in_the_body(monkeypatch: py
         raise AssertionError("decoded")
 
     batch = numbered(4, 10)
-    monkeypatch.setattr(type(batch), "to_arrow", refuse)
+    monkeypatch.setattr(type(batch), "columns", refuse)
     schema = arrow_schema(StructType([StructField("offset", LongType()), StructField("timestamp", TimestampType())]))
     (out,) = joined([wire_batch(batch, schema)], schema)
     assert out.column("offset").to_pylist() == [10, 11, 12, 13]
