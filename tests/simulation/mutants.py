@@ -106,7 +106,6 @@ SHELL = [
     Mutant("a reboot not told to the logs", shell.reboot_not_told_to_logs, mixture="rebooted holder"),
     Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="reboot cut short"),
     Mutant("appends told as written at once", shell.appends_told_at_once),
-    Mutant("no space told as written", shell.no_space_told_as_written),
     Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted holder"),
     Mutant("stamped by a clock that goes back", shell.clock_taken_as_it_is),
     Mutant("acknowledged by the owner alone", shell.owner_is_a_quorum),

@@ -101,19 +101,6 @@ def appends_told_at_once() -> Replacements:
     return [(ReplicaDriver, "_append", append)]
 
 
-def no_space_told_as_written() -> Replacements:
-    """An append that found no space counts as written."""
-    appended = ReplicaDriver._appended
-
-    def well(
-        self: ReplicaDriver, group: list[Append], started: float, *, ok: bool, error: BaseException | None
-    ) -> None:
-        del ok
-        appended(self, group, started, ok=True, error=error)
-
-    return [(ReplicaDriver, "_appended", well)]
-
-
 def doubt_ended_by_any_write() -> Replacements:
     """The note that a copy is short is deleted with the first write, whatever the core thinks."""
 
