@@ -57,30 +57,13 @@ from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
+# fmt: off
 __all__ = [
-    "Client",
-    "ClusterStatus",
-    "Committed",
-    "ConsumedBatch",
-    "Consumer",
-    "Fetched",
-    "Node",
-    "Offset",
-    "Partition",
-    "PendingReceipt",
-    "PendingReceipts",
-    "Producer",
-    "Receipt",
-    "ReceiptRange",
-    "Receipts",
-    "Record",
-    "RecordBatch",
-    "Recovery",
-    "Replica",
-    "TidelogError",
-    "Topic",
-    "errors",
+    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "Node", "Offset", "Partition",
+    "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
+    "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
 ]
+# fmt: on
 
 LAST_FLUSH_S: Final = 5.0
 """How long a client that nobody closed may flush when the program ends."""
