@@ -25,7 +25,6 @@ from tidelog import client as asynchronous
 from tidelog import consumer as asynchronous_consumer
 from tidelog import errors
 from tidelog import producer as asynchronous_producer
-from tidelog import receipts as asynchronous_receipts
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
@@ -53,6 +52,7 @@ from tidelog.model import (
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.start import Partitions
+from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
@@ -271,56 +271,6 @@ class Client:
         finally:
             self._finalizer.detach()
             self._thread.stop()
-
-
-class PendingReceipt:
-    """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
-
-    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipt) -> None:
-        self._thread = thread
-        self._pending = pending
-
-    def done(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._pending.done()
-
-    def result(self, timeout_s: float | None = None) -> Receipt:
-        """Wait for the acknowledgement.
-
-        Raises:
-            TidelogError: the record was not acknowledged.
-            TimeoutError: not yet.
-        """
-
-        async def wait() -> Receipt:
-            return await self._pending
-
-        return self._thread.run(wait, timeout_s=timeout_s)
-
-
-class PendingReceipts:
-    """See `tidelog.PendingReceipts`: many records that are accepted and on their way."""
-
-    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipts) -> None:
-        self._thread = thread
-        self._pending = pending
-
-    def done(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._pending.done()
-
-    def result(self, timeout_s: float | None = None) -> Receipts:
-        """Wait for the acknowledgements.
-
-        Raises:
-            TidelogError: not all of the records were acknowledged; a note says how many were.
-            TimeoutError: not yet.
-        """
-
-        async def wait() -> Receipts:
-            return await self._pending
-
-        return self._thread.run(wait, timeout_s=timeout_s)
 
 
 class Producer:
