@@ -14,11 +14,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that take all of a machine in one of the processes that share the tests (`make test` has several).
 
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
     on a busy machine, so these tests have more time, too.
+    First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
     """
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("machine"):

@@ -5,35 +5,31 @@ Run by `run.py` (`make loadtest`), or by hand against something that runs:
 
 Every record begins with the time at which it was published, so a subscriber reports the time from publish to
 arrival, not how long it waited. The native client is asyncio, which gevent's patched world cannot run: each user
-owns one real thread with a uvloop in it (libuv knows nothing of gevent's patches), and greenlets wait for the
-thread. Rejected: the blocking face of the client, whose own thread would be a greenlet here.
+has it in a process of its own (`native_service.py`). Rejected: a real thread with a uvloop in it, which now and then
+waited for ever for a lock that gevent had patched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+import sys
+from typing import Any, Final
 
-import uvloop
 import websocket
-from gevent.threadpool import ThreadPool
+from gevent import Timeout, subprocess
 from locust import FastHttpUser, User, between, task
 from locust.exception import StopUser
 
-from tidelog import Client, Producer
 from tidelog_loadtest.stamps import age_ms, stamped
 
 TOPIC: Final = "loadtest"
 RECORDS_PER_REQUEST: Final = 10
-RECORDS_PER_SEND: Final = 100
 FETCH_RECORDS_MAX: Final = 500
 CREDIT_RECORDS: Final = 5_000
 RECEIVE_TIMEOUT_S: Final = 10.0
-
-_T = TypeVar("_T")
+SERVICE_TIMEOUT_S: Final = 10.0
 
 
 class RestUser(FastHttpUser):
@@ -113,60 +109,48 @@ class NativeUser(User):
     wait_time = between(0.005, 0.02)
 
     def on_start(self) -> None:
-        """Start the thread and connect in it."""
-        self.thread = ThreadPool(1)
-        self.loop = uvloop.new_event_loop()
-        self._in_thread(self._connect)
-        self.next_offset = 0
-
-    async def _connect(self) -> None:
-        self.client_native = Client(os.environ["TIDELOG_BOOTSTRAP"], client_id="tidelog-loadtest")
-        await self.client_native.__aenter__()
-        self.producer: Producer = self.client_native.producer(TOPIC)
+        """Start the process in which the client lives."""
+        self.service = subprocess.Popen(
+            [sys.executable, "-m", "tidelog_loadtest.native_service", os.environ["TIDELOG_BOOTSTRAP"], TOPIC],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.tasks_to: Any = self.service.stdin
+        self.answers: Any = self.service.stdout
 
     def on_stop(self) -> None:
-        """Disconnect and end the thread."""
-        self._in_thread(self._disconnect)
-        self.loop.close()
-        self.thread.kill()
-
-    async def _disconnect(self) -> None:
-        await self.producer.close()
-        await self.client_native.__aexit__(None, None, None)
+        """End the process."""
+        with contextlib.suppress(OSError):  # it may be gone, and then nobody takes what is unsent
+            self.tasks_to.close()
+        try:
+            self.service.wait(SERVICE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.service.kill()
 
     @task(3)
     def publish(self) -> None:
         """Send some values and wait for their receipts."""
-        self._timed("publish 100 records", self._publish)
+        self._have_done("publish", "publish 100 records")
 
     @task(1)
     def fetch(self) -> None:
         """Fetch what follows the last fetch in partition 0."""
-        self._timed("fetch", self._fetch)
+        self._have_done("fetch", "fetch")
 
-    async def _publish(self) -> int:
-        values = [stamped().encode() for _ in range(RECORDS_PER_SEND)]
-        await self.producer.send_many(values)
-        return sum(map(len, values))
-
-    async def _fetch(self) -> int:
-        fetched = await self.client_native.fetch(TOPIC, 0, self.next_offset, max_bytes=1 << 20)
-        self.next_offset = fetched.next_offset
-        return sum(batch.header.length for batch in fetched.batches)
-
-    def _timed(self, name: str, action: Callable[[], Awaitable[int]]) -> None:
-        began_s = time.perf_counter()
-        length_bytes, failure = 0, None
+    def _have_done(self, work: str, name: str) -> None:
+        """Have the process do `work` and report it as `name`; without an answer this user is at its end."""
+        gone = False
         try:
-            length_bytes = self._in_thread(action)
-        except Exception as error:  # noqa: BLE001 - a load test counts failures of every kind
-            failure = error
+            with Timeout(SERVICE_TIMEOUT_S):
+                self.tasks_to.write(work + "\n")
+                self.tasks_to.flush()
+                done = json.loads(self.answers.readline())
+        except (Timeout, OSError, ValueError) as error:
+            done = {"response_ms": 0.0, "length_bytes": 0, "failure": f"the client's process does not answer: {error}"}
+            gone = True
         self.environment.events.request.fire(
-            request_type="native", name=name, response_time=(time.perf_counter() - began_s) * 1e3,
-            response_length=length_bytes, exception=failure, context={},
+            request_type="native", name=name, response_time=done["response_ms"], response_length=done["length_bytes"],
+            exception=RuntimeError(done["failure"]) if done["failure"] else None, context={},
         )  # fmt: skip
-
-    def _in_thread(self, action: Callable[[], Awaitable[_T]]) -> _T:
-        """Run a coroutine to its end in this user's thread, while other greenlets go on."""
-        result: _T = self.thread.apply(lambda: self.loop.run_until_complete(action()))
-        return result
+        if gone:
+            self.service.kill()
+            raise StopUser

@@ -18,6 +18,10 @@ from typing import Final
 
 from tidelog import Client
 from tidelog_cli.children import running
+from tidelog_cli.failures import CommandFailed
+
+LOCUST_OVERTIME_S: Final = 60.0
+"""To import, to let every user end its task, and to print the table."""
 
 LOCUST_STOP_TIMEOUT_S: Final = 20.0
 TOPIC: Final = "loadtest"
@@ -30,7 +34,7 @@ async def run(*, seconds: int, users: int, directory: Path) -> int:
     """Run the load test with its files in `directory` and return locust's exit code.
 
     Raises:
-        CommandFailed: node or gateway did not start.
+        CommandFailed: node or gateway did not start, or locust did not end.
     """
     async with contextlib.AsyncExitStack() as stack:
         node_command = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
@@ -52,7 +56,10 @@ async def _locust(bootstrap: str, http_url: str, *, seconds: int, users: int) ->
         env=os.environ | {"TIDELOG_BOOTSTRAP": bootstrap}, start_new_session=True,
     )  # fmt: skip
     try:
-        return await process.wait()
+        return await asyncio.wait_for(process.wait(), seconds + LOCUST_OVERTIME_S)
+    except TimeoutError:
+        message = f"locust did not end within {LOCUST_OVERTIME_S:.0f} s of its run time"
+        raise CommandFailed(message) from None
     finally:
         if process.returncode is None:
             process.terminate()

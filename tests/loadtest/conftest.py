@@ -10,8 +10,15 @@ from tidelog_cli.children import running
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    """A client of a node of its own."""
+async def bootstrap(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a node of its own."""
     command = ("node", "--data", str(tmp_path / "node"), "--port", "0", "--management-port", "0")
-    async with running("node", command) as node, Client(f"127.0.0.1:{node.ready['port']}") as connected:
+    async with running("node", command) as node:
+        yield f"127.0.0.1:{node.ready['port']}"
+
+
+@pytest.fixture
+async def client(bootstrap: str) -> AsyncIterator[Client]:
+    """A client of that node."""
+    async with Client(bootstrap) as connected:
         yield connected
