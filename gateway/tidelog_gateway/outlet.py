@@ -1,14 +1,16 @@
 """One connection's way out: what it holds of the budget, and how fast its client takes it.
 
 The transport's buffer is asked how full it is, after each write and again and again until it is empty. Being told
-(`resume_writing`) only makes that prompter: not every event loop tells. What was handed to the transport counts until
-it has left, also on a connection that is closing; a client that takes nothing for too long is cut off.
+(`resume_writing`) only makes that prompter: not every event loop tells. What was handed to the transport in one piece
+counts until all of it has left, also on a connection that is closing: uvloop keeps the whole piece until then. A client
+that takes nothing for too long is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -54,6 +56,7 @@ class Outlet:
         self._slow_timeout_s = slow_timeout_s
         self._transport: asyncio.Transport | None = None
         self._lost = False
+        self._pieces_bytes: deque[int] = deque()
         self._sent_bytes = 0
         self._mark_bytes = 0
         self._mark_at: float | None = None
@@ -170,7 +173,8 @@ class Outlet:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Say that `size_bytes` of what is counted went to the transport; they count until they have left."""
+        """Say that a piece of `size_bytes`, counted before, went to the transport; it counts until all of it has left."""
+        self._pieces_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
 
@@ -220,9 +224,10 @@ class Outlet:
     def _measure(self) -> int:
         """Give back what has left, note when the client took something, and return what waits."""
         unsent_bytes = self.unsent_bytes
-        left_bytes = self._sent_bytes - min(self._sent_bytes, unsent_bytes)
-        self._sent_bytes -= left_bytes
-        self.give_back(left_bytes)
+        while self._pieces_bytes and self._sent_bytes - self._pieces_bytes[0] >= unsent_bytes:
+            size_bytes = self._pieces_bytes.popleft()
+            self._sent_bytes -= size_bytes
+            self.give_back(size_bytes)
         if unsent_bytes <= UNSENT_BYTES:
             self._room.set()
         if not unsent_bytes:

@@ -43,14 +43,18 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_what_was_sent_counts_until_it_has_left(outgoing: Outgoing) -> None:
+async def test_a_piece_that_was_sent_counts_until_all_of_it_has_left(outgoing: Outgoing) -> None:
     outlet, line = connected(outgoing)
-    assert outlet.take(MIB)
-    line.unsent = MIB
+    assert outlet.take(2 * MIB)
+    line.unsent = 2 * MIB
     outlet.sent(MIB)
-    assert outgoing.used_bytes == MIB
+    outlet.sent(MIB)
+    assert outgoing.used_bytes == 2 * MIB
+    line.unsent = MIB + 1000
+    outlet.look()
+    assert outgoing.used_bytes == 2 * MIB, "the event loop keeps the whole piece"
     line.unsent = 1000
-    await until(lambda: outgoing.used_bytes == 1000)
+    await until(lambda: outgoing.used_bytes == MIB)
     line.unsent = 0
     await until(lambda: outgoing.used_bytes == 0)
     assert not outgoing.holders
