@@ -94,7 +94,7 @@ class Connection:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._outlet.room()
-                await self._socket.close(close.code, close.reason)
+                await self._sender.close(close.code, close.reason)
         except WebSocketDisconnect:
             return
         except TimeoutError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.outlet import Outlet
 
@@ -35,6 +35,7 @@ class Sender:
 
         Raises:
             SlowClientError: the client has not made room for it in time.
+            WebSocketDisconnect: the client has left.
         """
         data = orjson.dumps(message)
         await self._send(len(data), lambda: data)
@@ -43,9 +44,23 @@ class Sender:
         """Send the message that `make` returns when its turn and its room have come.
 
         Raises:
-            SlowClientError: as `send`.
+            SlowClientError, WebSocketDisconnect: as `send`.
         """
         await self._send(size_bytes_max, lambda: orjson.dumps(make()))
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the WebSocket.
+
+        Raises:
+            WebSocketDisconnect: the client has left.
+        """
+        self._check_connected()
+        await self._socket.close(code, reason)
+
+    def _check_connected(self) -> None:
+        # Of all who have something to send only the first hears of it from the socket; the rest broke a rule, it says.
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            raise WebSocketDisconnect(1006)
 
     async def _send(self, size_bytes_max: int, make: Callable[[], bytes]) -> None:
         async with self._turn:
@@ -57,6 +72,7 @@ class Sender:
             held_bytes = size_bytes_max
             await self.outlet.wait_for_room(held_bytes)
             try:
+                self._check_connected()
                 data = make()
                 surplus_bytes = held_bytes - len(data)
                 if surplus_bytes > 0:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
@@ -44,6 +44,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self.application_state = WebSocketState.CONNECTED
 
     async def send_text(self, text: str) -> None:
         self.sent.put_nowait(json.loads(text))

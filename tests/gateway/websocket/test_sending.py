@@ -4,7 +4,8 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from starlette.websockets import WebSocket
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
@@ -19,6 +20,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.texts: list[str] = []
         self.unsent = 0
+        self.application_state = WebSocketState.CONNECTED
 
     async def send_text(self, text: str) -> None:
         self.texts.append(text)
@@ -84,4 +86,23 @@ async def test_what_cannot_be_built_or_sent_does_not_count() -> None:
 
     with pytest.raises(ValueError, match="no message"):
         await sending.send_made(MIB, explode)
+    assert outgoing.used_bytes == 0
+
+
+async def test_whoever_waits_for_a_turn_hears_that_the_client_has_left() -> None:
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "websocket.send":
+            raise OSError("the line is gone")
+
+    socket = WebSocket({"type": "websocket", "headers": [], "path": "/"}, receive, send)
+    await socket.accept()
+    outgoing = Outgoing(10 * MIB, 10 * MIB)
+    sending = Sender(socket, Outlet(outgoing, 30), slow_timeout_s=30)
+    outcomes = await asyncio.gather(*(sending.send({"a": at}) for at in range(3)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [WebSocketDisconnect] * 3, outcomes
+    with pytest.raises(WebSocketDisconnect):
+        await sending.close(1001, "bye")
     assert outgoing.used_bytes == 0
