@@ -279,7 +279,7 @@ async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(sta
     for _ in range(100):
         waiting = sum(one.unsent() for one in node.server.connections)
         assert waiting <= node.outgoing.total_bytes <= 16 * MIB
-        most = max(most, waiting)
+        most = max(most, node.outgoing.total_bytes)
         assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
         await asyncio.sleep(0.01)
-    assert most > 4 * MIB
+    assert most > 12 * MIB, "the bound was never near"
