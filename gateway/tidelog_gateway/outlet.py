@@ -173,7 +173,7 @@ class Outlet:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Say that a piece of `size_bytes`, counted before, went to the transport; it counts until all of it has left."""
+        """Note that a piece of `size_bytes`, counted, went to the transport; it counts until all of it has left."""
         self._pieces_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
