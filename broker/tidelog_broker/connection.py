@@ -2,7 +2,8 @@
 
 - Requests in flight, in number and in bytes: past the connection's bounds the node stops reading from it.
   Past the *node's* bound a request with an attachment is declined before its memory is taken, and one with a large
-  envelope before it can wait with it, with a retriable OVERLOADED.
+  envelope before it can wait with it, with a retriable OVERLOADED. Clients that announce much and do not go on
+  sending give way then (`arriving`).
 - Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
   nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
@@ -22,6 +23,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
+from tidelog_broker.arriving import Arriving
 from tidelog_broker.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.config import NodeSettings
 from tidelog_broker.core.peer_auth import Challenge
@@ -41,6 +43,7 @@ from tidelog_proto.writing import write_parts
 log = logging.getLogger(__name__)
 
 OVERLOADED_RETRY_MS: Final = 50
+_GATHERED_SHARE: Final = 16
 _JOIN_BYTES: Final = 16 * 1024
 _NOTHING: Final = memoryview(b"")
 
@@ -82,6 +85,7 @@ class Host(Protocol):
     settings: NodeSettings
     metrics: NodeMetrics
     budget: Budget
+    arriving: Arriving
     outgoing: Outgoing
 
     @property
@@ -134,7 +138,9 @@ class Connection(asyncio.BufferedProtocol):
         self.reading = asyncio.Lock()
         """Held by the one fetch of this connection that reads."""
         self._transport: asyncio.Transport | None = None
-        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
+        self._receiver = FrameReceiver(
+            frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit, gather=self._gather
+        )
         self._idle_poll = server.idle_poll
         self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
@@ -142,6 +148,10 @@ class Connection(asyncio.BufferedProtocol):
         self._requests_max = server.settings.requests_in_flight
         self._arriving_bytes: int | None = None
         """The share in the budgets of the frame that is admitted and not yet a request."""
+        self._gathering_bytes = 0
+        """The same of a large envelope that is not whole."""
+        self._is_watched = False
+        """Whether it is looked at how fast the frame comes."""
         self._has_room = asyncio.Event()
         self._keeps_up = True
         self._reading = True
@@ -166,9 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self.backlog.end()
         self._has_room.set()
-        if self._arriving_bytes is not None:
-            self._give_back(self._arriving_bytes)
-            self._arriving_bytes = None
+        self._forget_arriving()
         if self.inbox is not None:
             self.inbox.close()
         for pump in self.pumps.values():
@@ -195,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                     self.inbox.take(frame)
                     continue
                 size_bytes, self._arriving_bytes = self._arriving_bytes, None
+                self._unwatch()
                 assert size_bytes is not None, "admitted before it is whole"
                 self.server.dispatch(Request(self, frame, size_bytes))
                 if self._transport is None:
@@ -203,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(error)
             return
         self._idle_poll.waits(nbytes)
+        if self._arriving_bytes is not None and self.inbox is None:
+            self._watch()
         if self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
 
@@ -242,6 +253,69 @@ class Connection(asyncio.BufferedProtocol):
             log.info("client %r has read nothing for %.1f s: cut off", self.client_id, stalled_s)
             self.server.metrics.stalled.inc()
             self._transport.abort()
+
+    # --- what is coming --------------------------------------------------------------------------------
+
+    def announced(self) -> tuple[int, int]:
+        """Return how many bytes the frame that is coming has in the budget, and how many have come."""
+        return self._gathering_bytes or self._arriving_bytes or 0, self._receiver.arrived_bytes
+
+    def send_too_slowly(self) -> None:
+        """Cut the client off: it has announced much and does not go on, and others find no room."""
+        size_bytes, come_bytes = self.announced()
+        log.info("client %r sent %d of %d bytes, others find no room: cut off", self.client_id, come_bytes, size_bytes)
+        self.server.metrics.stalled.inc()
+        self.cut_off()
+        self._forget_arriving()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            self.server.arriving.begun(self)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self.server.arriving.ended(self)
+
+    def _forget_arriving(self) -> None:
+        """Give back what is counted for a frame that will never be whole."""
+        self._unwatch()
+        self._gathered()
+        if self._arriving_bytes is not None:
+            self._give_back(self._arriving_bytes)
+            self._arriving_bytes = None
+
+    def _gather(self, size_bytes: int) -> None:
+        """Count a large envelope while it comes.
+
+        What it asks is not known yet, so that it cannot be declined alone: a few may come without room, to be declined
+        when they are whole.
+
+        Raises:
+            ProtocolError: OVERLOADED, there are too many of those.
+        """
+        if self.inbox is not None:
+            return
+        self._gathered()
+        if not self._has_room_for(size_bytes):
+            budget = self.server.budget
+            if budget.in_flight_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
+                self.server.metrics.declined.inc()
+                raise _overloaded()
+            budget.take(size_bytes)
+        self._gathering_bytes = size_bytes
+        self._watch()
+
+    def _gathered(self) -> None:
+        """Stop counting the envelope by itself: it is whole, or given up."""
+        self.server.budget.give_back(self._gathering_bytes)
+        self._gathering_bytes = 0
+
+    def _has_room_for(self, size_bytes: int) -> bool:
+        """Count bytes in if the node has room for them, or those that send too slowly can be made to give way."""
+        budget = self.server.budget
+        return budget.admit(size_bytes) or (self.server.arriving.make_room(size_bytes) and budget.admit(size_bytes))
 
     # --- for the server and the handlers ---------------------------------------------------------------
 
@@ -343,6 +417,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request in before memory is taken for its attachment, or answer it and decline."""
+        if self._gathering_bytes:
+            self._gathered()
+            self._unwatch()
         size_bytes = attachment_bytes
         if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
             size_bytes += self._receiver.envelope_bytes
@@ -353,14 +430,9 @@ class Connection(asyncio.BufferedProtocol):
             full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
         else:
             full = False
-        if full or not self.server.budget.admit(size_bytes):
+        if full or not self._has_room_for(size_bytes):
             self.server.metrics.declined.inc()
-            error = ProtocolError(
-                pb.OVERLOADED,
-                "the node has all the requests it can hold; send again",
-                retry_after_ms=OVERLOADED_RETRY_MS,
-            )
-            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=_overloaded().to_message()))
             return False
         self._requests += 1
         self._in_flight_bytes += size_bytes
@@ -396,3 +468,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hello_is_late(self) -> None:
         self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))
+
+
+def _overloaded() -> ProtocolError:
+    return ProtocolError(
+        pb.OVERLOADED, "the node has all the requests it can hold; send again", retry_after_ms=OVERLOADED_RETRY_MS
+    )

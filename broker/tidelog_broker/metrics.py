@@ -23,7 +23,7 @@ class NodeMetrics:
         self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
-        self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read")
+        self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
         self.peer_dropped_in = self._peer_counter(

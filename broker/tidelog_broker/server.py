@@ -113,6 +113,7 @@ class Server:
         self.settings = node.settings
         self.metrics = node.metrics
         self.budget = node.budget
+        self.arriving = node.arriving
         self.outgoing = node.outgoing
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
+from tidelog_broker.arriving import Arriving
 from tidelog_broker.budget import Budget
 from tidelog_broker.chains import Chains
 from tidelog_broker.cluster import Cluster
@@ -77,6 +78,7 @@ class Services:
         self.rings = RingBudget(settings.rings_bytes)
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments and large envelopes of the requests being worked on, all connections together."""
+        self.arriving = Arriving(self.budget)
         self.outgoing = Outgoing(
             bytes_max=settings.node_outgoing_bytes,
             connection_bytes_max=settings.connection_outgoing_bytes,

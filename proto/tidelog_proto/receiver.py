@@ -5,7 +5,8 @@ the attachment is taken once, what has arrived is copied over, and the rest is r
 so a large batch is written to disk from the very buffer that the kernel filled. Where one large frame has been, the
 next is likely, and only a little is received along with its envelope: the rest need not be copied then. No memory is
 taken before the lengths have passed the limits and `admit` has agreed; a declined attachment is read and thrown away
-through the scratch buffer, so that the connection stays usable and the client gets its answer.
+through the scratch buffer, so that the connection stays usable and the client gets its answer. An envelope that does
+not fit the scratch buffer is gathered before `admit` can see it: `gather` hears of it before memory is taken.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ FIRST_BYTES: Final = 4 * 1024
 Admit = Callable[[pb.Envelope, int], bool]
 """Called with a frame's envelope and its attachment's length before memory is taken; False declines."""
 
+Gather = Callable[[int], None]
+"""Called with the bytes of a large envelope before they are gathered; it raises `ProtocolError` to end the stream."""
+
+
+def _gather_any(size_bytes: int) -> None:
+    del size_bytes
+
 
 class FrameReceiver:
     """Turns received bytes into frames; made for `asyncio.BufferedProtocol`.
@@ -33,11 +41,12 @@ class FrameReceiver:
     A declined frame yields nothing: `admit` has seen its envelope and answers it.
     """
 
-    def __init__(self, *, frame_bytes_max: int, admit: Admit) -> None:
+    def __init__(self, *, frame_bytes_max: int, admit: Admit, gather: Gather = _gather_any) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.envelope_bytes = 0
         """The length of the envelope that `admit` is called with."""
         self._admit = admit
+        self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
         self._envelope: pb.Envelope | None = None
@@ -45,6 +54,11 @@ class FrameReceiver:
         self._attachment_filled = 0
         self._discard_bytes = 0
         self._expects_large = False
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much is here of an attachment that is coming, or else of an envelope."""
+        return self._filled if self._envelope is None else self._attachment_filled
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty."""
@@ -77,12 +91,13 @@ class FrameReceiver:
             return
         filled = self._filled = self._filled + size_bytes
         at = self._discard(0) if self._discard_bytes else 0
+        needed_bytes = 0
         while filled - at >= FRAME_PREFIX_BYTES:
             envelope_bytes, attachment_bytes = parse_prefix(self._scratch, at, frame_bytes_max=self.frame_bytes_max)
             body = at + FRAME_PREFIX_BYTES
             attachment = body + envelope_bytes
             if filled < attachment:
-                self._make_room(FRAME_PREFIX_BYTES + envelope_bytes)
+                needed_bytes = FRAME_PREFIX_BYTES + envelope_bytes
                 break
             envelope = parse_envelope(self._scratch[body:attachment])
             at = attachment
@@ -102,7 +117,7 @@ class FrameReceiver:
                 self._envelope = envelope
                 break
             yield Frame(envelope, memoryview(bytearray(part)))
-        self._shift(at)
+        self._shift(at, needed_bytes)
 
     def _finish(self) -> Frame:
         assert self._envelope is not None
@@ -118,19 +133,21 @@ class FrameReceiver:
         self._discard_bytes -= skipped
         return at + skipped
 
-    def _make_room(self, needed_bytes: int) -> None:
-        """Grow the scratch buffer for an envelope that does not fit; its length has passed the limits."""
-        assert needed_bytes <= FRAME_PREFIX_BYTES + ENVELOPE_BYTES_MAX
-        if needed_bytes > len(self._scratch):
-            larger = memoryview(bytearray(needed_bytes))
-            larger[: self._filled] = self._scratch[: self._filled]
-            self._scratch = larger
+    def _shift(self, at: int, needed_bytes: int) -> None:
+        """Move what is left behind `at` to the front, and have room for an envelope that begins there.
 
-    def _shift(self, at: int) -> None:
-        """Move what is left behind `at` to the front."""
+        Its length has passed the limits.
+        """
+        assert needed_bytes <= FRAME_PREFIX_BYTES + ENVELOPE_BYTES_MAX
         left = self._filled - at
-        if at and left:
+        size_bytes = max(SCRATCH_BYTES, needed_bytes)
+        is_new = at > 0 or size_bytes != len(self._scratch)
+        if needed_bytes > SCRATCH_BYTES and is_new:
+            self._gather(needed_bytes)
+        if size_bytes != len(self._scratch):  # for this envelope, or no longer for the one before it
+            kept = memoryview(bytearray(size_bytes))
+            kept[:left] = self._scratch[at : self._filled]
+            self._scratch = kept
+        elif at and left:
             self._scratch[:left] = bytes(self._scratch[at : self._filled])
         self._filled = left
-        if left == 0 and len(self._scratch) > SCRATCH_BYTES:
-            self._scratch = memoryview(bytearray(SCRATCH_BYTES))

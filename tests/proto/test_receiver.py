@@ -35,7 +35,8 @@ class Feeder:
         self._declined = declined
         self._asks = asks
         self._piece_bytes_max = piece_bytes_max
-        self.receiver = FrameReceiver(frame_bytes_max=frame_bytes_max, admit=self._admit)
+        self.gathered: list[int] = []
+        self.receiver = FrameReceiver(frame_bytes_max=frame_bytes_max, admit=self._admit, gather=self.gathered.append)
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         self.asked.append((envelope.correlation_id, attachment_bytes))
@@ -100,6 +101,22 @@ def test_an_envelope_larger_than_the_scratch_buffer() -> None:
     feeder.feed(frame(1, b"x", name="n" * (SCRATCH_BYTES + 5)) + frame(2))
     assert feeder.got == [(1, b"x"), (2, b"")]
     assert len(feeder.receiver.buffer()) == SCRATCH_BYTES
+
+
+def test_each_large_envelope_is_told_of_once_and_its_memory_given_back() -> None:
+    """Whatever follows it at once: the next of its size, or the first byte of a small one."""
+    feeder = Feeder()
+    large = frame(1, name="n" * (4 * SCRATCH_BYTES))
+    feeder.feed(large[:-1])
+    assert feeder.gathered == [len(large)]
+    assert feeder.receiver.arrived_bytes == len(large) - 1
+    feeder.feed(large[-1:])
+    small = frame(2)
+    feeder.feed(large + large + small[:1])
+    assert feeder.gathered == [len(large)] * 3
+    assert len(feeder.receiver.buffer()) == SCRATCH_BYTES - 1
+    feeder.feed(small[1:])
+    assert [number for number, _ in feeder.got] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
