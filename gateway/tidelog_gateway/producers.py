@@ -5,12 +5,16 @@ used ones. One that is in use is never closed under its users: it is retired, an
 
 Requests are accepted one after the other, each whole, in the order in which they began: so what a client sends in one
 order is stored in that order, also while the topic's owner is looked for or the buffer is full. Nothing that may take
-time lies between a request's beginning and its place in that line.
+time lies between a request's beginning and its place in that line. A request keeps its place when its producer turns
+out to belong to a topic that is gone and it goes on with the next one (`Place.again`): until all that began with the
+old producer are done with it, nobody who began later is accepted by the new one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -25,12 +29,107 @@ from tidelog.producer import Producer
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
+    """A producer and the requests that use it, told apart by their places in the line of all requests.
+
+    Attributes:
+        earlier: retired producers of the topic that were still in use when this one was made.
+        later: those that were made while this one was.
+        users: requests that are not done with it.
+        coming: a heap of those that it has not accepted yet.
+        awaited: of these, those that wait for their turn.
+    """
+
+    topic: str
     producer: Producer
-    users: int = 0
+    earlier: tuple[_Entry, ...] = ()
+    later: list[_Entry] = field(default_factory=list)
+    users: set[int] = field(default_factory=set)
+    coming: list[int] = field(default_factory=list)
+    awaited: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     retired: bool = False
-    accepting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def join(self, place: int) -> None:
+        self.users.add(place)
+        heapq.heappush(self.coming, place)
+
+    async def turn(self, place: int) -> None:
+        """Wait until all that stand before `place` are accepted, here or by an earlier producer, or have left."""
+        while not self._is_next(place):
+            self.awaited[place] = future = asyncio.get_running_loop().create_future()
+            try:
+                await future
+            finally:
+                del self.awaited[place]
+
+    def went(self, place: int) -> None:
+        """It is accepted, or has left without."""
+        if self.coming[0] == place:
+            heapq.heappop(self.coming)
+        else:
+            self.coming.remove(place)
+            heapq.heapify(self.coming)
+        self.stir()
+
+    def stir(self) -> None:
+        """Let the first go on, if it is its turn."""
+        future = self.awaited.get(self.coming[0]) if self.coming else None
+        if future is not None and not future.done() and self._is_next(self.coming[0]):
+            future.set_result(None)
+
+    def _is_next(self, place: int) -> bool:
+        if self.coming[0] != place:
+            return False
+        self.earlier = tuple(entry for entry in self.earlier if entry.users)
+        return all(min(entry.users) >= place for entry in self.earlier)
+
+
+class Place:
+    """One request's place in the line of those that publish to its topic."""
+
+    def __init__(self, producers: Producers, topic: str, place: int) -> None:
+        self._producers = producers
+        self._topic = topic
+        self._place = place
+        self._entries = [producers.join(topic, place)]
+        self._is_coming = True
+
+    @property
+    def producer(self) -> Producer:
+        """The topic's producer, for as long as this request uses it."""
+        return self._entries[-1].producer
+
+    @asynccontextmanager
+    async def accepting(self) -> AsyncIterator[Producer]:
+        """Hold the line while the producer accepts this request; whoever began before was accepted before."""
+        await self._entries[-1].turn(self._place)
+        try:
+            yield self.producer
+        finally:
+            self._went()
+            await self._leave_all_but(1)
+
+    async def again(self) -> None:
+        """Go on with another producer, at the same place: the topic of this one is gone."""
+        await self._producers.forget(self._topic, self.producer)
+        self._went()
+        self._entries.append(self._producers.join(self._topic, self._place))
+        self._is_coming = True
+
+    async def leave(self) -> None:
+        """Be done."""
+        self._went()
+        await self._leave_all_but(0)
+
+    def _went(self) -> None:
+        if self._is_coming:
+            self._is_coming = False
+            self._entries[-1].went(self._place)
+
+    async def _leave_all_but(self, kept: int) -> None:
+        while len(self._entries) > kept:
+            await self._producers.leave(self._entries.pop(0), self._place)
 
 
 class Producers:
@@ -41,52 +140,74 @@ class Producers:
         self._limit = limit
         self._delivery_timeout_s = delivery_timeout_s
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._retired: dict[str, list[_Entry]] = {}
+        """Of each topic, those that are still in use."""
+        self._places = itertools.count()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @asynccontextmanager
-    async def use(self, topic: str) -> AsyncIterator[tuple[Producer, asyncio.Lock]]:
-        """Lend the topic's producer for the length of the block, and what is to be held while it accepts a request."""
+    async def use(self, topic: str) -> AsyncIterator[Place]:
+        """Give a request its place in the topic's line for the length of the block."""
+        place = Place(self, topic, next(self._places))
+        try:
+            yield place
+        finally:
+            await place.leave()
+            await self._trim()
+
+    def join(self, topic: str, place: int) -> _Entry:
+        """Let a request use the topic's producer; it is there from now on."""
         entry = self._entries.get(topic)
         if entry is None:
-            entry = self._entries[topic] = _Entry(
-                self._client.producer(topic, delivery_timeout_s=self._delivery_timeout_s)
-            )
+            producer = self._client.producer(topic, delivery_timeout_s=self._delivery_timeout_s)
+            entry = self._entries[topic] = _Entry(topic, producer, tuple(self._retired.get(topic, ())))
+            for earlier in entry.earlier:
+                earlier.later.append(entry)
         self._entries.move_to_end(topic)
-        entry.users += 1
-        try:
-            yield entry.producer, entry.accepting
-        finally:
-            entry.users -= 1
-            if entry.retired and not entry.users:
-                await _close(topic, entry.producer)
-            await self._trim()
+        entry.join(place)
+        return entry
+
+    async def leave(self, entry: _Entry, place: int) -> None:
+        """A request does not use a producer any more."""
+        entry.users.discard(place)
+        for later in entry.later:
+            later.stir()
+        if entry.retired and not entry.users:
+            retired = self._retired.get(entry.topic, [])
+            if entry in retired:
+                retired.remove(entry)
+                if not retired:
+                    del self._retired[entry.topic]
+                await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
         """Stop keeping the topic's producer, or only `producer` if it is still that: its topic is gone."""
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
-            await self._retire(topic, entry)
+            await self._retire(entry)
 
     async def close(self) -> None:
         """Close every producer; what they have accepted is sent first."""
-        entries = list(self._entries.items())
+        entries = list(self._entries.values())
         self._entries.clear()
-        for topic, entry in entries:
+        for entry in entries:
             entry.retired = True
-            await _close(topic, entry.producer)
+            await _close(entry.topic, entry.producer)
 
     async def _trim(self) -> None:
         while len(self._entries) > self._limit:
-            topic, oldest = self._entries.popitem(last=False)
-            await self._retire(topic, oldest)
+            _, oldest = self._entries.popitem(last=False)
+            await self._retire(oldest)
 
-    async def _retire(self, topic: str, entry: _Entry) -> None:
+    async def _retire(self, entry: _Entry) -> None:
         entry.retired = True
-        if not entry.users:
-            await _close(topic, entry.producer)
+        if entry.users:
+            self._retired.setdefault(entry.topic, []).append(entry)
+        else:
+            await _close(entry.topic, entry.producer)
 
 
 async def _close(topic: str, producer: Producer) -> None:

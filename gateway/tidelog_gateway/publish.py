@@ -33,6 +33,7 @@ from tidelog_gateway.context import (
     unsupported_media_type,
 )
 from tidelog_gateway.problems import from_error, invalid
+from tidelog_gateway.producers import Place
 from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
@@ -141,11 +142,12 @@ async def publish(
         ProtocolError: the topic's name is none.
     """
     check_topic_name(topic)
-    outcomes, producer = await _publish_once(gateway, topic, records)
-    if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
-        # Nothing was written. The topic may have been made again, as another topic, behind the producer's back.
-        await gateway.producers.forget(topic, producer)
-        outcomes, _ = await _publish_once(gateway, topic, records)
+    async with gateway.producers.use(topic) as place:
+        outcomes = await _publish_once(place, records)
+        if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
+            # Nothing was written. The topic may have been made again, as another topic, behind the producer's back.
+            await place.again()
+            outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
@@ -155,14 +157,13 @@ async def publish(
     return outcomes
 
 
-async def _publish_once(gateway: Gateway, topic: str, records: Records) -> tuple[list[Outcome], Producer]:
+async def _publish_once(place: Place, records: Records) -> list[Outcome]:
     partitions = records.partitions or []
     is_mixed = None in partitions and any(number is not None for number in partitions)
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
-    async with gateway.producers.use(topic) as (producer, accepting):
-        async with accepting:
-            outcomes = await accept(producer, records)
-        return await outcomes, producer
+    async with place.accepting() as producer:
+        outcomes = await accept(producer, records)
+    return await outcomes
 
 
 def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:

@@ -18,9 +18,10 @@ def producers(log: FakeLog) -> Producers:
 
 
 async def used(producers: Producers, topic: str) -> FakeProducer:
-    async with producers.use(topic) as (producer, _):
-        assert not cast(Any, producer).closed
-        return cast(Any, producer)  # type: ignore[no-any-return] # what the fake client made
+    async with producers.use(topic) as place:
+        producer = cast(Any, place.producer)
+        assert not producer.closed
+        return producer  # type: ignore[no-any-return] # what the fake client made
 
 
 async def test_one_producer_a_topic(producers: Producers, log: FakeLog) -> None:
@@ -37,8 +38,8 @@ async def test_the_longest_unused_gives_way(producers: Producers) -> None:
 
 
 async def test_one_in_use_is_closed_by_its_last_user(producers: Producers) -> None:
-    async with producers.use("a") as (outer, _):
-        kept = cast(Any, outer)
+    async with producers.use("a") as outer:
+        kept = cast(Any, outer.producer)
         async with producers.use("a"):
             await producers.forget("a")
             assert not kept.closed
@@ -69,11 +70,11 @@ async def test_closing_closes_all_and_logs_what_was_lost(
 
 async def test_only_the_producer_that_is_meant_is_forgotten(producers: Producers) -> None:
     """Two requests that were refused with one producer: the second must not take away what the first goes on with."""
-    async with producers.use("a") as (first, _), producers.use("a") as (second, _):
-        await producers.forget("a", first)
-        async with producers.use("a") as (third, _):
-            await producers.forget("a", second)
-            assert cast(Any, third) is await used(producers, "a")
+    async with producers.use("a") as first, producers.use("a") as second:
+        await producers.forget("a", first.producer)
+        async with producers.use("a") as third:
+            await producers.forget("a", second.producer)
+            assert cast(Any, third.producer) is await used(producers, "a")
 
 
 async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, m
     monkeypatch.setattr(oldest, "close", closing.wait)
 
     async def request(name: str) -> None:
-        async with producers.use("c") as (_, accepting), accepting:
+        async with producers.use("c") as place, place.accepting():
             order.append(name)
             if name == "second":
                 closing.set()
@@ -92,3 +93,58 @@ async def test_who_makes_room_is_not_overtaken_meanwhile(producers: Producers, m
     async with asyncio.timeout(20):
         await asyncio.gather(*requests)
     assert order == ["first", "second"]
+
+
+async def test_who_goes_on_with_a_new_producer_keeps_its_place(producers: Producers) -> None:
+    """Three requests began with a producer whose topic is gone. Each learns it by itself, and others come meanwhile."""
+    order = list[str]()
+    begun = [asyncio.Event() for _ in range(3)]
+    gone = [asyncio.Event() for _ in range(3)]
+
+    async def request(name: str, at: int | None = None) -> None:
+        async with producers.use("a") as place:
+            async with place.accepting():
+                await asyncio.sleep(0)
+            if at is None:
+                order.append(name)
+                return
+            begun[at].set()
+            await gone[at].wait()
+            await place.again()
+            async with place.accepting() as producer:
+                assert not cast(Any, producer).closed
+                await asyncio.sleep(0)
+                order.append(name)
+
+    async with asyncio.timeout(20):
+        old = [asyncio.ensure_future(request(str(at), at)) for at in range(3)]
+        for event in begun:
+            await event.wait()
+        gone[1].set()
+        await asyncio.sleep(0)
+        new = [asyncio.ensure_future(request(name)) for name in ("new", "newer")]
+        for event in (gone[0], gone[2]):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            event.set()
+        await asyncio.gather(*old, *new)
+    assert order == ["0", "1", "2", "new", "newer"]
+
+
+async def test_who_gives_up_holds_nobody_up(producers: Producers) -> None:
+    order = list[str]()
+
+    async def request(name: str) -> None:
+        async with producers.use("a") as place, place.accepting():
+            order.append(name)
+
+    async with asyncio.timeout(20):
+        async with producers.use("a") as place:
+            await producers.forget("a", place.producer)
+            waiting = [asyncio.ensure_future(request(name)) for name in ("first", "second")]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            await asyncio.sleep(0)
+            assert order == []
+        await waiting[1]
+    assert order == ["second"]

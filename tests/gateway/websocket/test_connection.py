@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import Serve, Served
-from tests.gateway.fake_log import FakeLog
+from tests.gateway.fake_log import FakeLog, FakeProducer
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from tidelog.errors import OverloadedError, UnknownTopicError
+from tidelog.model import Receipt
 from tidelog_proto.batch import columns_of
 
 SUBPROTOCOL = Subprotocol("tidelog.v1.json")
@@ -241,6 +242,35 @@ async def test_publishes_of_one_connection_keep_their_order(serve: Serve, log: F
         assert {answer["id"]: answer["ok"]["results"][0]["offset"] for answer in answers} == {
             at: at for at in range(50)
         }
+
+
+async def test_publishes_keep_their_order_when_the_topic_is_made_again(
+    serve: Serve, log: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the producer of the topic before it has accepted is refused later, and not in order."""
+    enqueue, producers = FakeProducer.enqueue, list[FakeProducer]()
+
+    async def enqueue_or_refuse(producer: FakeProducer, value: bytes, **record: Any) -> Any:
+        producers.append(producer)
+        if producer is not producers[0]:
+            return await enqueue(producer, value, **record)
+
+        async def refused() -> Receipt:
+            await asyncio.sleep(0.01 * (3 - int(value) % 3))
+            raise UnknownTopicError("the topic was deleted")
+
+        return refused()
+
+    monkeypatch.setattr(FakeProducer, "enqueue", enqueue_or_refuse)
+    async with serve() as served, opened(served) as socket:
+        for at in range(50):
+            message = {"id": at, "pub": {"topic": "t", "records": [{"value": str(at), "partition": 1}]}}
+            await socket.send(json.dumps(message))
+            await asyncio.sleep(0.001)
+        answers = [await receive(socket) for _ in range(50)]
+        offsets = {answer["id"]: answer["ok"]["results"][0]["offset"] for answer in answers}
+        assert offsets == {at: at for at in range(50)}
+    assert len(set(map(id, producers))) == 2
 
 
 async def test_garbage_is_answered_and_the_connection_lives(serve: Serve) -> None:
