@@ -96,6 +96,8 @@ class Lane:
     ) -> None:
         self.partition = partition
         self.unsettled_bytes = 0
+        self.in_the_way: TidelogError | None = None
+        """Why nothing could be sent when that was tried last."""
         self.producer_epoch = 0
         self._options = options
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
@@ -284,6 +286,7 @@ class Lane:
         """A batch is stored."""
         assert batch.state is State.FLYING
         batch.state = State.STORED
+        self.in_the_way = None
         self._advance()
         self._backoff.reset()
         batch.succeed(base_offset, timestamp_us)
@@ -323,7 +326,7 @@ class Lane:
         while self._queue and self._queue[0].deadline <= now:
             load = self._queue.popleft()
             self._count(load, -1)
-            self._fail([load], _expired(None, definite=True))
+            self._fail([load], _expired(self.in_the_way, definite=True, queued=True))
 
     def fail_all(self, error: TidelogError) -> None:
         """Give up everything that is not in flight: there is nowhere to send it."""
@@ -401,9 +404,12 @@ class Lane:
             self._on_settled(load)
 
 
-def _expired(cause: TidelogError | None, *, definite: bool) -> DeliveryTimeoutError:
+def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:
     """Return the error of a batch that was not delivered in time."""
-    why = f"; the last try met: {cause}" if cause else "; it never left the queue"
+    if queued:
+        why = "; it never left the queue" + (f": {cause}" if cause else "")
+    else:
+        why = f"; the last try met: {cause}" if cause else ""
     known = "it was not stored" if definite else "whether it was stored is unknown"
     error = DeliveryTimeoutError(f"not delivered within the delivery timeout, {known}{why}", definite=definite)
     error.__cause__ = cause

@@ -14,6 +14,7 @@ are not looked at.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from tidelog.metadata import gone_error
 from tidelog.model import PartitionRoute
 from tidelog.moves import Expectation
 from tidelog.outgoing import OutgoingBatch
-from tidelog.routing import Router
+from tidelog.routing import TELL_AFTER_S, Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -39,6 +40,7 @@ FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 
 REQUEST_S_MIN: Final = 0.25
 _MS: Final = 1000
+_log: Final = logging.getLogger("tidelog.client")
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +88,10 @@ class Sender:
         self._flying_on: dict[int, Connection] = {}
         self._unwatch = router.watch(topic, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
+        self._troubled_since: dict[int, float] = {}
+        """Partitions in which nothing is stored at the moment."""
+        self._told = False
+        """Whether the user knows of those."""
 
     def wake(self, lane: Lane) -> None:
         """Serve `lane` in this turn of the loop, after everybody who runs now."""
@@ -188,7 +194,9 @@ class Sender:
                     if not error.retriable:
                         lane.fail_all(gone_error(self._topic) if self._is_gone() else error)
                         return
+                    lane.in_the_way = error
                     lane.expire(self._loop.time())
+                    self._tell_trouble(lane, error)
                     await self._router.news(self._topic, backoff.next_wait_s(error.retry_after_ms))
                 else:
                     return
@@ -258,6 +266,7 @@ class Sender:
                 self._judge(shipment, error_of(result.error), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+                self._no_trouble(shipment.lane)
                 partition, end_offset = shipment.lane.partition, result.base_offset + shipment.batch.count
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
@@ -289,6 +298,25 @@ class Sender:
     def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
         lane = shipment.lane
         lane.failed(shipment.batch, error, now)
+        if error.retriable:
+            self._tell_trouble(lane, error)
         self._router.learn_from(self._topic, error, lane.partition)
         if self._closed:
             lane.fail_all(ClosedError("the producer was closed before this record was acknowledged"))
+
+    # --------------------------------------------------------------------------------------------- telling
+
+    def _tell_trouble(self, lane: Lane, error: TidelogError) -> None:
+        """Say what a partition waits for when that goes on, once until all is well again."""
+        if lane.idle:
+            self._no_trouble(lane)
+            return
+        now = self._loop.time()
+        since = self._troubled_since.setdefault(lane.partition, now)
+        if not self._told and now - since >= TELL_AFTER_S:
+            self._told = True
+            _log.warning("%s/%d: nothing can be published yet, still trying: %s", self._topic, lane.partition, error)
+
+    def _no_trouble(self, lane: Lane) -> None:
+        if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:
+            self._told = False

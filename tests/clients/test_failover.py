@@ -336,3 +336,39 @@ async def disturb(cluster: FakeCluster, draw: random.Random) -> None:
             each.believes = None  # an owner knows its own epoch
         elif draw.random() < 0.3:
             await recover(cluster, each.node_id)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_producer_that_waits_says_for_what(
+    cluster: FakeCluster,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_gone: bool,
+) -> None:
+    """Whether its owner cannot be reached or can do nothing; once, and again only after something was stored."""
+    monkeypatch.setattr("tidelog.sender.TELL_AFTER_S", 0.2)
+    cluster.move("wide", cluster.nodes[0], 1)
+    producer = client.producer("wide", delivery_timeout_s=1.5)
+    await producer.send(b"a", partition=1)
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if "nothing can be published yet" in record.message]
+
+    for times in (1, 2):
+        if is_gone:
+            await cluster.nodes[0].stop()
+        else:
+            cluster.nodes[0].script.extend([Refuse(pb.QUORUM_LOST)] * 500)
+        with pytest.raises(DeliveryTimeoutError) as raised:
+            await producer.send(b"b", partition=1)
+        assert len(told()) == times
+        reason = "cannot connect" if is_gone else "scripted"
+        assert reason in told()[-1]
+        assert reason in str(raised.value)
+        if is_gone:
+            await cluster.nodes[0].restart()
+        else:
+            cluster.nodes[0].script.clear()
+        await producer.send(b"c", partition=1)
+    await producer.close()
