@@ -76,7 +76,10 @@ class NodeSettings(BaseModel):
     io_workers: int = Field(2, ge=1, le=64, description="Threads that read, write and sync.")
     connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
     node_in_flight_bytes: int = Field(
-        512 * MIB, ge=FRAME_BYTES_MAX, description="Bytes of requests being worked on, all connections together."
+        512 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Bytes of requests being worked on or coming, all connections together; past it who sends slowly "
+        "gives way.",
     )
     connection_in_flight_bytes: int = Field(
         128 * MIB,

@@ -19,7 +19,8 @@ from tidelog.errors import TidelogError
 from tidelog_gateway import docs_page, fetch, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.limits import Budget, LimitsMiddleware
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.limits import LimitsMiddleware
 from tidelog_gateway.metrics import Metrics, MetricsMiddleware
 from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
@@ -97,6 +98,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     app.state.outgoing = outgoing
+    app.state.incoming = budget
     return app
 
 

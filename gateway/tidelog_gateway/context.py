@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from tidelog.client import Client
-from tidelog_gateway.limits import Budget
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem, invalid

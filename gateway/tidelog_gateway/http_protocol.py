@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidelog_gateway.framing import StrictConnection, upgrade_fault
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
@@ -27,7 +28,7 @@ from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 
 
 def bounded_protocol(
-    *, head_timeout_s: float, connections_max: int, outgoing: Outgoing, slow_timeout_s: float
+    *, head_timeout_s: float, connections_max: int, incoming: Budget, outgoing: Outgoing, slow_timeout_s: float
 ) -> type[asyncio.Protocol]:
     """Return a protocol class for `uvicorn.Config(http=…)` with these limits, and a way out for each connection."""
 
@@ -36,6 +37,7 @@ def bounded_protocol(
 
     Bounded.head_timeout_s = head_timeout_s
     Bounded.connections_max = connections_max
+    Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
     return Bounded
@@ -46,6 +48,7 @@ class BoundedProtocol(H11Protocol):
 
     head_timeout_s: float
     connections_max: int
+    incoming: Budget
     outgoing: Outgoing
     slow_timeout_s: float
     _head_timer: asyncio.TimerHandle | None = None
@@ -60,7 +63,8 @@ class BoundedProtocol(H11Protocol):
     ) -> None:
         self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
         # Every request finds it in its scope, and so does the WebSocket that the connection may become.
-        super().__init__(config, server_state, {**app_state, "outlet": self._outlet}, _loop)
+        state = {**app_state, "incoming": self.incoming, "outlet": self._outlet}
+        super().__init__(config, server_state, state, _loop)
         self.logger = CONNECTION_LOG
         self.conn = StrictConnection(h11.SERVER)
 

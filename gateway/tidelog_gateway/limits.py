@@ -1,4 +1,4 @@
-"""The limits on requests, as pure ASGI: body size, body time, and one budget of bytes for everybody.
+"""The limits on requests, as pure ASGI: body size, body time, and room in the budget for what comes in.
 
 The middleware takes the whole body before the application runs and hands it over as one message. Every route
 needs its body whole anyway, and a fault found while reading is answered here, once, for every route.
@@ -12,66 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidelog_gateway.incoming import Arrival, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
-
-
-class Budget:
-    """A number of bytes that may be in use at a time; whoever asks for more than is left is refused."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-
-    def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`; False when they are not there, and nothing is reserved then."""
-        assert size_bytes >= 0
-        if self.used_bytes + size_bytes > self.limit_bytes:
-            return False
-        self.used_bytes += size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Return what was reserved."""
-        assert 0 <= size_bytes <= self.used_bytes
-        self.used_bytes -= size_bytes
-
-
-@dataclass(slots=True)
-class _Lease:
-    """What one request has reserved of the budget."""
-
-    budget: Budget
-    size_bytes: int = 0
-
-    def grow_to(self, size_bytes: int) -> None:
-        """Reserve up to `size_bytes` in all.
-
-        Raises:
-            Problem: 429 when the budget is used up.
-        """
-        missing = size_bytes - self.size_bytes
-        if missing > 0:
-            if not self.budget.take(missing):
-                raise Problem(
-                    429,
-                    "overloaded",
-                    f"bodies of {self.budget.used_bytes} bytes are being handled, {self.budget.limit_bytes} is the "
-                    "limit: send this request again later",
-                    retryable=True,
-                )
-            self.size_bytes = size_bytes
-
-    def end(self) -> None:
-        self.budget.give_back(self.size_bytes)
-        self.size_bytes = 0
 
 
 class LimitsMiddleware:
@@ -92,15 +42,15 @@ class LimitsMiddleware:
         if scope["type"] == "websocket":
             await self.app(scope, receive, send)
             return
-        lease = _Lease(self.budget)
+        arrival = Arrival(self.budget, _nothing)
         try:
-            await self._http(scope, receive, _with_request_id(send, request_id), lease)
+            await self._http(scope, receive, _with_request_id(send, request_id), arrival)
         finally:
-            lease.end()
+            arrival.end()
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send, lease: _Lease) -> None:
+    async def _http(self, scope: Scope, receive: Receive, send: Send, arrival: Arrival) -> None:
         try:
-            body = await self._body(scope, receive, lease)
+            body = await self._body(scope, receive, arrival)
         except Problem as problem:
             await problem.response(scope["state"]["request_id"])(scope, receive, send)
             return
@@ -108,7 +58,7 @@ class LimitsMiddleware:
             return
         await self.app(scope, _replay(body, receive), send)
 
-    async def _body(self, scope: Scope, receive: Receive, lease: _Lease) -> bytes | None:
+    async def _body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
         """Return the whole body; None when the client went away before it was complete.
 
         Raises:
@@ -122,20 +72,24 @@ class LimitsMiddleware:
             if not announced.isdigit():
                 raise Problem(422, "invalid_request", "Content-Length is not a number")
             self._check_size(int(announced))
-            lease.grow_to(int(announced))
+            _hold(arrival, int(announced))
         try:
-            async with asyncio.timeout(self.settings.body_timeout_s):
-                return await self._read(receive, lease)
+            async with asyncio.timeout(self.settings.body_timeout_s) as clock:
+                arrival.give_way = partial(clock.reschedule, 0.0)
+                return await self._read(receive, arrival)
         except TimeoutError as error:
             raise Problem(
                 408,
                 "request_timeout",
-                f"the body did not arrive within {self.settings.body_timeout_s:g} s; nothing was done with it",
+                f"the body did not arrive within {self.settings.body_timeout_s:g} s, or so slowly that it had to give "
+                "way to others; nothing was done with it",
                 retryable=True,
                 headers={"Connection": "close"},
             ) from error
+        finally:
+            arrival.whole()
 
-    async def _read(self, receive: Receive, lease: _Lease) -> bytes | None:
+    async def _read(self, receive: Receive, arrival: Arrival) -> bytes | None:
         chunks: list[bytes] = []
         size_bytes = 0
         more = True
@@ -146,7 +100,8 @@ class LimitsMiddleware:
             chunk = message.get("body", b"")
             size_bytes += len(chunk)
             self._check_size(size_bytes)
-            lease.grow_to(size_bytes)
+            _hold(arrival, max(size_bytes, arrival.held_bytes))
+            arrival.came(size_bytes)
             chunks.append(chunk)
             more = message.get("more_body", False)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -163,6 +118,25 @@ class LimitsMiddleware:
 
 
 _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
+
+
+def _hold(arrival: Arrival, size_bytes: int) -> None:
+    """Reserve up to `size_bytes` in all.
+
+    Raises:
+        Problem: 429 when the budget is used up.
+    """
+    if not arrival.hold(size_bytes):
+        raise Problem(
+            429,
+            "overloaded",
+            "bodies and messages of as many bytes as there may be are being handled: send this request again later",
+            retryable=True,
+        )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _with_request_id(send: Send, request_id: str) -> Send:

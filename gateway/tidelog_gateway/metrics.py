@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidelog_gateway.limits import Budget
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,7 +55,9 @@ class Metrics:
             "tidelog_gateway_websocket_closes", "WebSockets closed by the gateway.", ("code",), registry=self.registry
         )
         in_flight = Gauge(
-            "tidelog_gateway_in_flight_bytes", "Bytes of request bodies in memory.", registry=self.registry
+            "tidelog_gateway_in_flight_bytes",
+            "Bytes of request bodies and WebSocket messages in memory.",
+            registry=self.registry,
         )
         in_flight.set_function(lambda: float(budget.used_bytes))
         out = Gauge(

@@ -100,6 +100,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         http=bounded_protocol(
             head_timeout_s=settings.head_timeout_s,
             connections_max=settings.connections_max,
+            incoming=app.state.incoming,
             outgoing=app.state.outgoing,
             slow_timeout_s=settings.ws_slow_timeout_s,
         ),

@@ -42,7 +42,10 @@ class GatewaySettings(BaseModel):
         default=8 * MIB, ge=KIB, le=1024 * MIB, description="The largest body of a request; past it 413."
     )
     in_flight_bytes_max: int = Field(
-        default=128 * MIB, ge=KIB, description="Bytes of request bodies in memory at a time, in all; past it 429."
+        default=128 * MIB,
+        ge=KIB,
+        description="Bytes of request bodies and WebSocket messages in memory at a time, in all; past it 429, and who "
+        "sends slowly gives way.",
     )
     out_bytes_max: int = Field(
         default=256 * MIB,

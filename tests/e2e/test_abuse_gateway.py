@@ -114,6 +114,7 @@ async def gateway(addresses: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     """Run a gateway with a small budget and warm it up: what it allocates once, such as the blocks that it receives
     frames into, does not count."""
     monkeypatch.setenv("TIDELOG_GATEWAY_OUT_BYTES_MAX", str(BUDGET_BYTES))
+    monkeypatch.setenv("TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX", str(BUDGET_BYTES // 2))
     monkeypatch.setenv("TIDELOG_GATEWAY_CONNECTION_OUT_BYTES_MAX", str(BUDGET_BYTES // 4))
     with process("gateway", "--bootstrap", addresses, "--http-port", "0") as (started, ready):
         found = Gateway(started.pid, ready["http_port"])
@@ -207,6 +208,19 @@ async def bad_requests(gateway: Gateway) -> None:
         )
 
 
+async def bodies_never_sent(gateway: Gateway) -> None:
+    """Each announces as much as one may, then less and less, until they have the whole budget."""
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for size_bytes in [8 * MIB] * 16 + [2**power for power in range(22, 3, -1) for _ in range(3)]:
+        await gateway.attack(head + b"Content-Length: %d\r\n\r\n{" % size_bytes)
+
+
+async def messages_never_ended(gateway: Gateway) -> None:
+    head = b"\x81\xff" + (MIB - KIB).to_bytes(8, "big") + bytes(4)
+    for _ in range(300):
+        await websocket(gateway, head + bytes(MIB - 2 * KIB))
+
+
 async def websocket(gateway: Gateway, data: bytes) -> asyncio.StreamWriter:
     writer = await gateway.attack(HANDSHAKE + b"\r\n")
     await asyncio.sleep(0.01)  # nothing may follow before the answer, which nobody here reads
@@ -225,6 +239,8 @@ ABUSE: Final[dict[str, Abuse]] = {
         pings_without_reading,
         idle_upgrades,
         bad_requests,
+        bodies_never_sent,
+        messages_never_ended,
     )
 }
 

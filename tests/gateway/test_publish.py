@@ -13,7 +13,7 @@ from tests.gateway.test_app import problem
 from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.limits import Budget
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.producers import Producers

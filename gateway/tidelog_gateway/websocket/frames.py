@@ -4,6 +4,7 @@ uvicorn leaves a handshake that its second parser does not take unanswered and t
 collects the fragments of a message without counting them, and empty ones cost the sender nothing. It parses all that
 was received at once, which can be tens of thousands of pings or messages; here a connection's turn is over after a few
 of them, and what is left of the bytes waits, with reading paused, for its messages to be taken or for a moment to pass.
+What waits so, and what is here of a message that is not whole, is counted in the budget for what comes in.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
+from tidelog_gateway.incoming import Arrival
 from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_proto.limits import KIB
 
 SLICE_BYTES: Final = 4096
 """How much is parsed before it is asked whether the turn is over."""
@@ -27,6 +30,9 @@ SLICE_BYTES: Final = 4096
 PINGS_PER_TURN: Final = 16
 PINGS_PAUSE_S: Final = 0.05
 """A client that pings more often than anybody needs is heard less often."""
+
+UNCOUNTED_BYTES: Final = 16 * KIB
+"""So little waits for a moment on many connections, and is not worth counting."""
 
 FRAGMENTS_MAX: Final = 1024
 """Fragments of one message; browsers send a few for each megabyte."""
@@ -57,6 +63,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._outlet: Outlet = app_state["outlet"]
+        self._arrival = Arrival(app_state["incoming"], self._give_way)
+        self._taken_bytes = 0
+        self._queued_bytes = 0
         self._received = bytearray()
         self._pings = 0
         self._turn_timer: asyncio.TimerHandle | None = None
@@ -72,6 +81,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Stop the clock with the connection."""
         self._disarm()
         self._outlet.lost()
+        self._arrival.end()
         if self._turn_timer is not None:
             self._turn_timer.cancel()
         super().connection_lost(exc)
@@ -87,8 +97,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             return
         if self.handshake_initiated:
             self._received += data
+            self._taken_bytes += len(data)
             if self._turn_timer is None:
                 self._take_turn()
+            self._count()
             return
         self.conn.receive_data(data)
         if self.conn.parser_exc is None:
@@ -101,8 +113,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
+            self._queued_bytes = 0
             if self._turn_timer is None:
                 self._take_turn()
+            self._count()
         return message
 
     def _take_turn(self) -> None:
@@ -122,6 +136,37 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a whole message over."""
+        self._queued_bytes = sum(map(len, self.frames))
+        super().send_receive_event_to_app()
+
+    def _count(self) -> None:
+        """Count what waits here, or close where there is no room for it."""
+        if self.transport.is_closing():
+            self._arrival.end()
+            return
+        waiting_bytes = len(self._received) + len(self.conn.reader.buffer) + self._queued_bytes
+        if self.frames:
+            waiting_bytes += sum(map(len, self.frames))
+        if waiting_bytes <= UNCOUNTED_BYTES:
+            waiting_bytes = 0
+        if waiting_bytes or self._arrival.held_bytes:
+            if not self._arrival.hold(waiting_bytes):
+                self._give_way()
+            self._arrival.came(self._taken_bytes)
+
+    def _give_way(self) -> None:
+        """Close: there is no room for what comes in, and this is slow or too much."""
+        self._arrival.end()
+        if self.transport.is_closing():
+            return
+        self.conn.fail(CloseCode.TRY_AGAIN_LATER, "too much is on its way to the gateway: connect again and resume")
+        self.frames = []
+        self._received.clear()
+        self.conn.reader.buffer.clear()
+        self.handle_parser_exception()
 
     def handle_ping(self) -> None:
         """Answer a ping, unless the client leaves earlier answers unread (RFC 6455, 5.5.3 lets some be left out)."""

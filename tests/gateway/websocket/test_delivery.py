@@ -12,7 +12,7 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 from tidelog.client import Client
 from tidelog.errors import UnknownPartitionError, UnknownTopicError
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.limits import Budget
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet

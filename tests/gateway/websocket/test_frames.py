@@ -10,6 +10,7 @@ import uvicorn
 from tests.gateway.conftest import Serve, Served
 from uvicorn.server import ServerState
 
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.frames import FRAGMENTS_MAX, BoundedWebSocket, bounded_websocket
@@ -119,7 +120,9 @@ class Line(asyncio.Transport):
 
 
 @asynccontextmanager
-async def protocol_on(line: Line, application: Any, *, timeout_s: float = 30) -> AsyncIterator[BoundedWebSocket]:
+async def protocol_on(
+    line: Line, application: Any, *, timeout_s: float = 30, incoming: Budget | None = None
+) -> AsyncIterator[BoundedWebSocket]:
     """Run one connection's protocol on a line, with the handshake received."""
     config = uvicorn.Config(application, log_config=None, ws_ping_interval=None)
     config.load()
@@ -128,7 +131,7 @@ async def protocol_on(line: Line, application: Any, *, timeout_s: float = 30) ->
     outlet = Outlet(Outgoing(MIB, MIB), 30)
     outlet.connected(line)
     state = ServerState()
-    protocol = protocol_class(config, state, {"outlet": outlet})
+    protocol = protocol_class(config, state, {"incoming": incoming or Budget(10 * MIB), "outlet": outlet})
     protocol.connection_made(line)
     protocol.data_received(HANDSHAKE)
     try:

@@ -1,0 +1,122 @@
+"""One budget of bytes for everything that comes in: bodies and messages, while they come and while they are handled.
+
+What is announced is counted before a byte of it is read, and nothing obliges a client to send it. So whoever finds no
+room presses: those give way that have sent nothing worth mentioning for `GIVE_WAY_S`, or would take longer than
+`WHOLE_WITHIN_S` at their pace, the largest first, until half of the budget is free. While there is room nobody is
+hurried by this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tidelog_proto.limits import KIB
+
+GIVE_WAY_S: Final = 1.0
+WHOLE_WITHIN_S: Final = 30.0
+PRESS_S: Final = 0.1
+"""Those who find no room ask often: all that is coming is looked at once in this time."""
+
+PROGRESS_BYTES: Final = 64 * KIB
+"""Who sends less than this in GIVE_WAY_S, and not the last of it, has sent nothing."""
+
+
+class Budget:
+    """A number of bytes that may be in use at a time; whoever asks for more than is left is refused."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.coming: set[Arrival] = set()
+        self._press_at = 0.0
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve `size_bytes`; False when they are not there, and nothing is reserved then."""
+        assert size_bytes >= 0
+        if self.used_bytes + size_bytes > self.limit_bytes:
+            self._press()
+            if self.used_bytes + size_bytes > self.limit_bytes:
+                return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return what was reserved."""
+        assert 0 <= size_bytes <= self.used_bytes
+        self.used_bytes -= size_bytes
+
+    def _press(self) -> None:
+        now = time.monotonic()
+        if now < self._press_at:
+            return
+        self._press_at = now + PRESS_S
+        slow = [arrival for arrival in self.coming if arrival.is_slow(now)]
+        for arrival in sorted(slow, key=_held, reverse=True):
+            if self.used_bytes <= self.limit_bytes // 2:
+                return
+            arrival.end()
+            arrival.give_way()
+
+
+class Arrival:
+    """Something that comes in, and what it has reserved.
+
+    Args:
+        budget: everybody's.
+        give_way: called when others need the room; what was reserved is given back already.
+    """
+
+    __slots__ = ("_arrived_bytes", "_budget", "_mark_at", "_mark_bytes", "_since", "give_way", "held_bytes")
+
+    def __init__(self, budget: Budget, give_way: Callable[[], None]) -> None:
+        self.give_way = give_way
+        self.held_bytes = 0
+        self._budget = budget
+        self._arrived_bytes = 0
+        self._mark_bytes = 0
+        self._mark_at = self._since = 0.0
+
+    def hold(self, size_bytes: int) -> bool:
+        """Reserve as much as `size_bytes` in all, or no more than that; False when there is no room for it."""
+        if size_bytes > self.held_bytes:
+            if not self._budget.take(size_bytes - self.held_bytes):
+                return False
+            if self not in self._budget.coming:
+                self._budget.coming.add(self)
+                self._arrived_bytes = self._mark_bytes = 0
+                self._mark_at = self._since = time.monotonic()
+        else:
+            self._budget.give_back(self.held_bytes - size_bytes)
+        self.held_bytes = size_bytes
+        if not size_bytes:
+            self.whole()
+        return True
+
+    def came(self, arrived_bytes: int) -> None:
+        """Note how much is here by now."""
+        self._arrived_bytes = arrived_bytes
+        if arrived_bytes - self._mark_bytes >= PROGRESS_BYTES:
+            self._mark_bytes, self._mark_at = arrived_bytes, time.monotonic()
+
+    def whole(self) -> None:
+        """All of it is here: it keeps its room and is hurried by nobody."""
+        self._budget.coming.discard(self)
+
+    def end(self) -> None:
+        """Give everything back."""
+        self.whole()
+        self._budget.give_back(self.held_bytes)
+        self.held_bytes = 0
+
+    def is_slow(self, now: float) -> bool:
+        """Whether it does not come on."""
+        if now - self._mark_at >= GIVE_WAY_S:
+            return True
+        coming_s = now - self._since
+        return coming_s >= GIVE_WAY_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
+
+
+def _held(arrival: Arrival) -> int:
+    return arrival.held_bytes

@@ -1,0 +1,125 @@
+"""What comes in has one budget, and who does not go on sending gives way when others find no room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+from tests.gateway.conftest import Serve
+from tests.gateway.websocket.test_frames import CLOSE, opened, received
+
+from tidelog_gateway import incoming as incoming_module
+from tidelog_gateway.incoming import PROGRESS_BYTES, Arrival, Budget
+from tidelog_proto.limits import MIB
+
+GIVE_WAY_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_module, "GIVE_WAY_S", GIVE_WAY_S)
+    monkeypatch.setattr(incoming_module, "PRESS_S", 0.0)
+
+
+def test_a_budget_refuses_without_reserving() -> None:
+    budget = Budget(10)
+    assert budget.take(10)
+    assert not budget.take(1)
+    budget.give_back(4)
+    assert budget.take(4)
+    with pytest.raises(AssertionError):
+        budget.give_back(11)
+
+
+def arrival(budget: Budget, name: str, gone: list[str]) -> Arrival:
+    return Arrival(budget, lambda: gone.append(name))
+
+
+def test_who_sends_nothing_gives_way_the_largest_first() -> None:
+    gone = list[str]()
+    budget = Budget(100)
+    small, large, whole = (arrival(budget, name, gone) for name in ("small", "large", "whole"))
+    assert small.hold(20)
+    assert large.hold(50)
+    assert whole.hold(30)
+    whole.whole()
+    assert not budget.take(10), "nobody was given time"
+    time.sleep(2 * GIVE_WAY_S)
+    assert budget.take(10)
+    assert (gone, budget.used_bytes) == (["large"], 60)
+    large.end()
+    whole.end()
+    small.end()
+    assert budget.used_bytes == 10
+
+
+def test_who_sends_on_stays() -> None:
+    gone = list[str]()
+    budget = Budget(10 * MIB)
+    brisk, idle = arrival(budget, "brisk", gone), arrival(budget, "idle", gone)
+    assert brisk.hold(5 * MIB)
+    assert idle.hold(5 * MIB)
+    time.sleep(2 * GIVE_WAY_S)
+    brisk.came(4 * PROGRESS_BYTES)
+    assert budget.take(1)
+    assert gone == ["idle"]
+
+
+def _result(task: asyncio.Task[tuple[int, bytes]]) -> tuple[int, bytes]:
+    return task.result()
+
+
+async def test_bodies_that_never_come_shut_nobody_out(serve: Serve) -> None:
+    async with serve(in_flight_bytes_max=8 * MIB, body_bytes_max=8 * MIB) as served:
+        head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(head + b"Content-Length: %d\r\n\r\n{" % (8 * MIB))
+        await writer.drain()
+        await asyncio.sleep(2 * GIVE_WAY_S)
+        async with httpx.AsyncClient(base_url=served.http) as http, asyncio.timeout(10):
+            body = {"records": [{"value": "polite"}]}
+            while (await http.post("/v1/topics/t/records", json=body)).status_code == 429:
+                pass
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+
+async def test_messages_that_never_end_are_counted_and_shut_nobody_out(serve: Serve) -> None:
+    part = b"\x81\xff" + (MIB - 16).to_bytes(8, "big") + bytes(4) + b" " * 200_000
+    async with serve(in_flight_bytes_max=MIB, body_bytes_max=MIB) as served:
+        begun = [await opened(served) for _ in range(5)]
+        for _, writer in begun:
+            writer.write(part)
+            await writer.drain()
+        await asyncio.sleep(2 * GIVE_WAY_S)
+        reader, writer = await opened(served)
+        async with asyncio.timeout(10):
+            writer.write(b"\x81\xff" + (300_000).to_bytes(8, "big") + bytes(4) + b" " * 300_000)
+            assert b"invalid_request" in (await received(reader))[1], "it is no message, and was heard"
+            closing = [asyncio.ensure_future(received(reader)) for reader, _ in begun]
+            done, pending = await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        assert {(opcode, int.from_bytes(data[:2], "big")) for opcode, data in map(_result, done)} == {(CLOSE, 1013)}
+        for _, one in [*begun, (reader, writer)]:
+            one.close()
+
+
+async def test_without_room_a_message_ends_its_websocket(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_module, "GIVE_WAY_S", 60.0)
+    part = b"\x81\xff" + (MIB - 16).to_bytes(8, "big") + bytes(4) + b" " * 700_000
+    async with serve(in_flight_bytes_max=MIB, body_bytes_max=MIB) as served:
+        _, first = await opened(served)
+        first.write(part)
+        await first.drain()
+        async with httpx.AsyncClient(base_url=served.http) as http, asyncio.timeout(10):
+            while "tidelog_gateway_in_flight_bytes 0" in (await http.get("/metrics")).text:
+                pass
+        reader, second = await opened(served)
+        second.write(part)
+        opcode, data = await received(reader)
+        assert (opcode, int.from_bytes(data[:2], "big")) == (CLOSE, 1013)
+        first.close()
+        second.close()
