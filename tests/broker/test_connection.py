@@ -239,7 +239,7 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
     """`writelines` of Python 3.13.0 never pauses the protocol."""
     monkeypatch.setattr(Connection, "pause_writing", lambda _: None)
     monkeypatch.setattr(Connection, "resume_writing", lambda _: None)
-    node = await stand.start(write_stall_ms=1000, ring_bytes=64 * MIB)
+    node = await stand.start(write_stall_ms=3000, ring_bytes=64 * MIB)
     peer = await stand.peer()
     topic_id = await stored(peer, 12)
     slow, deaf = await deaf_peer(stand), await deaf_peer(stand)
@@ -251,7 +251,7 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
         )
     slow.start_reading()
     most = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while len(node.server.connections) == 3:
             most = max(most, unsent_bytes(node))
             deaf.post(metadata=pb.Metadata())  # who sends and does not read is not alive for that
