@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tests.simulation import forks
 from tests.simulation.final import compare_logs, compare_with_history, unequal
+from tests.simulation.forks import Fork
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.journals import META
 from tests.simulation.truth import Truth, ViolationError
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+FORGOTTEN = {pb.SEQUENCE_GAP, pb.UNKNOWN_PRODUCER}
+"""What is said of a producer whose newest batches are not known."""
+
 _VOTES = pb.ReplicationAck | pb.SealReply | pb.OpenEpochReply
 
 
@@ -42,6 +47,13 @@ class Checks:
         self.truths: dict[PartitionKey, Truth] = {
             key: Truth(genesis, self._bad) for key, genesis in world.genesis.items()
         }
+        """The first of each partition: after an operator's recovery there is another one, see `forks`."""
+        self._in_memory: dict[Copy, Truth] = {}
+        self._on_disk: dict[tuple[PartitionKey, str], Truth] = {}
+        """Which truth holds for a node, by what it knows, and by what its disk does."""
+        self._to_tell: list[tuple[Copy, Fork]] = []
+        """Which losses nodes have come to know in this step."""
+        self._told: set[tuple[Process, str]] = set()
 
     def _bad(self, node_id: str) -> bool:
         machine = node_id.partition("+")[0]
@@ -56,11 +68,74 @@ class Checks:
         if not condition:
             self.fail(invariant, what)
 
+    # ------------------------------------------------------------------------------------------ which truth
+
+    def truth_of(self, copy: Copy) -> Truth:
+        """Return what holds for a node that knows what this one does."""
+        root = self.truths[copy.key]
+        if not root.forks:
+            return root
+        truth, before = forks.truth_of(root, copy.replica.chain), self._in_memory.get(copy)
+        if before is not None and truth is not before:
+            forks.adopt(truth, before, copy.process.node_id)
+            self._in_memory[copy] = truth
+            self._to_tell += [(copy, fork) for fork in forks.between(truth, before)]
+        return truth
+
+    def truth_by(self, key: PartitionKey, epoch: int) -> Truth:
+        """Return what holds for those who have taken part in every recovery so far, before the end of an epoch."""
+        truth = forks.newest(self.truths[key])
+        return truth if truth.fork is None or truth.fork.epoch < epoch else truth.fork.parent
+
+    def recovered(self, copy: Copy, said: pb.ClusterChangeReply) -> None:
+        """An operator is told what has become of it: what was decided, and whether something may be lost (I21)."""
+        decided = copy.replica.decision(said.epoch)
+        self.require(
+            said.end_offset == decided.end_offset and (said.unsafe or not decided.unsafe),
+            "I21",
+            f"an operator is told {said}, decided was {decided}",
+        )
+
+    def _by_disk(self, key: PartitionKey, node: str) -> Truth:
+        """Return what holds for a node that knows what is on the disk of this one."""
+        return self._on_disk.get((key, node)) or self.truths[key]
+
+    def _go_over(self, key: PartitionKey, node: str, decision: bytes) -> None:
+        before = self._by_disk(key, node)
+        fork = before.forks.get(decision)
+        if fork is not None:
+            self._on_disk[key, node] = fork.truth
+            forks.adopt(fork.truth, before, node)
+
+    def logged(self, process: Process, text: str) -> None:
+        """A node has logged a loss."""
+        self._told.add((process, text))
+
+    def _tell(self) -> None:
+        """See that a loss is told where it becomes known (I21)."""
+        pending, self._to_tell = self._to_tell, []
+        for copy, fork in pending:
+            name = copy.partition.name
+            text = f"DATA_LOSS: {name}: an operator had epoch {fork.epoch} ended at offset {fork.end_offset}"
+            told = any(process is copy.process and said.startswith(text) for process, said in self._told)
+            self.require(told, "I21", f"{copy.name} knows that epoch {fork.epoch} was cut short, and does not say so")
+
+    def is_overruled(self, copy: Copy) -> bool:
+        """Whether a copy has stopped for good, rightly: it knows another end of an epoch than an operator's recovery.
+
+        So one that has stopped must know that epoch as decided, and there must be somebody who goes on without it.
+        """
+        known = self.truth_of(copy).forks.values()
+        return copy.replica.halted_for_good and any(
+            fork.taken and fork.epoch < copy.replica.active.epoch for fork in known
+        )
+
     # ------------------------------------------------------------------------------------------ nodes
 
     def started(self, copy: Copy) -> None:
         """A node has opened a partition after a start."""
-        truth, node = self.truths[copy.key], copy.process.node_id
+        truth, node = self.truth_of(copy), copy.process.node_id
+        self._in_memory[copy] = truth
         truth.start_watermark(copy.replica, copy.replica.high_watermark)
         fence = copy.replica.fence
         epoch = copy.replica.active.epoch
@@ -84,7 +159,7 @@ class Checks:
 
     def _found(self, copy: Copy) -> None:
         """See what a write that was cut short has left, all the same."""
-        truth, node = self.truths[copy.key], copy.process.node_id
+        truth, node = self.truth_of(copy), copy.process.node_id
         for log in copy.log.epochs:
             known = truth.durable.get((node, log.epoch), log.start_offset)
             if log.end_offset > known:
@@ -104,12 +179,18 @@ class Checks:
     def booted(self, process: Process, chains: MetaJournal, fences: FenceJournal) -> None:
         """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
         self._written_anew(process.node_id, process, [(META / name, sys.maxsize) for name in ("journal", "fences")])
+        known = [
+            (key, entry.decision)
+            for key, entries in chains.load().items()
+            for entry in entries
+            if entry.WhichOneof("entry") == "decision"
+        ]
+        for key, decision in known:
+            self._go_over(key, process.node_id, decision)
         for fence in fences.load().values():
-            self.truths[fence.topic_id, fence.partition].fenced(process.node_id, fence)
-        for (topic_id, partition), entries in chains.load().items():
-            for entry in entries:
-                if entry.WhichOneof("entry") == "decision":
-                    self.truths[topic_id, partition].learned(entry.decision, process.node_id)
+            self._by_disk((fence.topic_id, fence.partition), process.node_id).fenced(process.node_id, fence)
+        for key, decision in known:
+            self._by_disk(key, process.node_id).learned(decision, process.node_id)
 
     def refused_to_start(self, machine: Machine, error: StorageError) -> None:
         """A node cannot start; right for a damaged disk, wrong for any other."""
@@ -120,11 +201,13 @@ class Checks:
     def after_step(self, copy: Copy) -> None:
         """Something has happened in a copy's process."""
         replica = copy.replica
-        truth = self.truths[copy.key]
+        truth = self.truth_of(copy)
+        if self._to_tell:
+            self._tell()
         watermark = replica.high_watermark
         if truth.watermark_moved(replica, watermark):
             truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {copy.name}")
-        if replica.halted is not None and not self._bad(copy.process.node_id):
+        if replica.halted is not None and not self._bad(copy.process.node_id) and not self.is_overruled(copy):
             self.fail("halted", f"{copy.name}: {replica.halted}")
         if replica.owner is not None:
             truth.owned(replica.active.epoch, copy.process.node_id, copy.process.incarnation)
@@ -133,7 +216,8 @@ class Checks:
 
     def performed(self, copy: Copy, effect: fx.Write, *, done: bool) -> None:
         """A write to a log is on the disk, or found no space."""
-        truth, node = self.truths[copy.key], copy.process.node_id
+        node = copy.process.node_id
+        truth = self._by_disk(copy.key, node)
         self._world.clock.note("wrote", copy.name, effect, done)
         if not done:
             return
@@ -149,19 +233,19 @@ class Checks:
         """Entries of fences or chains are durable."""
         for entry in entries:
             key = (entry.topic_id, entry.partition)
-            truth = self.truths[key]
             self._world.clock.note("journal", process.node_id, entry, checksum=entry.ByteSize())
             if isinstance(entry, pb.FenceEntry):
-                truth.fenced(process.node_id, entry)
+                self._by_disk(key, process.node_id).fenced(process.node_id, entry)
             elif entry.WhichOneof("entry") == "decision":
-                truth.learned(entry.decision, process.node_id)
+                self._go_over(key, process.node_id, entry.decision)
+                self._by_disk(key, process.node_id).learned(entry.decision, process.node_id)
 
     # ------------------------------------------------------------------------------------------ messages
 
     def sent(self, copy: Copy, to: str, message: fx.PeerMessage) -> None:
         """A message leaves a node."""
         node = copy.process.node_id
-        truth = self.truths[copy.key]
+        truth = self.truth_of(copy)
         self._world.clock.note("send", node, to, message)
         if isinstance(message, _VOTES) and message.status == pb.HELD:
             self._able(copy, message)
@@ -175,7 +259,7 @@ class Checks:
 
     def answered(self, copy: Copy, publish: Publish, said: PublishReply, *, acks: pb.Acks, depth: int) -> None:
         """A node answers a publish, which asked for `acks`, whether or not the answer arrives."""
-        truth = self.truths[copy.key]
+        truth = self.truth_of(copy)
         self._world.clock.note("answer", copy.name, publish, said, checksum=max(0, said.end_offset))
         if said.kind == "stored" and acks != pb.ONE:
             truth.claim_committed(said.epoch, said.end_offset, f"{copy.name} acknowledges {publish}")
@@ -183,7 +267,7 @@ class Checks:
             if acks == pb.ALL:
                 truth.held_by_all(said.epoch, said.end_offset)
         elif said.kind == "denied":
-            truth.denied(publish)
+            truth.denied(publish, copy.replica.active.epoch)
         if publish.outcome == "pending" and said.error in {
             pb.UNKNOWN_PRODUCER,
             pb.DUPLICATE_OUT_OF_WINDOW,
@@ -192,9 +276,20 @@ class Checks:
             # An owner that was replaced may not know its producers' newest batches; the newest owner must.
             newest = copy.replica.active.epoch > truth.newest_decided
             ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
-            self.require(
-                not (newest and ordered), "I12", f"{copy.name} knows {publish} badly: {pb.ErrorCode.Name(said.error)}"
+            lost = self.is_forgotten(copy, publish, said) or (
+                said.error in FORGOTTEN and forks.stored_elsewhere(truth, publish.producer_id, publish.base_sequence)
             )
+            self.require(
+                not (newest and ordered) or lost,
+                "I12",
+                f"{copy.name} knows {publish} badly: {pb.ErrorCode.Name(said.error)}",
+            )
+
+    def is_forgotten(self, copy: Copy, publish: Publish, said: PublishReply) -> bool:
+        """Whether a producer is not known because a recovery that this node knows has cut off what it had stored."""
+        return said.error in FORGOTTEN and forks.lost_of(
+            self.truth_of(copy), publish.producer_id, publish.base_sequence
+        )
 
     def tried(self, publish: Publish) -> None:
         """A publish arrives at a node."""
@@ -202,24 +297,32 @@ class Checks:
 
     def says_deleted(self, copy: Copy, log_start: int) -> None:
         """A node says that retention has deleted what lies before an offset (I10)."""
-        truth, deletes = self.truths[copy.key], bool(self._world.scenario.retention_bytes)
+        truth, deletes = self.truth_of(copy), bool(self._world.scenario.retention_bytes)
         self.require(deletes or log_start == 0, "I10", f"{copy.name} says that its log begins at {log_start}")
         self.require(log_start <= truth.committed_end, "I10", f"{copy.name} deletes what is not committed: {log_start}")
 
     def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
         """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""
-        committed = self.truths[copy.key].committed_end
+        asked = self.truth_of(copy)
+        committed = asked.committed_end
 
         def answered(end: int | None, _: BaseException | None) -> None:
             if end is not None:
                 self._world.clock.note("end", copy.name, end, checksum=end)
-                self.require(end >= committed, "I20", f"{copy.name} says {end}, {committed} was committed before")
+                cuts = [fork.end_offset for fork in forks.between(self.truth_of(copy), asked)]
+                known = min([committed, *cuts])
+                self.require(end >= known, "I20", f"{copy.name} says {end}, {known} was committed before")
 
         return answered
 
-    def delivered(self, copy: Copy, header: BatchHeader) -> None:
-        """A node gives a batch to a consumer."""
-        truth = self.truths[copy.key]
+    def delivered(self, copy: Copy, asked: Truth, header: BatchHeader) -> None:
+        """A node gives a batch to a consumer that asked it when another truth may still have held for it."""
+        truth = self.truth_of(copy)
+        if any(
+            header.epoch == fork.epoch and fork.cuts(header.epoch, header.base_offset)
+            for fork in forks.between(truth, asked)
+        ):
+            truth = asked
         truth.claim_committed(header.epoch, header.end_offset, f"{copy.name} delivers")
         truth.delivered(header)
 
@@ -235,9 +338,9 @@ class Checks:
 
     def final(self) -> None:
         """Hold all logs against each other and against what clients were told."""
-        for key, truth in self.truths.items():
+        for key, root in self.truths.items():
             log = compare_logs(self._world, key)
-            compare_with_history(self._world, key, truth, log)
+            compare_with_history(self._world, key, forks.newest(root), log)
 
 
 def _files(copy: Copy) -> Iterator[tuple[Path, int]]:

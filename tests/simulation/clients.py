@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.simulation.history import Delivered, Publish, PublishReply
+from tests.simulation import forks
+from tests.simulation.history import Delivered, Publish, PublishReply, Seen
 from tests.simulation.payload import is_sound, make_batch, payload_of
 
 from tidelog_broker.core.ports import PartitionKey
@@ -21,12 +22,16 @@ from tidelog_proto.header import unpack_header
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy
     from tests.simulation.process import Process
+    from tests.simulation.truth import Truth
     from tests.simulation.world import World
 
 ASK_US = 10_000
 CALM_PUBLISHES = 2
 """How much every producer must get stored once faults have stopped."""
 
+
+PRODUCERS_MAX = 1 << 16
+"""The distance between the ids of a producer that begins anew."""
 
 GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
@@ -103,13 +108,15 @@ class Producer:
         acks = publish.acks = pb.QUORUM if self._world.calm else publish.acks
 
         def reply(said: PublishReply) -> None:
-            self._world.checks.answered(copy, publish, said, acks=acks, depth=self._depth)
-            self._world.answer(process.node_id, lambda: self._told(publish, attempt, said))
+            checks = self._world.checks
+            checks.answered(copy, publish, said, acks=acks, depth=self._depth)
+            begin_anew = checks.is_forgotten(copy, publish, said)
+            self._world.answer(process.node_id, lambda: self._told(publish, attempt, said, begin_anew=begin_anew))
 
         self._world.checks.tried(publish)
         copy.publish(header, data, acks, reply)
 
-    def _told(self, publish: Publish, attempt: int, said: PublishReply) -> None:
+    def _told(self, publish: Publish, attempt: int, said: PublishReply, *, begin_anew: bool) -> None:
         if publish.outcome != "pending" or (attempt != publish.attempts and said.kind != "stored"):
             return
         if said.kind == "stored":
@@ -118,6 +125,8 @@ class Producer:
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
             publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
             self._retry(publish)
+        elif begin_anew:
+            self._begin_anew()
         elif said.kind == "unknown" and not self._producer_id:
             publish.outcome = "unknown"
             self._ended(publish)
@@ -135,6 +144,14 @@ class Producer:
         if self._producer_id:
             self._retry(publish)
         else:
+            publish.outcome = "unknown"
+            self._ended(publish)
+
+    def _begin_anew(self) -> None:
+        """A recovery has cut off what precedes the next batch: as in `tidelog.lane`, nobody knows of what is open."""
+        self._producer_id += PRODUCERS_MAX
+        self._sequence = 0
+        for publish in list(self._open):
             publish.outcome = "unknown"
             self._ended(publish)
 
@@ -190,6 +207,8 @@ class Consumer:
         self._node = ""
         self._asked = 0
         self.position = 0
+        self.truth = world.checks.truths[key]
+        """By what it goes: after a recovery without a quorum it reads again from where that cut the log."""
         self.seen = Delivered(key)
         world.history.consumers.append(self.seen)
 
@@ -207,10 +226,18 @@ class Consumer:
 
     def _arrive(self, process: Process, asked: int) -> None:
         copy = process.partitions.get(self.key)
-        if copy is not None:
-            process.spawn(copy.read(self.position), lambda found, error: self._read(copy, asked, found or (), error))
+        if copy is None:
+            return
+        truth = self._world.checks.truth_of(copy)
 
-    def _read(self, copy: Copy, asked: int, found: Sequence[memoryview], error: BaseException | None) -> None:
+        def read(found: Sequence[memoryview] | None, error: BaseException | None) -> None:
+            self._read(copy, truth, asked, found or (), error)
+
+        process.spawn(copy.read(self.position), read)
+
+    def _read(
+        self, copy: Copy, truth: Truth, asked: int, found: Sequence[memoryview], error: BaseException | None
+    ) -> None:
         """A node has read, or says why it has not; what it found may be other content than it was."""
         log_start = 0
         if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
@@ -220,25 +247,42 @@ class Consumer:
         for data in map(bytes, found):
             if not is_sound(data):
                 break  # it has rotted there; another node has it
-            self._world.checks.delivered(copy, unpack_header(data))
+            self._world.checks.delivered(copy, truth, unpack_header(data))
             batches.append(data)
-        self._world.answer(copy.process.node_id, lambda: self._told(asked, batches, log_start))
+        self._world.answer(copy.process.node_id, lambda: self._told(asked, truth, batches, log_start))
 
     def _lost(self, asked: int) -> None:
         if asked == self._asked:
             self._node = ""
             self._ask()
 
-    def _told(self, asked: int, batches: list[bytes], log_start: int) -> None:
+    def _goes_by(self, truth: Truth) -> bool:
+        """Whether an answer continues what was read: not if it is of a log that a recovery has cut since, or just now.
+
+        As an application does that is told of the loss, it forgets what was cut off, and goes on from there.
+        """
+        parted = forks.between(truth, self.truth)
+        if parted:
+            self.truth, seen = truth, self.seen.batches
+            lost = [one for one in seen if any(fork.cuts(one.epoch, one.base_offset) for fork in parted)]
+            if lost:
+                self.position = lost[0].base_offset
+                del seen[seen.index(lost[0]) :]
+        return truth is self.truth and not parted
+
+    def _told(self, asked: int, truth: Truth, batches: list[bytes], log_start: int) -> None:
         if asked != self._asked:
             return
+        if not self._goes_by(truth):
+            batches = []
         self.position = max(self.position, log_start)
         for data in batches:
             header = unpack_header(data)
             self._world.checks.require(
                 header.base_offset == self.position, "I10", "a consumer was given something else than what comes next"
             )
-            self.seen.batches.append((header.base_offset, header.digest, payload_of(data, header.record_count)))
+            payload = payload_of(data, header.record_count)
+            self.seen.batches.append(Seen(header.epoch, header.base_offset, header.digest, payload))
             self.position = header.end_offset
         if not batches:
             self._node = ""

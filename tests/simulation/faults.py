@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
 from tests.simulation.rot import lose_directory, rot
-from tests.simulation.scenario import MIXTURES, SCRIPTS
+from tests.simulation.scenario import MIXTURES, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
 
@@ -76,6 +76,7 @@ class Faults:
             return [mixture]
         if mixture in MIXTURES:
             return list(MIXTURES[mixture])
+        kinds = [kind for kind in kinds if kind != UNSAFE]
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
         if self._world.scenario.changes and "wishes" not in chosen:
             chosen.append("wishes")
@@ -388,6 +389,7 @@ def _is_named_twice(machine: Machine, machines: Sequence[Machine]) -> bool:
         for other in machines
         if other.process is not None
         for copy in other.process.partitions.values()
+        if not copy.replica.halted_for_good
         for name in copy.replica.active.placement
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation import forks
 from tests.simulation.payload import is_sound, payload_of
 from tests.simulation.truth import Truth, ViolationError
 
@@ -41,6 +42,10 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     ]
     if opening:
         return f"{opening} are being opened"
+    goal = forks.newest(world.checks.truths[key])
+    for copy in copies:
+        if world.checks.truth_of(copy) is not goal:
+            return f"{describe(copy)} has not heard of what an operator had decided, or knows better"
     newest = max(copy.replica.active.epoch for copy in copies)
     members = [copy for copy in copies if _stores(copy, newest)]
     owner = next((copy for copy in members if copy.replica.owner is not None), None)
@@ -55,8 +60,10 @@ def unequal(world: World, key: PartitionKey) -> str | None:
             return f"{describe(copy)}, {owner.name} is at {end}"
         if copy.log.start_offset > copy.replica.log_start:
             return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
-    lagging = [one for one in world.consumers if one.key == key and one.position < end]
-    return f"a consumer is at {lagging[0].position} of {end}" if lagging else None
+    for one in world.consumers:
+        if one.key == key and (one.position < end or one.truth is not goal):
+            return f"a consumer is at {one.position} of {end}, or of what was given up"
+    return None
 
 
 def describe(copy: Copy) -> str:
@@ -121,19 +128,26 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
             raise ViolationError("I12", f"payload {payload:#x} is at {at[payload]} and at {header.base_offset}")
         at[payload] = header.base_offset
         digests[header.base_offset] = header.digest
+    for fork in forks.past(truth):
+        lost = [base for base, digest in fork.kept if base >= start_offset and digests.get(base) != digest]
+        if lost:
+            raise ViolationError(
+                "I21", f"{lost} were held when epoch {fork.epoch} was ended by an operator, and are gone"
+            )
+    denied, overruled = forks.denied(truth), forks.overruled_denials(truth)
     for publish in world.history.publishes:
         if publish.key != key or publish.acks == pb.ONE or publish.base_offset in range(start_offset):
             continue
         place = at.get(publish.payload)
-        if publish.outcome == "stored" and place != publish.base_offset:
+        if publish.outcome == "stored" and place != publish.base_offset and not forks.was_cut(truth, publish):
             raise ViolationError("I6", f"{publish} was acknowledged, the log has it at {place}")
-        if publish.outcome == "not written" and place is not None:
+        if publish.outcome == "not written" and place is not None and publish.payload not in overruled:
             raise ViolationError("I12", f"{publish} was denied, the log has it at {place}")
-    for payload in truth.denials:
+    for payload in denied:
         if payload in at:
             raise ViolationError("I12", f"payload {payload:#x} was denied, the log has it at {at[payload]}")
     for consumer in world.consumers:
         if consumer.key == key:
-            for base_offset, digest, _ in consumer.seen.batches:
+            for _, base_offset, digest, _ in consumer.seen.batches:
                 if base_offset >= start_offset and digests.get(base_offset) != digest:
                     raise ViolationError("I10", f"a consumer was given something else at {base_offset}")

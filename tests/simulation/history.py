@@ -38,12 +38,21 @@ class Publish:
     epoch: int = -1
 
 
+class Seen(NamedTuple):
+    """A batch that a consumer was given."""
+
+    epoch: int
+    base_offset: int
+    digest: int
+    payload: int
+
+
 @dataclass(slots=True)
 class Delivered:
-    """What one consumer has read of a partition, batch by batch in order: base offset, digest, payload."""
+    """What one consumer has read of a partition, batch by batch in order."""
 
     key: PartitionKey
-    batches: list[tuple[int, int, int]] = field(default_factory=list)
+    batches: list[Seen] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class VirtualLoop:
     """
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        self.process = process
         self._clock = process.world.clock
         self._ready: deque[asyncio.Handle] = deque()
         self._turn_is_due = False
@@ -46,14 +46,14 @@ class VirtualLoop:
     # ------------------------------------------------------------------------------------------ time
 
     def time(self) -> float:
-        return self._process.monotonic_us / 1_000_000
+        return self.process.monotonic_us / 1_000_000
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self.as_loop, context)
-        delay_us = max(0, math.ceil(when * 1_000_000) - self._process.monotonic_us)
-        self._process.after(delay_us, lambda: self._run(timer))
+        delay_us = max(0, math.ceil(when * 1_000_000) - self.process.monotonic_us)
+        self.process.after(delay_us, lambda: self._run(timer))
         return timer
 
     def call_later(
@@ -68,7 +68,7 @@ class VirtualLoop:
         self._ready.append(handle)
         if not self._turn_is_due:
             self._turn_is_due = True
-            self._process.after(self._clock.random.randint(1, TURN_US_MAX), self._turn)
+            self.process.after(self._clock.random.randint(1, TURN_US_MAX), self._turn)
         return handle
 
     def call_soon_threadsafe(
@@ -85,7 +85,7 @@ class VirtualLoop:
         handle = asyncio.Handle(callback, args, self.as_loop, context)
         now_us = self._clock.now_us
         self._told_us = max(self._told_us, now_us + self._clock.random.randint(1, TOLD_US_MAX))
-        self._process.after(self._told_us - now_us, lambda: self._run(handle))
+        self.process.after(self._told_us - now_us, lambda: self._run(handle))
         return handle
 
     def _turn(self) -> None:
@@ -96,7 +96,7 @@ class VirtualLoop:
             self._run(handle)
 
     def _run(self, handle: asyncio.Handle) -> None:
-        if not (handle.cancelled() or self._process.dead):
+        if not (handle.cancelled() or self.process.dead):
             handle._run()
 
     # ------------------------------------------------------------------------------------------ futures
@@ -112,10 +112,10 @@ class VirtualLoop:
     # ------------------------------------------------------------------------------------------ what asyncio asks
 
     def is_closed(self) -> bool:
-        return self._process.dead
+        return self.process.dead
 
     def is_running(self) -> bool:
-        return not self._process.dead
+        return not self.process.dead
 
     def get_debug(self) -> bool:
         return False

@@ -15,9 +15,10 @@ from unittest.mock import patch
 from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_log as log
+from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
-from tests.simulation.scenario import RETENTION, WISHES
+from tests.simulation.scenario import RETENTION, UNSAFE, WISHES
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -35,7 +36,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        return self.replacements.__module__ not in {driver.__name__, shell.__name__, disk.__name__}
+        return self.replacements.__module__ not in {driver.__name__, shell.__name__, disk.__name__, recovery.__name__}
 
 
 LISTED = [
@@ -120,7 +121,20 @@ SHELL = [
 ]
 """Of what the node does around its replicas, and of worlds that came with that."""
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL]}
+RECOVERY = [
+    Mutant("a recovery that hands on what was accepted unmarked", recovery.adopted_without_a_mark, mixture=UNSAFE),
+    Mutant("a recovery without a mark", recovery.decided_without_a_mark, mixture=UNSAFE),
+    Mutant("a recovery of the named copy alone", recovery.named_copy_is_the_truth, mixture=UNSAFE),
+    Mutant("a recovery that does not wait for the others", recovery.others_not_waited_for, mixture=UNSAFE),
+    Mutant("a loss that is not told", recovery.loss_not_told, mixture=UNSAFE),
+    Mutant("whoever was overruled stops the recovered copy", recovery.who_knows_better_wins, mixture=UNSAFE),
+    Mutant("whoever was overruled goes on", recovery.who_knows_better_goes_on, mixture=UNSAFE),
+    Mutant("stopping before it is known where chains part", recovery.parting_not_looked_for, mixture=UNSAFE),
+    Mutant("a watermark beyond what was cut off", recovery.watermark_never_goes_back, mixture=UNSAFE),
+]
+"""Of an operator's recovery without a quorum: no other world and no walk has one."""
+
+MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY]}
 
 
 @contextmanager

@@ -334,7 +334,8 @@ class Process:
         random = self.world.clock.random
         status = random.choice(self.replication.statuses())
         others = [node_id for node_id in self.world.registered if node_id != self.node_id]
-        self.cluster.send(random.choice(others), status)
+        if others:
+            self.cluster.send(random.choice(others), status)
         self.after(random.randrange(COMPARE_US), self._compare_chains)
 
     def _clean(self) -> None:

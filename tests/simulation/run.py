@@ -16,11 +16,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from random import Random
 from unittest.mock import patch
 
+from tests.simulation import forks
 from tests.simulation.scenario import scenario_of
 from tests.simulation.show import show
 from tests.simulation.truth import ViolationError
@@ -33,7 +35,16 @@ from tidelog_broker.storage import fences, journal
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
 SNAPSHOT_BATCHES = 5
-SILENT = ("driver", "group_commit", "log_view", "log_writes", "partition", "pipeline", "retention", "taken_over")
+SILENT = (
+    "driver",
+    "group_commit",
+    "handlers.unsafe_recovery",
+    "log_view",
+    "log_writes",
+    "pipeline",
+    "retention",
+    "taken_over",
+)
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)
 """What code raises that does not fit together: no invariant has noticed anything then."""
@@ -51,7 +62,11 @@ class Result:
     events: int
     acked: int
     epochs: int
+    recoveries: int
+    """How many were decided without a quorum."""
     trace: str = ""
+    mixture: str | None = None
+    """What was run instead of the seed's own mixture."""
 
 
 def _silent() -> logging.Logger:
@@ -96,27 +111,28 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, mixture: str | None = None)
         world.clock.checksum,
         world.clock.events,
         world.history.acked(),
-        sum(len(truth.chosen) for truth in world.checks.truths.values()),
+        sum(len(forks.newest(truth).chosen) for truth in world.checks.truths.values()),
+        sum(len(list(forks.past(forks.newest(truth)))) for truth in world.checks.truths.values()),
         "\n".join(show(event) for event in world.clock.trace(trace)) if invariant else "",
+        mixture,
     )
 
 
 def report(result: Result) -> str:
     """Return a failure as text."""
-    return f"{result.trace}\nseed {result.seed}: {result.message}\n(again: make simulate SEED={result.seed})"
+    again = f"make simulate SEED={result.seed}"
+    if result.mixture is not None:
+        again = f"python -m tests.simulation.run --seed {result.seed} --mixture {result.mixture!r}"
+    return f"{result.trace}\nseed {result.seed}: {result.message}\n(again: {again})"
 
 
-def _run_quietly(seed: int) -> Result:
-    return run_seed(seed)
-
-
-def _many(first: int, count: int, processes: int) -> int:
+def _many(first: int, count: int, processes: int, mixture: str | None) -> int:
     began = time.monotonic()
     done = acked = epochs = events = 0
     failed: list[Result] = []
     context = get_context("fork")
     with context.Pool(processes) as pool:
-        for result in pool.imap_unordered(_run_quietly, range(first, first + count), chunksize=4):
+        for result in pool.imap_unordered(partial(run_seed, mixture=mixture), range(first, first + count), chunksize=4):
             done += 1
             acked += result.acked
             epochs += result.epochs
@@ -143,12 +159,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
+    parser.add_argument("--mixture", help="of faults, or a script, instead of each seed's own")
     parser.add_argument("--trace", type=int, default=TRACE_SHOWN, help="how many events a failure shows")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     if arguments.seed is None:
-        return 1 if _many(arguments.first, arguments.seeds, arguments.processes) else 0
-    result = run_seed(arguments.seed, trace=arguments.trace)
+        return 1 if _many(arguments.first, arguments.seeds, arguments.processes, arguments.mixture) else 0
+    result = run_seed(arguments.seed, trace=arguments.trace, mixture=arguments.mixture)
     print(report(result) if result.invariant else f"seed {result.seed}: every invariant held")
     print(
         f"{result.events} events, {result.acked} publishes acknowledged, {result.epochs} epochs decided, "

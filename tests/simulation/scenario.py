@@ -29,12 +29,20 @@ LIGHTS_OUT: Final = "lights out"
 """The one script that cuts the power of all machines at once under a flush other than ALWAYS, see `scripts`: with one
 partition, so that no other one loses what it may lose then, and no machine lost for good, since all must answer."""
 
+UNSAFE: Final = "unsafe recover"
+"""The one script that loses a quorum: with one partition, and no further machine that may lose anything. It happens in
+its own mixture only, as it gives up what budgets are there to keep."""
+
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
     *("wiped holder", "rotten holder", "emptied holder", "rebooted holder", "rebooted follower", "reboot cut short"),
     LIGHTS_OUT,
+    UNSAFE,
 )
 """Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
+
+UNSAFE_MS: Final = 6000
+"""How much longer it lasts than other scripts."""
 
 REBOOTS: Final = {"rebooted holder", "rebooted follower", "reboot cut short"}
 """Scripts in which flush is not ALWAYS."""
@@ -103,11 +111,14 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     if mixture is None:
         mixture = random.choice([*[""] * 7, *MIXTURES, *SCRIPTS])
     scripted = mixture in SCRIPTS
-    dark = mixture == LIGHTS_OUT
+    alone = mixture in {LIGHTS_OUT, UNSAFE}
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 3 if scripted else 2, min(4, machines), machines])
-    majority = factor // 2 + 1
     later = Random(f"later {seed}")
+    if mixture == UNSAFE:  # with more than three there may be two that are left
+        machines = later.choice([3, 3, 4, 5, 5])
+        factor = later.choice([3, machines, machines])
+    majority = factor // 2 + 1
     changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
     unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
@@ -116,7 +127,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not dark else 1,
+        partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not alone else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
         flush=unsynced if random.random() < 0.25 or mixture in {"reboots", LIGHTS_OUT, *REBOOTS} else pb.ALWAYS,
@@ -129,10 +140,11 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         pull_bytes=random.choice([350, 700, 2000]),
         window_bytes=random.choice([350, 1500, 5000]),
         write_ms=random.choice([0.2, 2.0, 10.0]),
-        fault_ms=random.choice([1000, 1500, 3000]) if not scripted else 3000,
+        fault_ms=(random.choice([1000, 1500, 3000]) if not scripted else 3000)
+        + (UNSAFE_MS if mixture == UNSAFE else 0),
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
         bad_machines=min(ack_quorum - 1, factor - ack_quorum)
-        if mixture not in {RETENTION, LIGHTS_OUT} and not changes
+        if mixture not in {RETENTION, LIGHTS_OUT, UNSAFE} and not changes
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,

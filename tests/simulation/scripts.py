@@ -19,21 +19,22 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     reboot cut short     the same, and it is killed before all of its logs are open again
     rebooted follower    the same, and before they are away the owner answers it once: the rest is on its way
     lights out       all machines lose power as soon as an epoch's end is decided, under a flush other than ALWAYS
+    unsafe recover   see `recoveries`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
+from tests.simulation.recoveries import Recoveries
 from tests.simulation.rot import lose_directory, rot
-from tests.simulation.scenario import LIGHTS_OUT
+from tests.simulation.scenario import LIGHTS_OUT, UNSAFE
+from tests.simulation.stage import Cast, Script
 
-from tidelog_broker.core.ports import PartitionKey
-from tidelog_broker.core.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -41,37 +42,16 @@ if TYPE_CHECKING:
     from tests.simulation.faults import Faults
     from tests.simulation.world import World
 
-Script = Iterator[float]
-"""Yields how long to wait, in ms."""
-
 WEIGHT = 4
 """Among other faults."""
-POLL_MS = 10
-PATIENCE_MS = 1500
-"""How long a script waits for what it needs."""
-STALLED_DISK_MS = 5000
-"""How long a write takes on a disk that hardly writes any more."""
 
 
-class Cast(NamedTuple):
-    """Who is who: a partition, its epoch, the owner's machine, and those of the other replicas."""
-
-    key: PartitionKey
-    epoch: int
-    ack_quorum: int
-    owner: Machine
-    others: list[Machine]
-
-
-class Scripts:
+class Scripts(Recoveries):
     """See the module."""
 
     def __init__(self, world: World, faults: Faults) -> None:
-        self._world = world
-        self._faults = faults
-        self._random = world.clock.random
+        super().__init__(world, faults)
         self._running: Script | None = None
-        self._undo: list[Callable[[], None]] = []
 
     def kinds(self) -> dict[str, tuple[Callable[[], None], int]]:
         """Return the scripts as kinds of faults, with their weights."""
@@ -90,6 +70,7 @@ class Scripts:
             "rebooted follower": self._rebooted_follower,
             "reboot cut short": self._of_a_later_log(partial(self._lost_holder, self._reboot_cut_short)),
             LIGHTS_OUT: self._lights_out,
+            UNSAFE: self._unsafe_recover,
         }
         return {name: (partial(self._begin, name, script), WEIGHT) for name, script in scripts.items()}
 
@@ -126,82 +107,6 @@ class Scripts:
         for undo in self._undo:
             undo()
         self._undo.clear()
-
-    # ------------------------------------------------------------------------------------------ who and how
-
-    def _cast(self) -> Generator[float, None, Cast | None]:
-        """Pick a partition that has an owner and at least two other replicas, all of them there; wait for one."""
-        for _ in range(PATIENCE_MS // POLL_MS):
-            found = self._casts()
-            if found:
-                return self._random.choice(found)
-            yield POLL_MS
-        return None
-
-    def _casts(self) -> list[Cast]:
-        found: list[Cast] = []
-        for machine in self._world.machines:
-            process = machine.running
-            for copy in process.partitions.values() if process is not None else ():
-                active = copy.replica.active
-                machines = [self._world.machine_of(node) for node in active.placement]
-                others = [one for one in machines if one is not None and one.running is not None and one is not machine]
-                if copy.replica.can_append and len(others) == len(active.placement) - 1 >= 2:
-                    self._random.shuffle(others)
-                    found.append(Cast(copy.key, active.epoch, active.ack_quorum, machine, others))
-        return found
-
-    def _copy(self, machine: Machine, cast: Cast) -> Copy | None:
-        process = machine.process
-        return process.partitions.get(cast.key) if process is not None else None
-
-    def _replica(self, machine: Machine, cast: Cast) -> Replica | None:
-        copy = self._copy(machine, cast)
-        return copy.replica if copy is not None else None
-
-    def _is_promised(self, machine: Machine, cast: Cast, *, but: pb.Ballot | None = None) -> bool:
-        """Whether a machine has promised the end of the epoch, to another ballot than `but`, or knows it."""
-        replica = self._replica(machine, cast)
-        if replica is None or replica.active.epoch != cast.epoch:
-            return True
-        fence = replica.fence
-        return fence is not None and fence.promised is not None and fence.promised != but
-
-    def _roll_over(self, copy: Copy) -> None:
-        """Let an owner end its epoch by plan."""
-        copy.roll_over(copy.process.cluster.plan(copy.key, copy.replica.active))
-
-    def _until(self, reached: Callable[[], bool], patience_ms: int = PATIENCE_MS) -> Script:
-        """Wait until something is so, for a while."""
-        for _ in range(patience_ms // POLL_MS):
-            if reached():
-                return
-            yield POLL_MS
-
-    def _part(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
-        """Cut all links between two groups until `_join`, or until the script ends."""
-        network = self._world.network
-        for one, other in product(some, others):
-            if one is not other:
-                for link in ((one.node_id, other.node_id), (other.node_id, one.node_id)):
-                    network.cut(*link)
-                    self._undo.append(partial(network.mend, *link))
-
-    def _join(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
-        for one, other in product(some, others):
-            self._world.network.mend(one.node_id, other.node_id)
-            self._world.network.mend(other.node_id, one.node_id)
-
-    def _stall(self, machine: Machine, write_ms: float = STALLED_DISK_MS) -> Callable[[], None]:
-        """Let a machine's disk hardly write any more, until the script ends or what is returned is called."""
-        usual = machine.slowness
-        machine.slowness = write_ms / self._world.write_ms
-
-        def again() -> None:
-            machine.slowness = usual
-
-        self._undo.append(again)
-        return again
 
     # ------------------------------------------------------------------------------------------ old news
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.run import report, run_seed
-from tests.simulation.scenario import RETENTION
+from tests.simulation.scenario import RETENTION, UNSAFE
 
 SEEDS = 160
 AT_A_TIME = 20
 RETENTION_SEEDS = 40
+RECOVERY_SEEDS = 30
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
@@ -27,6 +28,16 @@ def test_every_invariant_holds_under_retention() -> None:
     for seed in range(RETENTION_SEEDS):
         result = run_seed(seed, mixture=RETENTION)
         assert not result.invariant, report(result)
+
+
+@pytest.mark.parametrize("first", range(0, RECOVERY_SEEDS, 10))
+def test_every_invariant_holds_behind_recoveries_without_a_quorum(first: int) -> None:
+    recoveries = 0
+    for seed in range(first, first + 10):
+        result = run_seed(seed, mixture=UNSAFE)
+        assert not result.invariant, report(result)
+        recoveries += result.recoveries
+    assert recoveries >= 5, "where all have a quorum, nothing is recovered without one"
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

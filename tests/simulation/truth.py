@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.forks import Fork, part
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.payload import payload_of
 
@@ -35,7 +36,8 @@ class Truth:
     """See the module. Epochs are numbers, nodes ids; `bad` says who may lose what it held."""
 
     def __init__(self, genesis: pb.EpochDescriptor, bad: Callable[[str], bool]) -> None:
-        self._bad = bad
+        self.bad = bad
+        self.genesis = genesis
         self.descriptors: dict[int, pb.EpochDescriptor] = {genesis.epoch: genesis}
         self.chosen: dict[int, Chosen] = {}
         self.newest_decided = genesis.epoch - 1
@@ -44,24 +46,37 @@ class Truth:
         self.by_digest: dict[tuple[int, int], int] = {}
         """Batch (epoch, base offset) -> payload."""
         self.durable: dict[tuple[str, int], int] = {}
-        self._ever: dict[tuple[str, int], int] = {}
+        self.ever: dict[tuple[str, int], int] = {}
         self.promised: dict[tuple[str, int], BallotKey] = {}
-        self._persisted: dict[tuple[str, int], BallotKey] = {}
-        self._accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
-        self._acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
-        self._deciders: dict[int, set[str]] = {}
+        self.persisted: dict[tuple[str, int], BallotKey] = {}
+        self.accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
+        self.acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
+        self.deciders: dict[int, set[str]] = {}
         """Epoch -> who had accepted its end, with the log through it, when that made it the decision."""
-        self._proposals: dict[tuple[int, BallotKey], bytes] = {}
+        self.proposals: dict[tuple[int, BallotKey], bytes] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.committed: dict[int, int] = {}
-        self._watermarks: dict[str, int] = {}
-        self._position = (genesis.epoch, genesis.start_offset)
+        self.watermarks: dict[str, int] = {}
+        self.position = (genesis.epoch, genesis.start_offset)
         self._sequences: dict[int, int] = {}
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
         """Producer and sequence -> epoch and offset, for everything that is committed."""
-        self.denials: set[int] = set()
+        self.denials: dict[int, int] = {}
+        """Payload -> the epoch that was open where it was said not to be stored."""
+        self.acks: set[tuple[int, int, int]] = set()
+        """Payload, epoch and base offset of what was said to be stored."""
+        self.named: dict[str, Sequence[str]] = {}
+        """Who was told by an operator to go on without a quorum -> the other replicas that it reaches."""
+        self.forks: dict[bytes, Fork] = {}
+        """What became of the partition where an operator had it decided, by that decision; see `forks`."""
+        self.fork: Fork | None = None
+        """Where this truth begins, if it comes of one."""
 
     # ------------------------------------------------------------------------------------------ epochs
+
+    def first_open(self, first_epoch: int) -> int:
+        """Return how many decisions lie before this truth begins, in a chain that begins with an epoch."""
+        return self.fork.epoch + 1 - first_epoch if self.fork is not None else 0
 
     def epochs(self) -> list[int]:
         """Return every epoch that there is."""
@@ -142,7 +157,7 @@ class Truth:
     def made_durable(self, node: str, epoch: int, end_offset: int) -> None:
         """A node holds an epoch durably up to `end_offset`."""
         self.durable[node, epoch] = max(self.durable.get((node, epoch), 0), end_offset)
-        self._ever[node, epoch] = max(self._ever.get((node, epoch), 0), end_offset)
+        self.ever[node, epoch] = max(self.ever.get((node, epoch), 0), end_offset)
 
     def truncated(self, node: str, epoch: int, end_offset: int) -> None:
         """A node has cut an epoch's log: right only to where it was decided to end (I6, I10)."""
@@ -175,7 +190,7 @@ class Truth:
         """Count the replicas of an epoch that held it through `offset` at some time."""
         if offset <= self.start_of(epoch):
             return len(self.descriptors[epoch].placement)
-        return sum(self._ever.get((node, epoch), -1) >= offset for node in self.descriptors[epoch].placement)
+        return sum(self.ever.get((node, epoch), -1) >= offset for node in self.descriptors[epoch].placement)
 
     # ------------------------------------------------------------------------------------------ promises
 
@@ -184,25 +199,36 @@ class Truth:
         if entry.dropped:
             return
         if entry.HasField("promised"):
-            self._persisted[node, entry.epoch] = ballot_key(entry.promised)
+            self.persisted[node, entry.epoch] = ballot_key(entry.promised)
         if not entry.HasField("accepted"):
             return
         ballot = ballot_key(entry.accepted)
-        self._accepted[node, entry.epoch].add(ballot)
+        self.accepted[node, entry.epoch].add(ballot)
         self._propose(entry.epoch, ballot, entry.accepted_value)
         value = pb.EpochDecision.FromString(entry.accepted_value)
         descriptor = self.descriptors[entry.epoch]
-        acceptors = self._acceptors[entry.epoch, ballot]
+        acceptors = self.acceptors[entry.epoch, ballot]
         if node not in descriptor.placement:
             return
         if self.durable.get((node, entry.epoch), self.start_of(entry.epoch)) >= value.end_offset:
             acceptors.add(node)
-        if len(acceptors) >= descriptor.ack_quorum:
+        if value.unsafe:
+            if ballot.node_id in acceptors.intersection(self.named) or len(acceptors) >= descriptor.ack_quorum:
+                self._overrule(value, entry.accepted_value, ballot)
+        elif len(acceptors) >= descriptor.ack_quorum:
             self._decide(entry.accepted_value)
-            self._deciders.setdefault(entry.epoch, set(acceptors))
+            self.deciders.setdefault(entry.epoch, set(acceptors))
+
+    def _overrule(self, value: pb.EpochDecision, raw: bytes, ballot: BallotKey) -> None:
+        """An operator's recovery has decided an epoch's end, for those who come to know it (I21)."""
+        known = self.chosen.get(value.epoch)
+        if known is not None and known.value.unsafe:
+            self.require(known.raw == raw, "I5", f"two recoveries of epoch {value.epoch}: {known.value} and {value}")
+        elif raw not in self.forks:
+            self.forks[raw] = part(self, Chosen(value, raw), ballot)
 
     def _propose(self, epoch: int, ballot: BallotKey, raw: bytes) -> None:
-        known = self._proposals.setdefault((epoch, ballot), raw)
+        known = self.proposals.setdefault((epoch, ballot), raw)
         self.require(known == raw, "I5", f"two values for epoch {epoch} under ballot {ballot}")
 
     def proposes(self, message: pb.OpenEpoch) -> None:
@@ -231,7 +257,7 @@ class Truth:
         holders = self.holders(epoch, value.end_offset)
         quorum = self.descriptors[epoch].ack_quorum
         self.require(holders >= quorum, "I7", f"epoch {epoch} was decided with {holders} holders of {quorum}")
-        self._walk()
+        self.walk()
 
     def _digest_at(self, epoch: int, offset: int) -> int | None:
         return next((one.digest for one in self.batches[epoch].values() if one.end_offset == offset), None)
@@ -249,13 +275,13 @@ class Truth:
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
         self.require(
-            self._persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record"
+            self.persisted.get(where, BallotKey(0, "", 0)) >= ballot, "I4", f"{node} promises without a record"
         )
         self._not_lower(where, ballot)
         durable = self.durable.get(where, self.start_of(reply.epoch))
         self.require(reply.end_offset <= durable, "I4", f"{node} reports {reply.end_offset}, durable is {durable}")
         self.require(
-            reply.end_offset == durable or self._bad(node) or reply.epoch in self.chosen,
+            reply.end_offset == durable or self.bad(node) or reply.epoch in self.chosen,
             "I4",
             f"{node} reports {reply.end_offset}, it holds {durable}",
         )
@@ -272,17 +298,17 @@ class Truth:
         """A value is said to be accepted: that is on the disk, and so is the log (I4, I7)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
-        self.require(ballot in self._accepted[where], "I4", f"{node} accepts without a record")
+        self.require(ballot in self.accepted[where], "I4", f"{node} accepts without a record")
         self._not_lower(where, ballot)
-        value = pb.EpochDecision.FromString(self._proposals[reply.epoch, ballot])
-        held = self._ever.get(where, self.start_of(reply.epoch))
+        value = pb.EpochDecision.FromString(self.proposals[reply.epoch, ballot])
+        held = self.ever.get(where, self.start_of(reply.epoch))
         self.require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
 
     def keeps_what_it_accepted(self, node: str, copy: Callable[[int], tuple[int, int] | None]) -> None:
         """A node has started again: where its accept decided an end, it has the epoch through that (I7)."""
         for epoch, chosen in self.chosen.items():
             end_offset = chosen.value.end_offset
-            if end_offset == self.start_of(epoch) or node not in self._deciders[epoch]:
+            if end_offset == self.start_of(epoch) or node not in self.deciders[epoch]:
                 continue
             end = copy(epoch)
             held = end[0] if end is not None else None
@@ -312,15 +338,15 @@ class Truth:
 
     def start_watermark(self, replica: Replica, watermark: int) -> None:
         """A replica has started with a watermark."""
-        self._watermarks[replica.node_id] = watermark
+        self.watermarks[replica.node_id] = watermark
 
     def watermark_moved(self, replica: Replica, watermark: int) -> bool:
         """Whether a watermark has changed; it must not go back (I11)."""
-        before = self._watermarks[replica.node_id]
+        before = self.watermarks[replica.node_id]
         if watermark == before:
             return False
         self.require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
-        self._watermarks[replica.node_id] = watermark
+        self.watermarks[replica.node_id] = watermark
         return True
 
     def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:
@@ -338,16 +364,16 @@ class Truth:
             holders, quorum = self.holders(epoch, end_offset), self.descriptors[epoch].ack_quorum
             self.require(holders >= quorum, "I3", f"{who}: {end_offset} of epoch {epoch} on {holders} of {quorum}")
         self.committed[epoch] = end_offset
-        self._walk()
+        self.walk()
 
     @property
     def committed_end(self) -> int:
         """How far anybody has been told that this partition is committed."""
         return max(self.committed.values(), default=0)
 
-    def _walk(self) -> None:
+    def walk(self) -> None:
         """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
-        epoch, offset = self._position
+        epoch, offset = self.position
         while True:
             chosen = self.chosen.get(epoch)
             end = chosen.value.end_offset if chosen is not None else self.committed.get(epoch, 0)
@@ -361,7 +387,7 @@ class Truth:
                 break
             self.require(offset == end, "I2", f"epoch {epoch} ends at {end}, inside a batch")
             epoch += 1
-        self._position = (epoch, offset)
+        self.position = (epoch, offset)
 
     def _committed(self, header: BatchHeader) -> None:
         producer = header.producer_id
@@ -380,6 +406,7 @@ class Truth:
         """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
         payload = self.by_digest.get((said.epoch, said.base_offset))
         self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+        self.acks.add((publish.payload, said.epoch, said.base_offset))
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))
             self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
@@ -389,14 +416,16 @@ class Truth:
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
         self.require(holders == replicas, "I18", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
 
-    def denied(self, publish: Publish) -> None:
-        """A publish is said not to be stored, and never to be, unless it is tried again."""
+    def denied(self, publish: Publish, epoch: int) -> None:
+        """A publish is said not to be stored, and never to be, unless it is tried again; `epoch` is open there."""
         if not publish.producer_id:
-            self.denials.add(publish.payload)
+            self.denials[publish.payload] = epoch
 
     def tried(self, publish: Publish) -> None:
         """A publish is tried, perhaps again."""
-        self.denials.discard(publish.payload)
+        self.denials.pop(publish.payload, None)
+        for fork in self.forks.values():
+            fork.truth.tried(publish)
 
     def delivered(self, header: BatchHeader) -> None:
         """A consumer was given a batch (I10)."""

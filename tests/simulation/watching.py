@@ -6,20 +6,23 @@ by it but one thing, which is a fault of the world's own: a machine that lies re
 
 from __future__ import annotations
 
+import logging
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from tests.simulation.copies import Copy
 from tests.simulation.lies import lie
 
-from tidelog_broker import log_writes
+from tidelog_broker import log_writes, partition
 from tidelog_broker.core.effects import Append, ReadLog
 from tidelog_broker.log_view import LogView, Stretch
 from tidelog_broker.log_writes import LogWrite
 
 if TYPE_CHECKING:
+    from tests.simulation.loop import VirtualLoop
     from tests.simulation.world import World
 
 
@@ -35,7 +38,22 @@ def watched(world: World) -> Iterator[None]:
             (LogView, "read_epoch", watch.read_epoch),
         ):
             stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
+        stack.enter_context(patch.object(partition, "log", _losses(world)))
         yield
+
+
+def _losses(world: World) -> logging.Logger:
+    """Return a logger for partitions that lets the checks hear of what is lost, and says nothing."""
+
+    class Losses(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text, loop = record.getMessage(), _get_running_loop()
+            if text.startswith("DATA_LOSS"):
+                world.checks.logged(cast("VirtualLoop", loop).process, text)
+
+    logger = logging.Logger("simulated losses", logging.WARNING)  # noqa: LOG001 - it belongs to this world only
+    logger.addHandler(Losses())
+    return logger
 
 
 class _Watch:

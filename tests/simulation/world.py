@@ -12,6 +12,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
+from tests.simulation.operator import Operator
 from tests.simulation.scenario import Scenario
 from tests.simulation.surroundings import Wishes
 
@@ -85,6 +86,7 @@ class World:
         self.copies: dict[LogView, Copy] = {}
         """Of all processes that there ever were."""
         self.checks = Checks(self)
+        self.operator = Operator(self)
         self.faults = Faults(self)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -215,4 +217,5 @@ class World:
         return all(producer.stopped for producer in self.producers)
 
     def _settled(self) -> bool:
-        return not any(producer.busy for producer in self.producers) and self.checks.all_equal()
+        busy = self.operator.busy or any(producer.busy for producer in self.producers)
+        return not busy and self.checks.all_equal()

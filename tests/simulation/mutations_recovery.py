@@ -1,0 +1,117 @@
+"""Mutations of an operator's recovery without a quorum, and of what becomes of those who know better. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker.core import candidate, takeover
+from tidelog_broker.core.candidate import Candidate
+from tidelog_broker.core.effects import EpochDecided
+from tidelog_broker.core.replica_state import ReplicaState
+from tidelog_broker.core.takeover import Promise, ballot_key
+from tidelog_broker.partition import Partition
+from tidelog_proto import broker_pb2 as pb
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def adopted_without_a_mark() -> Replacements:
+    """What one of those who are left had accepted is handed on as it is."""
+
+    def choose(promises: Sequence[Promise], *, unsafe: bool = False, **rest: Any) -> bytes:
+        accepted = [promise for promise in promises if promise.accepted is not None]
+        if unsafe and accepted:
+            return max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot())).accepted_value
+        return takeover.choose_value(promises, unsafe=unsafe, **rest)
+
+    return [(candidate, "choose_value", choose)]
+
+
+def decided_without_a_mark() -> Replacements:
+    """What is decided without a quorum looks like any other decision."""
+    original = takeover.decision_value
+
+    def decision_value(*arguments: Any, unsafe: bool = False, **rest: Any) -> bytes:
+        del unsafe
+        return original(*arguments, **rest)
+
+    return [(takeover, "decision_value", decision_value)]
+
+
+def named_copy_is_the_truth() -> Replacements:
+    """The copy that is named counts, whatever others hold who are left as well."""
+    original = Candidate._choose_unsafely
+
+    def choose_unsafely(self: Candidate, now_ms: int) -> None:
+        me = self._host.node_id
+        self._promises = {me: self._promises[me]}
+        original(self, now_ms)
+
+    return [(Candidate, "_choose_unsafely", choose_unsafely)]
+
+
+def others_not_waited_for() -> Replacements:
+    """The named node goes on as soon as it has its own promise."""
+    original = Candidate.on_seal_reply
+
+    def on_seal_reply(self: Candidate, sender: str, reply: pb.SealReply, now_ms: int) -> None:
+        original(self, sender, reply, now_ms)
+        if self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
+            self._choose_unsafely(now_ms)
+
+    return [(Candidate, "on_seal_reply", on_seal_reply)]
+
+
+def loss_not_told() -> Replacements:
+    """Nobody is told that an epoch was cut short."""
+
+    def tell_of_loss(self: Partition, news: EpochDecided) -> None:
+        return
+
+    return [(Partition, "_tell_of_loss", tell_of_loss)]
+
+
+def who_knows_better_wins() -> Replacements:
+    """Where chains part, the one that an operator had recovered stops."""
+
+    def differs(self: ReplicaState, sender: str, epoch: int, other: pb.EpochDecision) -> None:
+        here = self.decision(epoch)
+        if here.previous_hash != other.previous_hash:
+            self.forks(sender, epoch, "the chains fork")
+            return
+        self.tell_chain(sender, epoch)
+        if here.unsafe or not other.unsafe:
+            self.halt(f"two decisions about epoch {epoch}: the chains fork", for_good=True)
+
+    return [(ReplicaState, "differs", differs)]
+
+
+def who_knows_better_goes_on() -> Replacements:
+    """Where chains part, nobody stops."""
+
+    def differs(self: ReplicaState, sender: str, epoch: int, other: pb.EpochDecision) -> None:
+        del other
+        self.tell_chain(sender, epoch)
+
+    return [(ReplicaState, "differs", differs), (ReplicaState, "forks", lambda *_: None)]
+
+
+def parting_not_looked_for() -> Replacements:
+    """Whose chains part stops at once, without looking for where they do."""
+
+    def forks(self: ReplicaState, sender: str, epoch: int, reason: str) -> None:
+        del sender, epoch
+        self.halt(reason, for_good=True)
+
+    return [(ReplicaState, "forks", forks)]
+
+
+def watermark_never_goes_back() -> Replacements:
+    """What was committed stays so for readers, also where it was cut off."""
+
+    def commit_ends(self: ReplicaState, offset: int, *, unsafe: bool) -> None:
+        del unsafe
+        self.raise_watermark(offset)
+
+    return [(ReplicaState, "commit_ends", commit_ends)]
