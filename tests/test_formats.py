@@ -141,7 +141,7 @@ def test_a_journal(tmp_path: Path, magic: bytes) -> None:
 
 
 def test_a_snapshot(tmp_path: Path) -> None:
-    snapshots.save_snapshot(RealFileSystem(), tmp_path, snapshots.ProducerSnapshot(2, 30, 4, b"payload"))
+    snapshots.save_snapshot(RealFileSystem(), tmp_path, snapshots.ProducerSnapshot(2, 30, 4, b"payload"), committed=30)
     (path,) = tmp_path.iterdir()
     assert path.name == f"producers-{30:020d}.snap"
     data = path.read_bytes()

@@ -19,6 +19,7 @@ from tidelog_broker.core.replica_state import Doubt
 from tidelog_broker.storage.epoch_log import EpochLog
 from tidelog_broker.storage.errors import DiskFullError, NotHeldError
 from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.snapshots import ProducerSnapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -35,10 +36,10 @@ class Stretch(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The producers' state at an offset, the append timestamp there, and the headers behind it."""
+    """The producers' state at an offset, the last header in front of that if it is here, and the headers behind it."""
 
     table: ProducerTable
-    timestamp_us: int
+    last: BatchHeader | None
     offset: int
     headers: Iterator[BatchHeader]
 
@@ -275,45 +276,71 @@ class LogView:
         if offset == 0:
             return ProducerTable(), 0
         try:
-            return self._scan_producers(offset, log_start)
+            table, last = self._scan_producers(offset, log_start)
         except ProtocolError as error:
             log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
             return None, 0
+        return table, last.append_timestamp_us if last is not None else 0
 
-    def _scan_producers(self, offset: int, log_start: int) -> tuple[ProducerTable | None, int]:
+    def keep_producers(self, below: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
+        """Return a snapshot to be saved before retention deletes what lies below an offset: it knows what that says.
+
+        Snapshots count by what the log holds in front of them, so the newest one would be lost with that. Runs on the
+        I/O worker.
+
+        Returns:
+            None when one counts that lies behind, or the log says nothing of producers.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        store = self.store
+        offset = min(committed, store.end_offset)
+        snapshots = (one for one in store.load_producer_snapshots() if below < one.offset <= offset)
+        if any(self._behind(one) is not None for one in snapshots):
+            return None
+        table, last = self._scan_producers(offset, log_start)
+        if table is None or last is None or table.is_empty:
+            return None
+        return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
+
+    def _scan_producers(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
+        """Return the table, and the header of the last batch below `offset` if one was seen."""
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:
             if store.start_offset > log_start or not store.epochs:
-                return None, 0
-            known = _Known(ProducerTable(), 0, store.start_offset, store.scan_headers(store.start_offset))
-        table, timestamp_us, at, headers = known
+                return None, None
+            known = _Known(ProducerTable(), None, store.start_offset, store.scan_headers(store.start_offset))
+        table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
                 break
             table.apply(header)
-            timestamp_us, at = header.append_timestamp_us, header.end_offset
-        return (table, timestamp_us) if at == offset else (None, 0)
+            last, at = header, header.end_offset
+        return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> _Known | None:
-        """Return the newest snapshot and what is behind it, if it counts.
+        """Return the newest snapshot that counts, and what is behind it; see `_behind`."""
+        for snapshot in self.store.load_producer_snapshots():
+            if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
+                return _Known(ProducerTable.restore(snapshot.payload), behind[0], snapshot.offset, behind[1])
+        return None
+
+    def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
+        """Return the last header that a snapshot covers and those behind it, if it counts.
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
         other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
         made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there.
         """
-        store = self.store
-        snapshot = store.load_producer_snapshot()
-        if snapshot is None or snapshot.offset > offset:
-            return None
-        table = ProducerTable.restore(snapshot.payload)
-        held = self.log_of(snapshot.epoch)
+        store, held = self.store, self.log_of(snapshot.epoch)
         if held is not None and snapshot.digest == 0 and held.start_offset == snapshot.offset:
-            return _Known(table, 0, snapshot.offset, store.scan_headers(snapshot.offset))
+            return None, store.scan_headers(snapshot.offset)
         if not store.start_offset < snapshot.offset <= store.end_offset:
             return None
         headers = store.scan_headers(snapshot.offset - 1)
         last = next(headers, None)
         if last is None or (last.epoch, last.end_offset, last.digest) != snapshot[:3]:
             return None
-        return _Known(table, last.append_timestamp_us, snapshot.offset, headers)
+        return last, headers

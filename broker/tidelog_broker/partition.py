@@ -354,18 +354,20 @@ class Partition(PartitionReads):
             return
         tail, log_start = self.replica.tail, self.replica.log_start
         epoch, (offset, digest) = tail.epoch, tail.durable
+        committed = self.high_watermark
 
         def rebuild_and_save() -> None:
             table, _ = self.driver.view.producers_at(offset, log_start=log_start)
             if table is not None:
-                self.log.save_producer_snapshot(epoch, offset, digest, table.snapshot())
+                self.log.save_producer_snapshot(epoch, offset, digest, table.snapshot(), committed=committed)
 
         self.offload.start(self.io_key, rebuild_and_save, lambda _, error: self._snapshot_saved(error))
 
     def _save(self, snapshot: tuple[int, int, int, bytes]) -> None:
+        committed = self.high_watermark
         self.offload.start(
             self.io_key,
-            lambda: self.log.save_producer_snapshot(*snapshot),
+            lambda: self.log.save_producer_snapshot(*snapshot, committed=committed),
             lambda _, error: self._snapshot_saved(error),
         )
 

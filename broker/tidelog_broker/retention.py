@@ -9,10 +9,12 @@ The note needs hardly any space, but a full disk is when deleting matters most, 
 segment has begun, or with the next look. A disk that refuses even that is full, not broken: it is said once, and tried
 again with the next look. Rejected: making it whenever an epoch begins, which a takeover would wait for.
 
-A copy that retention overtakes while it catches up cannot follow the epoch any more: the epoch ends for its sake, the
-next one begins with fresh files, and under full load the same happens again. So what a living copy that pulls still
-lacks of the newest epoch is left to it, up to `PATIENCE` times the bound, unless the disk was full since the node
-started.
+What a copy lacks of the open epoch it can only have from a log that still has it. Without, it can neither follow that
+epoch nor accept its end; where those who have it lose a disk, too few are left who can, and the epoch would never end.
+So nothing of the open epoch goes that a replica of it lacks, however long it has been away. What keeps the log within
+its bound then is that the epoch ends: of one that has ended, nobody needs what lies below the log's start. The next one
+begins with fresh files, so a living copy gets the time to catch up until the log has `PATIENCE` times its bound, unless
+the disk was full since the node started. Where a full disk keeps the epoch from ending as well, the old records go.
 """
 
 from __future__ import annotations
@@ -24,11 +26,19 @@ from typing import Final
 from tidelog_broker.partition_reads import PartitionReads
 from tidelog_broker.storage.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.log_start import keep_space, raise_log_start
+from tidelog_broker.storage.snapshots import ProducerSnapshot
+from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 2
 """How many times its bound a log may grow to for copies that are behind."""
+
+END_AGAIN_S: Final = 1.0
+"""How long an epoch gets to end, for the sake of a copy that is behind, before it is tried again."""
+
+ENDS_MAX: Final = 3
+"""How often that is tried where the disk is full, before what the copy lacks is deleted."""
 
 
 class Retention:
@@ -50,6 +60,8 @@ class Retention:
         """Below this the owner has deleted, and this copy after it."""
         self._soon = self._soon_after = 0
         """Below which offset is being deleted while nobody waits for it, and what is to follow."""
+        self._ending = (-1, 0.0, 0)
+        """The epoch that is to end for the sake of a copy that is behind, when that was last tried, and how often."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -64,7 +76,10 @@ class Retention:
             StorageFailedError: the disk failed.
         """
         partition = self._partition
-        below = self._outdated(offset, 0, partition.high_watermark)
+        committed, owner = partition.high_watermark, partition.replica.owner
+        below = self._outdated(offset, 0, min(committed, owner.held_by_all) if owner is not None else committed)
+        if owner is not None and self._lacks_for_long(self._outdated(offset, 0, committed)):
+            self._end_epoch()
         await self._delete(below)
         if partition.replica.owner is not None:
             self._raise_log_start(below)
@@ -80,6 +95,9 @@ class Retention:
         if self._is_over or replica.halted is not None:
             return
         try:
+            if partition.driver.cut_offset is None and partition.log.is_overtaken(replica.log_start):
+                await self._delete(replica.log_start)
+                partition.wake()
             if replica.owner is None:
                 if replica.log_start > partition.log.start_offset:
                     await self._delete(self._outdated(replica.log_start, 0, replica.log_start))
@@ -148,27 +166,53 @@ class Retention:
                 self._failed(error)
 
     def _past_bound(self) -> int:
-        """Return below which offset segments go; those that copies lack only where it is too much for patience."""
-        partition, replica = self._partition, self._partition.replica
+        """Return below which offset segments go. Where some replica lacks what is to go, the epoch may have to end."""
+        partition, owner = self._partition, self._partition.replica.owner
         bytes_max, committed = partition.topic.config.retention_bytes, partition.high_watermark
-        is_patient = not partition.node.disk.spares.has_ended
-        # Who is in the push window has the rest in a moment; waiting for that would keep the file from the segment that
-        # begins next.
-        held = [
-            each.held_offset
-            for each in replica.followers
-            if is_patient and not each.streaming and replica.surroundings.alive(each.node_id)
-        ]
-        return max(
-            self._outdated(0, bytes_max, min([committed, *held])),
-            self._outdated(0, PATIENCE * bytes_max, committed),
-        )
+        held = owner.held_by_all if owner is not None else 0
+        below = self._outdated(0, bytes_max, committed)
+        if below <= held:
+            return below
+        is_full = partition.node.disk.spares.has_ended
+        if is_full or self._lacks_for_long(below) or self._outdated(0, PATIENCE * bytes_max, committed) > held:
+            tried = self._end_epoch()
+            if is_full and tried > ENDS_MAX:
+                return below
+        return self._outdated(0, bytes_max, min(committed, held))
+
+    def _lacks_for_long(self, offset: int) -> bool:
+        """Whether a replica lacks what lies below `offset` and is away."""
+        replica = self._partition.replica
+        alive = replica.surroundings.alive
+        return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
+
+    def _end_epoch(self) -> int:
+        """See that the open epoch ends: nobody lacks anything of the next one. Return how often that was tried."""
+        partition = self._partition
+        epoch, now_s = partition.epoch, partition.node.loop.time()
+        ending, tried_s, tried = self._ending
+        if ending != epoch:
+            tried = 0
+        elif now_s < tried_s + END_AGAIN_S:
+            return tried
+        self._ending = (epoch, now_s, tried + 1)
+        partition.node.loop.call_soon(self._roll_over, epoch)  # this may be called while the replica is at work
+        return tried + 1
+
+    def _roll_over(self, epoch: int) -> None:
+        partition, replica = self._partition, self._partition.replica
+        if not self._is_over and replica.owner is not None and partition.epoch == epoch and not replica.moving:
+            partition.driver.roll_over(replica.ownership.plan_on())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
         """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.
 
-        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that.
+        Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that. Nor
+        does anything behind such an end that is decided already, while the cut is on its way.
         """
+        cut_offset = self._partition.driver.cut_offset
+        if cut_offset is not None:
+            committed = min(committed, cut_offset)
         return self._partition.log.outdated(below=offset, bytes_max=bytes_max, committed=committed)
 
     async def _delete(self, offset: int) -> None:
@@ -212,10 +256,40 @@ class Retention:
             )
 
     def _delete_below(self, offset: int) -> None:
-        """Runs on an I/O worker."""
-        store = self._partition.log
-        if store.limbo is None:
+        """Delete, and leave a snapshot of what the deleted records said of producers. Runs on an I/O worker.
+
+        A snapshot is known by the batch in front of it, so a committed one has to stay: else the next look deletes.
+        """
+        partition = self._partition
+        store, committed = partition.log, partition.high_watermark
+        if store.is_overtaken(offset):
             store.delete_before(offset)
+        if store.limbo is not None or offset >= min(committed, store.end_offset):
+            return
+        snapshot = self._producers_behind(offset, committed)
+        if snapshot is not None and self._saved(snapshot, committed):
+            snapshot = None
+        store.delete_before(offset)
+        if snapshot is not None and not self._saved(snapshot, committed):  # there may be space for it now
+            log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", partition.name)
+
+    def _producers_behind(self, offset: int, committed: int) -> ProducerSnapshot | None:
+        partition = self._partition
+        view, log_start = partition.driver.view, partition.replica.log_start
+        try:
+            return view.keep_producers(offset, committed=committed, log_start=log_start)
+        except StorageFailedError:
+            raise
+        except ProtocolError as error:
+            log.warning("%s: the producers cannot be told, some may be forgotten: %s", partition.name, error)
+            return None
+
+    def _saved(self, snapshot: ProducerSnapshot, committed: int) -> bool:
+        try:
+            self._partition.log.save_producer_snapshot(*snapshot, committed=committed)
+        except DiskFullError:
+            return False
+        return True
 
     def _keep(self, offset: int) -> None:
         raise_log_start(self._partition.node.disk.fs, self._partition.log.directory, offset)

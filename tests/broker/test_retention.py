@@ -11,6 +11,7 @@ from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.driver import ReplicaDriver
 from tidelog_broker.partition import Partition
 from tidelog_broker.retention import PATIENCE
 from tidelog_broker.storage.log_start import NAME, load_log_start, raise_log_start
@@ -47,7 +48,8 @@ async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: Clust
     for sequence in range(3, 20):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
-    assert load_log_start(disk, partition.log.directory) == partition.log.start_offset
+    directory = partition.log.directory
+    await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
     assert cluster.nodes[owner].health.state == "running"
 
 
@@ -117,20 +119,38 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
-    assert BOUND_BYTES < partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
-    await cluster.stop(slow)
+    assert partition.replica.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
+    assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
+
+
+async def test_the_epoch_ends_before_that_goes_which_a_copy_lacks_that_is_away(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    away = others(owner)[0]
+    partition = cluster.partition(owner)
+    epoch = partition.replica.active.epoch
+    for sequence in range(2):
+        await publish(cluster, owner, sequence)
+    await cluster.stop(away)
+    starts: list[tuple[int, int]] = []
+    for sequence in range(2, 30):
+        await publish(cluster, await cluster.owner(), sequence)
+        starts.append((partition.replica.active.epoch, partition.log.start_offset))
+    held = 2  # it may have acknowledged what came before it stopped
+    assert all(start <= held for at, start in starts if at == epoch), "what a copy lacks of the open epoch was deleted"
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
+    assert partition.replica.active.epoch > epoch
 
 
-async def test_a_copy_in_the_push_window_is_not_waited_for(
+async def test_a_copy_in_the_push_window_is_waited_for_as_well(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = await cluster.owner()
     partition = cluster.partition(owner)
-    monkeypatch.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
-    for sequence in range(10):
-        await publish(cluster, owner, sequence)
-    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "what is in the window anyway is kept in the log")
+    with monkeypatch.context() as deaf:
+        deaf.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
+        await publish_past_bound(cluster, owner)
+    await publish(cluster, owner, 10)
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
 
 
 async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
@@ -171,6 +191,18 @@ async def test_what_a_log_lacks_is_not_said_to_be_deleted(
     deleted = partition.log.start_offset - 1
     partition.retention._looked(deleted, None)
     assert told == [deleted]
+
+
+async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log start of a later epoch is heard of before the log is cut to the end of this one."""
+    partition = await begun_late(cluster)
+    log_start = partition.log.start_offset
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", log_start + 1)
+    assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) <= log_start + 1
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", None)
+    assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) > log_start + 1
 
 
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
@@ -251,7 +283,8 @@ async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_d
     assert partition.node.notes._pending <= 4, "every segment that begins asks for a note of its own"
     disk.heal()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
-    assert load_log_start(disk, partition.log.directory) == partition.log.start_offset
+    directory = partition.log.directory
+    await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
 
 
 async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_else_along(

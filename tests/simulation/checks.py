@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation import forks
+from tests.simulation.deletions import Deletions, log_start_of, tells_of_producers
 from tests.simulation.final import compare_logs, compare_with_history, unequal
 from tests.simulation.forks import Fork
 from tests.simulation.history import Publish, PublishReply
@@ -54,10 +56,19 @@ class Checks:
         self._to_tell: list[tuple[Copy, Fork]] = []
         """Which losses nodes have come to know in this step."""
         self._told: set[tuple[Process, str]] = set()
+        self.deletions = {key: Deletions(truth, world.scenario.retention_bytes) for key, truth in self.truths.items()}
+        for key, truth in self.truths.items():
+            truth.lacked_by = partial(self._lacked_by, key)
 
     def _bad(self, node_id: str) -> bool:
         machine = node_id.partition("+")[0]
         return any(one.name == machine and self._world.faults.may_lose(one) for one in self._world.machines)
+
+    def _lacked_by(self, key: PartitionKey, node_id: str) -> int:
+        machine = self._world.machine_of(node_id)
+        process = machine.process if machine is not None else None
+        copy = process.partitions.get(key) if process is not None else None
+        return self.deletions[key].lacks(copy) if copy is not None else 0
 
     def fail(self, invariant: str, what: str) -> NoReturn:
         """Report a broken invariant."""
@@ -142,8 +153,12 @@ class Checks:
         self._found(copy)
         if not self._bad(node) and copy.replica.halted is None:
             truth.remembers(node, epoch, fence.promised if fence is not None else None)
-        if not (self._bad(node) or self._world.faults.lied or self._world.scenario.retention_bytes):
-            truth.keeps_what_it_accepted(node, copy.view.fill_position)
+        if self._bad(node):
+            self.deletions[copy.key].lost(node)
+        else:
+            self.deletions[copy.key].remembers(copy)
+        if not (self._bad(node) or self._world.faults.lied):
+            truth.keeps_what_it_accepted(node, copy.view.fill_position, deleted=copy.replica.log_start)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and copy.limbo() is None:
             end = copy.view.epoch_end(epoch)
@@ -209,6 +224,8 @@ class Checks:
             truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {copy.name}")
         if replica.halted is not None and not self._bad(copy.process.node_id) and not self.is_overruled(copy):
             self.fail("halted", f"{copy.name}: {replica.halted}")
+        if replica.log_start:
+            self.deletions[copy.key].says(copy.name, replica.log_start)
         if replica.owner is not None:
             truth.owned(replica.active.epoch, copy.process.node_id, copy.process.incarnation)
 
@@ -250,6 +267,9 @@ class Checks:
         if isinstance(message, _VOTES) and message.status == pb.HELD:
             self._able(copy, message)
         truth.sent(node, message)
+        self.deletions[copy.key].says(copy.name, log_start_of(message))
+        if tells_of_producers(message):
+            self.deletions[copy.key].told(copy, to)
 
     def _able(self, copy: Copy, message: fx.PeerMessage) -> None:
         damage = copy.limbo()
@@ -279,6 +299,7 @@ class Checks:
             lost = self.is_forgotten(copy, publish, said) or (
                 said.error in FORGOTTEN and forks.stored_elsewhere(truth, publish.producer_id, publish.base_sequence)
             )
+            newest = newest and not self._may_have_forgotten(copy, publish, said)
             self.require(
                 not (newest and ordered) or lost,
                 "I12",
@@ -291,15 +312,20 @@ class Checks:
             self.truth_of(copy), publish.producer_id, publish.base_sequence
         )
 
+    def _may_have_forgotten(self, copy: Copy, publish: Publish, said: PublishReply) -> bool:
+        """Whether a node may know a producer less well, because retention was there before it."""
+        truth, node = self.truths[copy.key], copy.process.node_id
+        if said.error == pb.UNKNOWN_PRODUCER:
+            return truth.may_forget(publish.producer_id, node)
+        return said.error == pb.DUPLICATE_OUT_OF_WINDOW and truth.may_forget_place(publish, node)
+
     def tried(self, publish: Publish) -> None:
         """A publish arrives at a node."""
         self.truths[publish.key].tried(publish)
 
     def says_deleted(self, copy: Copy, log_start: int) -> None:
         """A node says that retention has deleted what lies before an offset (I10)."""
-        truth, deletes = self.truth_of(copy), bool(self._world.scenario.retention_bytes)
-        self.require(deletes or log_start == 0, "I10", f"{copy.name} says that its log begins at {log_start}")
-        self.require(log_start <= truth.committed_end, "I10", f"{copy.name} deletes what is not committed: {log_start}")
+        self.deletions[copy.key].says(copy.name, log_start)
 
     def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
         """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""

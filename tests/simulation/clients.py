@@ -33,6 +33,9 @@ CALM_PUBLISHES = 2
 PRODUCERS_MAX = 1 << 16
 """The distance between the ids of a producer that begins anew."""
 
+DELETED = {pb.UNKNOWN_PRODUCER, pb.DUPLICATE_OUT_OF_WINDOW}
+"""What is said where retention has deleted what was stored, before a copy could have it."""
+
 GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
 
@@ -125,7 +128,7 @@ class Producer:
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
             publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
             self._retry(publish)
-        elif begin_anew:
+        elif begin_anew or (said.error in DELETED and self._world.scenario.retention_bytes):
             self._begin_anew()
         elif said.kind == "unknown" and not self._producer_id:
             publish.outcome = "unknown"
@@ -148,7 +151,10 @@ class Producer:
             self._ended(publish)
 
     def _begin_anew(self) -> None:
-        """A recovery has cut off what precedes the next batch: as in `tidelog.lane`, nobody knows of what is open."""
+        """Go on as another producer, as `tidelog.lane` does: nobody knows what became of what is open.
+
+        A recovery has cut off what precedes it, or retention has deleted that before a copy could have it.
+        """
         self._producer_id += PRODUCERS_MAX
         self._sequence = 0
         for publish in list(self._open):

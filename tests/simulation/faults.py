@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.machine import Machine
 from tests.simulation.rot import lose_directory, rot
-from tests.simulation.scenario import MIXTURES, SCRIPTS, UNSAFE
+from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
 
@@ -74,8 +74,9 @@ class Faults:
         mixture = self._world.scenario.mixture
         if mixture in SCRIPTS:
             return [mixture]
-        if mixture in MIXTURES:
-            return list(MIXTURES[mixture])
+        few = MIXTURES.get(mixture) or FURTHER_MIXTURES.get(mixture)
+        if few is not None:
+            return list(few)
         kinds = [kind for kind in kinds if kind != UNSAFE]
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
         if self._world.scenario.changes and "wishes" not in chosen:

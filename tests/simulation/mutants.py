@@ -16,9 +16,10 @@ from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_log as log
 from tests.simulation import mutations_recovery as recovery
+from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
-from tests.simulation.scenario import RETENTION, UNSAFE, WISHES
+from tests.simulation.scenario import DELETED_AND_LOST, RETENTION, UNSAFE, WISHES
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -36,7 +37,8 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        return self.replacements.__module__ not in {driver.__name__, shell.__name__, disk.__name__, recovery.__name__}
+        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention)}
+        return self.replacements.__module__ not in shells
 
 
 LISTED = [
@@ -107,17 +109,17 @@ SHELL = [
     Mutant("a reboot not told to the logs", shell.reboot_not_told_to_logs, mixture="rebooted holder"),
     Mutant("a reboot noted before all logs are open", shell.reboot_noted_too_soon, mixture="reboot cut short"),
     Mutant("appends told as written at once", shell.appends_told_at_once),
-    Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted holder"),
+    Mutant("doubt ended by any write", shell.doubt_ended_by_any_write, mixture="rebooted follower"),
     Mutant("stamped by a clock that goes back", shell.clock_taken_as_it_is),
     Mutant("acknowledged by the owner alone", shell.owner_is_a_quorum),
     Mutant("acks=all taken for a quorum", shell.all_is_a_quorum),
     Mutant("what an epoch's end cuts off answered as stored", shell.cut_off_is_stored),
     Mutant("what an epoch's end keeps answered as not stored", shell.stored_is_denied),
     Mutant("retries answered before their first attempt is", shell.retries_answered_at_once),
-    Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch),
+    Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch, mixture="plans"),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
-    Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="lags"),
-    Mutant("retention past the commit", shell.deletes_what_is_not_committed, mixture=RETENTION),
+    Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="late cut"),
+    Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
 ]
 """Of what the node does around its replicas, and of worlds that came with that."""
 
@@ -134,7 +136,18 @@ RECOVERY = [
 ]
 """Of an operator's recovery without a quorum: no other world and no walk has one."""
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY]}
+DELETING = [
+    Mutant("retention within the bound", retention.deletes_within_the_bound, mixture=RETENTION),
+    Mutant("retention of what a replica lacks", retention.deletes_what_a_replica_lacks, mixture=RETENTION),
+    Mutant("the log's start forgotten by the next start", retention.log_start_forgotten, mixture=RETENTION),
+    Mutant("a lost copy not left behind", retention.lost_copies_are_not_left_behind, mixture=DELETED_AND_LOST),
+    Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture="reboots"),
+    Mutant("producers deleted with the log", retention.producers_deleted_with_the_log, mixture=RETENTION),
+    Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
+]
+"""Of what retention leaves behind."""
+
+MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING]}
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from tidelog_broker.pipeline import Pipeline
 from tidelog_broker.reboot_note import RebootedDir
 from tidelog_broker.replication import Replication
 from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.storage.partition_log import PartitionLog
 from tidelog_broker.waiting import Waiting, _settle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -213,17 +212,3 @@ def confirmed_at_once() -> Replacements:
         await self.ensure_active()
 
     return [(PartitionReads, "confirm_owner", confirm)]
-
-
-# ------------------------------------------------------------------------------------------ retention
-
-
-def deletes_what_is_not_committed() -> Replacements:
-    """Retention deletes whatever is past the bound."""
-    outdated = PartitionLog.outdated
-
-    def everything(self: PartitionLog, *, below: int, bytes_max: int, committed: int) -> int:
-        del committed
-        return outdated(self, below=below, bytes_max=bytes_max, committed=1 << 60)
-
-    return [(PartitionLog, "outdated", everything)]

@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
-    parser.add_argument("--mixture", help="of faults, or a script, instead of each seed's own")
+    parser.add_argument("--mixture", help="all of them of this mixture of faults, or this script")
     parser.add_argument("--trace", type=int, default=TRACE_SHOWN, help="how many events a failure shows")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()

@@ -25,6 +25,11 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Kinds of faults that bring out something together."""
 
+FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
+    "deleted and lost": ("lost directory", "lost directory", "reset"),
+}
+"""Such as only come when they are asked for."""
+
 LIGHTS_OUT: Final = "lights out"
 """The one script that cuts the power of all machines at once under a flush other than ALWAYS, see `scripts`: with one
 partition, so that no other one loses what it may lose then, and no machine lost for good, since all must answer."""
@@ -57,10 +62,13 @@ WISHES: Final = "wishes"
 """A mixture of some of everything in which what is wanted of the topic changes at any rate."""
 
 RETENTION: Final = "retention"
-"""A mixture of its own, of some of everything: the owner deletes what is old, whether or not all replicas have it.
+"""A mixture of some of everything in which the owner deletes what is old at any rate."""
 
-Nothing numbers its batches there: what is deleted is forgotten, so a repetition of it would be stored again. And no
-machine is lost for good, see `retention`."""
+DELETED_AND_LOST: Final = "deleted and lost"
+"""A mixture of a few kinds of faults in which the owner deletes what is old, and others lose what is newer."""
+
+DELETES: Final = 0.2
+"""In how many of the worlds with some of everything the owner deletes what is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     majority = factor // 2 + 1
     changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
     unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
+    deletes = mixture in {RETENTION, DELETED_AND_LOST} or (not mixture and later.random() < DELETES)
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
     return Scenario(
         seed=seed,
@@ -144,9 +153,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         + (UNSAFE_MS if mixture == UNSAFE else 0),
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
         bad_machines=min(ack_quorum - 1, factor - ack_quorum)
-        if mixture not in {RETENTION, LIGHTS_OUT, UNSAFE} and not changes
+        if mixture not in {LIGHTS_OUT, UNSAFE} and not changes
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
-        retention_bytes=random.choice([1000, 3000]) if mixture == RETENTION else 0,
+        retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         changes=changes,
     )

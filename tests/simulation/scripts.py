@@ -336,6 +336,11 @@ class Scripts(Recoveries):
         self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks when it hears from it
         yield self._random.uniform(30, 150)
         self._part(holders, self._world.machines)
+        if self._random.random() < 0.5:
+            yield self._random.uniform(0, 30)
+            loser.stop("killed before it has the rest")
+            yield 5
+            loser.start()
         self._join([loser], rest)
         yield self._random.uniform(600, 1200)
 

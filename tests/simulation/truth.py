@@ -59,6 +59,7 @@ class Truth:
         self.watermarks: dict[str, int] = {}
         self.position = (genesis.epoch, genesis.start_offset)
         self._sequences: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
         """Producer and sequence -> epoch and offset, for everything that is committed."""
         self.denials: dict[int, int] = {}
@@ -71,6 +72,8 @@ class Truth:
         """What became of the partition where an operator had it decided, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
+        self.lacked_by: Callable[[str], int] = lambda node: 0
+        """Below which offset a node may never have had what retention has deleted, see `deletions`."""
 
     # ------------------------------------------------------------------------------------------ epochs
 
@@ -304,11 +307,14 @@ class Truth:
         held = self.ever.get(where, self.start_of(reply.epoch))
         self.require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
 
-    def keeps_what_it_accepted(self, node: str, copy: Callable[[int], tuple[int, int] | None]) -> None:
-        """A node has started again: where its accept decided an end, it has the epoch through that (I7)."""
+    def keeps_what_it_accepted(self, node: str, copy: Callable[[int], tuple[int, int] | None], *, deleted: int) -> None:
+        """A node has started again: where its accept decided an end, it has the epoch through that (I7).
+
+        Unless retention has deleted all of it.
+        """
         for epoch, chosen in self.chosen.items():
             end_offset = chosen.value.end_offset
-            if end_offset == self.start_of(epoch) or node not in self.deciders[epoch]:
+            if end_offset <= max(self.start_of(epoch), deleted) or node not in self.deciders[epoch]:
                 continue
             end = copy(epoch)
             held = end[0] if end is not None else None
@@ -371,6 +377,12 @@ class Truth:
         """How far anybody has been told that this partition is committed."""
         return max(self.committed.values(), default=0)
 
+    @property
+    def settled_end(self) -> int:
+        """How far this partition is committed, told or not: to the end of the newest decided epoch, or further."""
+        newest = self.chosen.get(self.newest_decided)
+        return max(self.committed_end, newest.value.end_offset if newest is not None else 0)
+
     def walk(self) -> None:
         """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
         epoch, offset = self.position
@@ -394,13 +406,25 @@ class Truth:
         if producer == 0:
             return
         expected = self._sequences.get(producer, 0)
+        if header.base_sequence == 0 and self.may_forget(producer, self.descriptors[header.epoch].owner):
+            expected = 0
         self.require(
             header.base_sequence == expected,
             "I12",
             f"producer {producer} has {header.base_sequence} at {header.base_offset} where {expected} is next",
         )
         self._sequences[producer] = expected + header.record_count
+        self._ends[producer] = header.end_offset
         self.places[producer, header.base_sequence] = (header.epoch, header.base_offset)
+
+    def may_forget(self, producer: int, node: str) -> bool:
+        """Whether everything of a producer was deleted before a node could have it."""
+        return producer in self._ends and self._ends[producer] <= self.lacked_by(node)
+
+    def may_forget_place(self, publish: Publish, node: str) -> bool:
+        """Whether a batch is stored, and was deleted before a node could have it."""
+        place = self.places.get((publish.producer_id, publish.base_sequence))
+        return place is not None and place[1] < self.lacked_by(node)
 
     def acknowledged(self, publish: Publish, said: PublishReply) -> None:
         """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""

@@ -20,6 +20,7 @@ from tidelog_broker import log_writes, partition
 from tidelog_broker.core.effects import Append, ReadLog
 from tidelog_broker.log_view import LogView, Stretch
 from tidelog_broker.log_writes import LogWrite
+from tidelog_broker.retention import Retention
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -36,6 +37,7 @@ def watched(world: World) -> Iterator[None]:
             (log_writes, "append_in_place", watch.append_in_place),
             (log_writes, "perform", watch.perform),
             (LogView, "read_epoch", watch.read_epoch),
+            (Retention, "_prepare", watch.prepare),
         ):
             stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
         stack.enter_context(patch.object(partition, "log", _losses(world)))
@@ -82,6 +84,16 @@ class _Watch:
             return done
 
         return perform
+
+    def prepare(self, original: Callable[..., None]) -> Callable[..., None]:
+        def prepare(retention: Retention, offset: int) -> None:
+            copy = self._copy(retention._partition.driver.view)
+            deletions = self._world.checks.deletions[copy.key]
+            deletions.decides(copy, offset)
+            original(retention, offset)
+            deletions.notes(copy, offset)
+
+        return prepare
 
     def read_epoch(self, original: Callable[..., Stretch]) -> Callable[..., Stretch]:
         def read_epoch(view: LogView, effect: ReadLog) -> Stretch:

@@ -188,7 +188,7 @@ class World:
         for key in self.genesis:
             for _ in range(self.scenario.producers):
                 number += 1
-                idempotent = random.random() < 0.8 and not self.scenario.retention_bytes
+                idempotent = random.random() < 0.8
                 acks = random.choice([pb.QUORUM] * 6 + [pb.ALL]) if idempotent else random.choice([pb.QUORUM, pb.ONE])
                 self.producers.append(Producer(self, key, number, idempotent=idempotent, acks=acks))
             self.consumers += [Consumer(self, key) for _ in range(self.scenario.consumers)]

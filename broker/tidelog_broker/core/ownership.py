@@ -339,11 +339,20 @@ class Ownership:
         if self._pushes is not None:
             self._pushes.log_start = self._state.log_start
 
-    def has_left_behind(self, node_id: str, from_offset: int) -> bool:
-        """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next."""
+    def has_left_behind(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+        """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next.
+
+        What it has held may be asked for by an old message; who goes on asking, and acknowledges nothing, has lost it.
+        """
         log_start = self._state.log_start
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
-        return follower is not None and max(from_offset, follower.held_offset) < log_start
+        if follower is None or from_offset >= log_start:
+            return False
+        if follower.held_offset < log_start:
+            return True
+        if follower.asks_again_ms is None:
+            follower.asks_again_ms = now_ms
+        return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
 
     def plan_on(self) -> Plan:
         """Plan the next epoch, which this node is to own as well."""

@@ -68,6 +68,11 @@ class ProducerTable:
         """How many producers there are whose newest batches are remembered."""
         return len(self._states)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept of anybody."""
+        return not self._states and self._silent.is_empty
+
     def check(self, header: BatchHeader) -> StoredBatch | None:
         """Judge a batch before an offset is given to it.
 

@@ -45,6 +45,8 @@ class Follower:
     """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
     told_commit: int = -1
     told_log_start: int = 0
+    asks_again_ms: int | None = None
+    """When it first asked for what it once held, without an acknowledgement since: it may have lost that."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -125,7 +127,7 @@ class Pushes:
         if follower is None:
             return
         follower.answered = True
-        follower.last_heard_ms = now_ms
+        follower.last_heard_ms, follower.asks_again_ms = now_ms, None
         follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms + self.timing.heartbeat_ms)
         if end_offset <= follower.held_offset:
             return

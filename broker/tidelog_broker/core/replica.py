@@ -451,7 +451,7 @@ class Replica(ReplicaState):
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self.history.on_backfill(sender, ask, now_ms)
         is_open = ask.epoch == self.active.epoch
-        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset)
+        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
         if is_left and not self.moving:
             self.roll_over(self.ownership.plan_on(), now_ms)
 

@@ -134,7 +134,7 @@ class PartitionLog(PartitionCopies):
         """Return below which offset whole old segments are to go, 0 for none. May be called by any thread.
 
         Those go that end at or below `below`, or that are past `bytes_max` (0: no bound); none that ends behind
-        `committed`, never the newest, and in LIMBO nothing.
+        `committed`, never the newest with records, by which a snapshot of the producers is known, and in LIMBO nothing.
         """
         if self.limbo is not None:
             return 0
@@ -142,7 +142,7 @@ class PartitionLog(PartitionCopies):
         offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # all of it at one moment
         for segment in segments[:-1]:
             is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
-            if not is_old or segment.end_offset > committed:
+            if not is_old or segment.end_offset > committed or segment.end_offset == segments[-1].end_offset:
                 break
             offset, held_bytes = segment.end_offset, held_bytes - segment.size_bytes
         return offset
@@ -156,16 +156,37 @@ class PartitionLog(PartitionCopies):
         for log in self._epochs:
             log.settle()
 
+    def is_overtaken(self, offset: int) -> bool:
+        """Whether what lies below `offset` is all that keeps a whole copy out of the log: nothing will fill the hole.
+
+        May be called by any thread.
+        """
+        if self.limbo is not None or not 0 < self.end_offset < offset:
+            return False
+        newest = self._epochs[-1].epoch
+        return any(
+            fill is not None
+            and fill.is_complete
+            and fill.target.epoch > newest
+            and self.end_offset < fill.target.start.offset <= offset
+            for fill in list(self._fills.values())
+        )
+
     def delete_before(self, offset: int) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
+
+        All of the log goes where it `is_overtaken`: the copy behind the hole is the log from then on.
 
         Returns the bytes given back.
 
         Raises:
             StorageFailedError: a name could not be removed.
         """
-        self._drop_fills_below(offset)
         freed_bytes = 0
+        if self.is_overtaken(offset):
+            self._demote(len(self._epochs))
+            self._take_in_whole()
+        self._drop_fills_below(offset)
         while self._epochs and self._epochs[0].oldest_end_offset <= offset and (freed := self._delete_oldest()):
             freed_bytes += freed
         return freed_bytes
@@ -202,14 +223,15 @@ class PartitionLog(PartitionCopies):
         for log in self._epochs:
             log.close(sync=sync)
 
-    def save_producer_snapshot(self, epoch: int, offset: int, digest: int, payload: bytes) -> None:
-        """Keep a snapshot of the producers' state beside the log, durably; the one before it is kept, too.
+    def save_producer_snapshot(self, epoch: int, offset: int, digest: int, payload: bytes, *, committed: int) -> None:
+        """Keep a snapshot of the producers' state beside the log, durably; see `storage.snapshots` for which ones stay.
 
         Raises:
             DiskFullError: no space; the older ones are still there.
             StorageFailedError: the disk failed.
         """
-        save_snapshot(self._disk.fs, self.directory, ProducerSnapshot(epoch, offset, digest, payload))
+        snapshot = ProducerSnapshot(epoch, offset, digest, payload)
+        save_snapshot(self._disk.fs, self.directory, snapshot, committed=committed)
 
     # ------------------------------------------------------------------------------------ inside
 

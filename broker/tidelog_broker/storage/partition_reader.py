@@ -14,7 +14,7 @@ from tidelog_broker.storage.epoch_log import EpochLog, State
 from tidelog_broker.storage.epoch_reader import ReadResult
 from tidelog_broker.storage.errors import DamagedError, NotHeldError
 from tidelog_broker.storage.partition_dirs import PartitionName
-from tidelog_broker.storage.snapshots import ProducerSnapshot, load_snapshot
+from tidelog_broker.storage.snapshots import ProducerSnapshot, load_snapshots
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -169,9 +169,9 @@ class PartitionReader:
             if log.end_offset > from_offset:
                 yield from log.scan_headers(max(from_offset, log.start_offset))
 
-    def load_producer_snapshot(self) -> ProducerSnapshot | None:
-        """Return the newest valid snapshot, None without one; it may name offsets that retention has deleted."""
-        return load_snapshot(self._disk.fs, self.directory) if self._epochs else None
+    def load_producer_snapshots(self) -> Iterator[ProducerSnapshot]:
+        """Yield the valid snapshots, the newest first; they may name offsets that are not in the log."""
+        return load_snapshots(self._disk.fs, self.directory) if self._epochs else iter(())
 
     # ------------------------------------------------------------------------------------ inside
 

@@ -1,14 +1,16 @@
 """Snapshots of a partition's producer state: a shortcut for the rebuild from the log, never the truth.
 
 A file is `producers-OFFSET.snap`: a 48-byte header (magic, version, epoch, offset, digest, payload length, CRC32C of
-the payload, CRC32C of the header) and the payload, which is the caller's. It is written beside, synced and renamed;
-the two newest are kept, so that a damaged one costs a longer scan and nothing else.
+the payload, CRC32C of the header) and the payload, which is the caller's. It is written beside, synced and renamed.
+Kept are the two newest of what is committed, so that a damaged one costs a longer scan and nothing else, and those of
+what may still be cut off.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,8 +40,8 @@ class ProducerSnapshot(NamedTuple):
     payload: bytes
 
 
-def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot) -> None:
-    """Write a snapshot durably and remove all but the newest ones.
+def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *, committed: int) -> None:
+    """Write a snapshot durably and remove all but the newest ones of those that lie at or below `committed`.
 
     Raises:
         DiskFullError: no space; the older ones are still there.
@@ -56,7 +58,7 @@ def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot) -
             file.datasync()
         fs.rename(unnamed, path)
         fs.sync_dir(directory)
-        for old in _paths(fs, directory)[:-SNAPSHOTS_KEPT]:
+        for old in [path for path in _paths(fs, directory) if _offset(path) <= committed][:-SNAPSHOTS_KEPT]:
             fs.unlink(old)
     except OSError as error:
         if is_disk_full(error):
@@ -64,8 +66,8 @@ def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot) -
         raise StorageFailedError(f"{path} cannot be written: {error}") from error
 
 
-def load_snapshot(fs: FileSystem, directory: Path) -> ProducerSnapshot | None:
-    """Return the newest snapshot that checks, None without one.
+def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot]:
+    """Yield the snapshots that check, the newest first.
 
     Raises:
         StorageFailedError: the disk does not read.
@@ -75,10 +77,9 @@ def load_snapshot(fs: FileSystem, directory: Path) -> ProducerSnapshot | None:
             with closing(fs.open_readonly(path)) as file:
                 snapshot = _parse(file.pread(min(file.size(), _HEADER.size + SNAPSHOT_BYTES_MAX), 0))
             if snapshot is not None:
-                return snapshot
+                yield snapshot
     except OSError as error:
         raise StorageFailedError(f"the snapshots in {directory} cannot be read: {error}") from error
-    return None
 
 
 def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
@@ -90,14 +91,18 @@ def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
     if not fs.exists(directory):
         return
     for path in _paths(fs, directory):
-        match = _NAME.fullmatch(path.name)
-        assert match is not None
-        if int(match[1]) > offset:
+        if _offset(path) > offset:
             fs.unlink(path)
 
 
 def _paths(fs: FileSystem, directory: Path) -> list[Path]:
     return [directory / name for name in fs.list_dir(directory) if _NAME.fullmatch(name)]
+
+
+def _offset(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
 
 
 def _pack_header(snapshot: ProducerSnapshot) -> bytes:

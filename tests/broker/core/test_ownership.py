@@ -384,15 +384,18 @@ def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
 
 def test_who_asks_for_what_retention_has_deleted_is_left_behind() -> None:
     trial = Trial()
-    assert not trial.ownership.has_left_behind("c", 0)
+    assert not trial.ownership.has_left_behind("c", 0, 0)
     trial.own()
     trial.publish(3)
     trial.log_start = 7
-    assert trial.ownership.has_left_behind("c", 5)
-    assert not trial.ownership.has_left_behind("c", 7)
-    assert not trial.ownership.has_left_behind("z", 5)
+    assert trial.ownership.has_left_behind("c", 5, 0)
+    assert not trial.ownership.has_left_behind("c", 7, 0)
+    assert not trial.ownership.has_left_behind("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.has_left_behind("c", 5), "it asks late for what it holds"
+    assert not trial.ownership.has_left_behind("c", 5, 0), "it asks late for what it holds"
+    assert trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
+    trial.ack(trial.tail.queued, sender="c")
+    assert not trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it holds it after all"
 
 
 def test_the_owner_that_rolls_over_for_a_replica_stays_the_owner_where_it_stores() -> None:

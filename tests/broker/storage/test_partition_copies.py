@@ -180,6 +180,22 @@ def test_retention_takes_what_is_filled_first() -> None:
     assert sorted(name for name in sim.list_dir(DIRECTORY) if name.startswith("epoch")) == ["epoch-00000004"]
 
 
+def test_a_log_in_front_of_a_hole_that_retention_has_made_gives_way_to_the_copy_behind_it() -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    copy(log, HISTORY[0].batches)
+    behind = HISTORY[4]
+    fill(log, behind)
+    assert (log.start_offset, log.end_offset) == (0, HISTORY[0].end_offset)
+    assert not log.is_overtaken(behind.start_offset - 1), "what lies between may still be fetched"
+    log.delete_before(behind.start_offset - 1)
+    assert log.end_offset == HISTORY[0].end_offset
+    assert log.is_overtaken(behind.start_offset)
+    log.delete_before(behind.start_offset)
+    assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
+    assert list(log.fill_epochs) == []
+
+
 def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
     for cut in range(60):
         sim = new_disk()
@@ -206,10 +222,10 @@ def test_truncating_takes_snapshots_of_the_tail_along() -> None:
     log.start_epoch(0, 0)
     copy(log, HISTORY[0].batches)
     middle = unpack_header(HISTORY[0].batches[2])
-    log.save_producer_snapshot(0, middle.end_offset, middle.digest, b"then")
-    log.save_producer_snapshot(0, log.end_offset, log.end_digest, b"now")
+    log.save_producer_snapshot(0, middle.end_offset, middle.digest, b"then", committed=1 << 30)
+    log.save_producer_snapshot(0, log.end_offset, log.end_digest, b"now", committed=1 << 30)
     log.truncate_epoch(0, middle.end_offset)
-    snapshot = log.load_producer_snapshot()
+    snapshot = next(log.load_producer_snapshots(), None)
     assert snapshot is not None
     assert snapshot.payload == b"then"
     with pytest.raises(DivergedError):

@@ -50,7 +50,7 @@ def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
     assert log.read(0, 100, limit_offset=0).batches == []
     assert log.find_by_time(0) is None
     assert list(log.scan_headers(0)) == []
-    assert log.load_producer_snapshot() is None
+    assert next(log.load_producer_snapshots(), None) is None
     assert log.epoch_end(0, 7) == (7, 0)
     assert retain(log, 0) == log.delete_before(9) == 0
     with pytest.raises(StorageFailedError, match="no epoch"):
@@ -312,7 +312,7 @@ def test_a_disk_that_fails_is_said_plainly() -> None:
 def test_snapshots_are_kept_beside_the_log() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=1)
-    log.save_producer_snapshot(0, 4, 5, b"state")
-    snapshot = open_partition(sim.restart()).load_producer_snapshot()
+    log.save_producer_snapshot(0, 4, 5, b"state", committed=1 << 30)
+    snapshot = next(open_partition(sim.restart()).load_producer_snapshots(), None)
     assert snapshot is not None
     assert snapshot == (0, 4, 5, b"state")

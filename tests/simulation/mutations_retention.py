@@ -1,0 +1,106 @@
+"""Mutations of what retention leaves behind: where the log begins, what is known of producers. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker import log_view, replication
+from tidelog_broker.core.ownership import Ownership
+from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.log_view import LogView
+from tidelog_broker.retention import Retention
+from tidelog_broker.storage import partition_copies
+from tidelog_broker.storage.partition_log import PartitionLog
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+# ------------------------------------------------------------------------------------------ where the log begins
+
+
+def deletes_what_is_not_committed() -> Replacements:
+    """Retention deletes whatever is past the bound."""
+    outdated = PartitionLog.outdated
+
+    def everything(self: PartitionLog, *, below: int, bytes_max: int, committed: int) -> int:
+        del committed
+        return outdated(self, below=below, bytes_max=bytes_max, committed=1 << 60)
+
+    return [(PartitionLog, "outdated", everything)]
+
+
+def deletes_within_the_bound() -> Replacements:
+    """Retention deletes whatever is committed."""
+    outdated = PartitionLog.outdated
+
+    def everything(self: PartitionLog, *, below: int, bytes_max: int, committed: int) -> int:
+        return outdated(self, below=below, bytes_max=min(bytes_max, 1), committed=committed)
+
+    return [(PartitionLog, "outdated", everything)]
+
+
+def deletes_what_a_replica_lacks() -> Replacements:
+    """Retention deletes what is committed, without waiting for replicas or for the end of the epoch."""
+
+    def past_bound(self: Retention) -> int:
+        partition = self._partition
+        return self._outdated(0, partition.topic.config.retention_bytes, partition.high_watermark)
+
+    return [(Retention, "_past_bound", past_bound)]
+
+
+def log_start_forgotten() -> Replacements:
+    """A node that starts again does not know what it has deleted."""
+    return [(replication, "load_log_start", lambda *_: 0)]
+
+
+def lost_copies_are_not_left_behind() -> Replacements:
+    """Who has acknowledged what retention deletes is waited for, also when it has lost that."""
+    has_left_behind = Ownership.has_left_behind
+
+    def once(self: Ownership, node_id: str, from_offset: int, now_ms: int) -> bool:
+        follower = next((each for each in self.followers if each.node_id == node_id), None)
+        held_offset = follower.held_offset if follower is not None else 0
+        return has_left_behind(self, node_id, max(from_offset, held_offset), now_ms)
+
+    return [(Ownership, "has_left_behind", once)]
+
+
+# ------------------------------------------------------------------------------------------ producers
+
+
+def snapshot_unchecked() -> Replacements:
+    """A snapshot of the producers counts whatever log it was made from, also one of what was cut off since."""
+
+    def at_most(self: LogView, offset: int) -> Any:
+        store = self.store
+        at = min(offset, store.end_offset)
+        headers = list(store.scan_headers(store.start_offset))
+        last = [header for header in headers if header.end_offset <= at][-1:]
+        for snapshot in store.load_producer_snapshots():
+            behind = [header for header in headers if header.base_offset >= snapshot.offset]
+            table = ProducerTable.restore(snapshot.payload)
+            return log_view._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
+        return None
+
+    return [(LogView, "_snapshot_at_most", at_most), (partition_copies, "drop_snapshots_behind", lambda *_: None)]
+
+
+def producers_deleted_with_the_log() -> Replacements:
+    """Retention leaves no snapshot behind."""
+    return [(LogView, "keep_producers", lambda *_, **__: None)]
+
+
+def producers_of_cut_batches_kept() -> Replacements:
+    """Who owns the partition again goes on with the producers that it knew, whatever was cut off since."""
+    open_ = Ownership._open
+    known: dict[int, ProducerTable] = {}
+
+    def opened(self: Ownership, table: ProducerTable, *rest: Any) -> None:
+        open_(self, known.get(id(self), table), *rest)
+        owner = self._state.owner
+        assert owner is not None
+        known[id(self)] = owner.producers
+
+    return [(Ownership, "_open", opened)]
