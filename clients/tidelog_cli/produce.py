@@ -108,6 +108,10 @@ def produce(
     """
     _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
     _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
+    _refuse_no_text(
+        {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
+        | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
+    )
     fields = Fields(key_field, timestamp_field, None if key_delimiter is None else key_delimiter.encode())
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     pieces = additions.to_all(_read_all(files or ["-"], file_format, fields))
@@ -191,6 +195,15 @@ def _refuse_both(given: dict[str, str | None]) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise CommandFailed(f"{' and '.join(names)} exclude each other", EXIT_USAGE)
+
+
+def _refuse_no_text(given: dict[str, str | None]) -> None:
+    """Refuse arguments whose bytes are not UTF-8: Python keeps such bytes as what UTF-8 cannot say."""
+    for name, value in given.items():
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError as error:
+            raise CommandFailed(f"{name} {value!r} is not UTF-8", EXIT_USAGE) from error
 
 
 def _timestamp_us(text: str | None) -> int | None:

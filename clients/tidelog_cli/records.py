@@ -172,7 +172,7 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
             "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8"), json_too=False),
             "value": _bytes_of(document["value"], document.get("value_encoding", "utf8"), json_too=True),
             "headers": [_header_of(header) for header in _of(list, document.get("headers") or [], "headers")],
-            "tag": None if document.get("tag") is None else _of(str, document["tag"], "tag"),
+            "tag": None if document.get("tag") is None else _text(_of(str, document["tag"], "tag")),
             "timestamp_ms": _timestamp_of(document.get("timestamp_ms")),
         }
     except ValueError as error:
@@ -201,7 +201,17 @@ def _from_base64(text: str) -> bytes:
 def _header_of(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, list) or len(header) not in {2, 3} or not isinstance(header[0], str):
         raise ValueError(f'{header!r} is no header: ["name", "value"], or ["name", "value", "base64"]')
-    return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8", json_too=False)
+    return _text(header[0]), _bytes_of(header[1], header[2] if len(header) == 3 else "utf8", json_too=False)
+
+
+def _text(text: str) -> str:
+    """Return `text` if UTF-8 can say it.
+
+    Raises:
+        ValueError: it has half of a surrogate pair in it.
+    """
+    text.encode()
+    return text
 
 
 def _timestamp_of(stamp: Any) -> int | None:

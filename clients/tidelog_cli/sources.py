@@ -215,7 +215,10 @@ def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.Record
         document = _json_object(line, number)
         values.append(line)
         if fields.key is not None:
-            keys.append(_key_of(_field(document, fields.key, number)))
+            try:
+                keys.append(_key_of(_field(document, fields.key, number)))
+            except UnicodeEncodeError as error:
+                raise CommandFailed(f"line {number}, field {fields.key!r}: {error}") from error
         if fields.timestamp is not None:
             try:
                 stamps_us.append(timestamp_us_of(_field(document, fields.timestamp, number)))

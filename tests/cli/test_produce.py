@@ -60,6 +60,11 @@ def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert cli("produce", topic, "--key-delimiter", "").code == 2
     assert cli("produce", topic, "--format", "records", "--key-field", "b").code == 2
     assert cli("produce", topic, "--partition", 9, stdin=b"x\n").code == 1
+    for option in ("--key", "--tag", "--key-delimiter", "--key-field"):
+        refused = cli("produce", topic, option, "\udcff", stdin=b"x\n")
+        assert (refused.code, f"{option} '\\udcff' is not UTF-8" in refused.err) == (2, True)
+    refused = cli("produce", topic, "--header", "a=\udcff", stdin=b"x\n")
+    assert (refused.code, "is not UTF-8" in refused.err) == (2, True)
     assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
     nothing = cli("produce", "nowhere", stdin=b"")
     assert (nothing.code, nothing.out, "nowhere" in nothing.err) == (1, "", True)

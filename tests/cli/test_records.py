@@ -122,6 +122,13 @@ def test_json_comes_back_as_json() -> None:
         (b'{"value": "x", "timestamp_ms": -1}', "no timestamp_ms"),
         (b'{"value": "x", "timestamp_ms": 253402300800000}', "no timestamp_ms"),
         (b'{"value": "\\ud800"}', "surrogates"),
+        (b'{"value": ["\\ud800"], "value_encoding": "json"}', "line 8.*surrogates"),
+        (b'{"value": {"\\ud800": 1}, "value_encoding": "json"}', "line 8.*surrogates"),
+        (b'{"value": "x", "key": "\\ud800"}', "line 8.*surrogates"),
+        (b'{"value": "x", "tag": "\\ud800"}', "line 8.*surrogates"),
+        (b'{"value": "x", "headers": [["\\ud800", "a"]]}', "line 8.*surrogates"),
+        (b'{"value": "x", "headers": [["a", "\\ud800"]]}', "line 8.*surrogates"),
+        (b'{"value": "x", "tag": "\xed\xa0\x80"}', "line 8.*surrogates"),
     ],
 )
 def test_what_is_no_record_is_named_with_its_line(line: bytes, complaint: str) -> None:

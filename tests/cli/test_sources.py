@@ -78,6 +78,13 @@ def test_a_bad_line_is_named(line: bytes, complaint: str) -> None:
         rows(read_stream(Trickle(b'{"k":1}\n\n' + line, 8), Format.NDJSON, Fields(key="k")))
 
 
+@pytest.mark.parametrize("key", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"'])
+def test_a_key_that_no_text_can_be_is_named_with_its_line(key: bytes) -> None:
+    content = b'{"k":1}\n\n{"k":' + key + b"}\n"
+    with pytest.raises(CommandFailed, match=r"line 3, field 'k': .*surrogates"):
+        rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(key="k")))
+
+
 @pytest.mark.parametrize("line", [b"plain", b"[1]", b"7", b'{"a": NaN}', b"\xff", b'{"a":1} {"b":2}'])
 def test_ndjson_is_an_object_a_line_even_where_nothing_is_looked_for_in_it(line: bytes) -> None:
     with pytest.raises(CommandFailed, match="line 2 is no JSON"):
