@@ -333,10 +333,15 @@ async def listed_by(peer: Peer) -> pb.TopicInfo:
     return (await peer.ask(topic_list=pb.TopicList())).envelope.topic_reply.topics[0]
 
 
+async def listed_behind_by(peer: Peer) -> pb.TopicInfo:
+    asked = pb.TopicList(cursor=pb.TopicCursor(topic="s"), limit=1)
+    return (await peer.ask(topic_list=asked)).envelope.topic_reply.topics[0]
+
+
 AsksByName = Callable[[Peer], Coroutine[Any, Any, pb.TopicInfo]]
 
 
-@pytest.mark.parametrize("ask", [described_by, told_by, listed_by])
+@pytest.mark.parametrize("ask", [described_by, told_by, listed_by, listed_behind_by])
 async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founded, deaf: Deaf, ask: AsksByName) -> None:
     first = await made_elsewhere(three, deaf)
     deaf.may_apply.set()

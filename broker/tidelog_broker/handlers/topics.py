@@ -119,7 +119,8 @@ async def list_some(node: Broker, request: Request) -> None:
     """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked."""
     asked = request.envelope.topic_list
     cursor = cursor_of(asked)
-    if cursor is None and request.connection.peer_id is None:
+    begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
+    if begins and request.connection.peer_id is None:
         await is_current(node)
     async with node.turns.turn(request.connection):
         items = all_items(node.topics, cursor, internal=asked.internal)
