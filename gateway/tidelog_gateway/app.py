@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -41,6 +44,9 @@ _ROUTERS: Final = (
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
 
+CLOSE_S: Final = 1.0
+"""How long the end of the process waits at least for records of requests that nobody waits for any more."""
+
 UNCOUNTED_SHARE: Final = 8
 """An eighth of what may wait for clients is left for what is not counted: what the allocator keeps, and what arrives
 larger than it was asked for."""
@@ -58,6 +64,9 @@ async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
         quorum_timeout_s=QUORUM_TIMEOUT_S,
     ) as client:
         yield client
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await client.close()  # which drops the rest when it is cut short
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
@@ -75,8 +84,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
             try:
                 yield
             finally:
-                app.state.gateway.stopping.set()
-                await producers.close()
+                app.state.gateway.stop()
+                await producers.close(within_s=max(CLOSE_S, app.state.gateway.stop_until - time.monotonic()))
 
     app = FastAPI(
         title="Tidelog gateway",

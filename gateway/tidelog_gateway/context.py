@@ -33,6 +33,7 @@ class Gateway:
     Attributes:
         open_websockets: accepted and not closed yet.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
+        stop_until: when that is to be over, of the clock `time.monotonic`.
     """
 
     settings: GatewaySettings
@@ -42,7 +43,14 @@ class Gateway:
     budget: Budget
     outgoing: Outgoing
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_until: float = 0.0
     open_websockets: int = 0
+
+    def stop(self) -> None:
+        """Begin to stop; doing it again changes nothing."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self.stop_until = time.monotonic() + self.settings.stop_timeout_s
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:

@@ -29,6 +29,7 @@ class Budget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self.stopping = False
         self.coming: set[Arrival] = set()
         self._press_at = 0.0
 
@@ -47,12 +48,20 @@ class Budget:
         assert 0 <= size_bytes <= self.used_bytes
         self.used_bytes -= size_bytes
 
+    def hurry(self, *, everyone: bool) -> None:
+        """Let those give way that do not come on, or everyone: the gateway stops, and waits for nobody's body."""
+        self.stopping = True
+        now = time.monotonic()
+        for arrival in [arrival for arrival in self.coming if everyone or arrival.is_slow(now)]:
+            arrival.end()
+            arrival.give_way()
+
     def _press(self) -> None:
         now = time.monotonic()
         if now < self._press_at:
             return
         self._press_at = now + PRESS_S
-        slow = [arrival for arrival in self.coming if arrival.is_slow(now)]
+        slow = [arrival for arrival in self.coming if arrival.held_bytes and arrival.is_slow(now)]
         for arrival in sorted(slow, key=_held, reverse=True):
             if self.used_bytes <= self.limit_bytes // 2:
                 return
@@ -78,15 +87,19 @@ class Arrival:
         self._mark_bytes = 0
         self._mark_at = self._since = 0.0
 
+    def begin(self) -> None:
+        """Note that it comes from now on, though nothing may be reserved for it yet."""
+        if self not in self._budget.coming:
+            self._budget.coming.add(self)
+            self._arrived_bytes = self._mark_bytes = 0
+            self._mark_at = self._since = time.monotonic()
+
     def hold(self, size_bytes: int) -> bool:
         """Reserve as much as `size_bytes` in all, or no more than that; False when there is no room for it."""
         if size_bytes > self.held_bytes:
             if not self._budget.take(size_bytes - self.held_bytes):
                 return False
-            if self not in self._budget.coming:
-                self._budget.coming.add(self)
-                self._arrived_bytes = self._mark_bytes = 0
-                self._mark_at = self._since = time.monotonic()
+            self.begin()
         else:
             self._budget.give_back(self.held_bytes - size_bytes)
         self.held_bytes = size_bytes

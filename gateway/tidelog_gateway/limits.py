@@ -49,14 +49,29 @@ class LimitsMiddleware:
             arrival.end()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, arrival: Arrival) -> None:
+        answered = body = None
+
+        async def send_noted(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
         try:
             body = await self._body(scope, receive, arrival)
-        except Problem as problem:
-            await problem.response(scope["state"]["request_id"])(scope, receive, send)
+            if body is not None:
+                await self.app(scope, _replay(body, receive), send_noted)
+        except Problem as raised:
+            problem = raised
+        except asyncio.CancelledError:
+            # A stop whose time is over cancels requests. What has its head already is cut off as it is.
+            if not self.budget.stopping:
+                raise
+            if answered:
+                return
+            problem = _not_finished(unchanged=body is None or scope["method"] in _READING)
+        else:
             return
-        if body is None:
-            return
-        await self.app(scope, _replay(body, receive), send)
+        await problem.response(scope["state"]["request_id"])(scope, receive, send)
 
     async def _body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
         """Return the whole body; None when the client went away before it was complete.
@@ -76,8 +91,11 @@ class LimitsMiddleware:
         try:
             async with asyncio.timeout(self.settings.body_timeout_s) as clock:
                 arrival.give_way = partial(clock.reschedule, 0.0)
+                arrival.begin()
                 return await self._read(receive, arrival)
         except TimeoutError as error:
+            if self.budget.stopping:
+                raise _not_finished(unchanged=True) from error
             raise Problem(
                 408,
                 "request_timeout",
@@ -117,6 +135,7 @@ class LimitsMiddleware:
             )
 
 
+_READING: Final = frozenset({"GET", "HEAD"})
 _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -133,6 +152,16 @@ def _hold(arrival: Arrival, size_bytes: int) -> None:
             "bodies and messages of as many bytes as there may be are being handled: send this request again later",
             retryable=True,
         )
+
+
+def _not_finished(*, unchanged: bool) -> Problem:
+    """Return what is said of a request that the end of the process overtakes."""
+    headers = {"Connection": "close"}
+    if unchanged:
+        detail = "this gateway is stopping, and nothing was done: send the request again"
+        return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
+    detail = "this gateway is stopping, and the answer did not come in time: whether anything was done is not known"
+    return Problem(504, "outcome_unknown", detail, headers=headers)
 
 
 def _nothing() -> None:

@@ -189,13 +189,17 @@ class Producers:
             del self._entries[topic]
             await self._retire(entry)
 
-    async def close(self) -> None:
-        """Close every producer; what they have accepted is sent first."""
+    async def close(self, *, within_s: float) -> None:
+        """Close every producer; what they have accepted is sent first, as far as the time allows."""
         entries = list(self._entries.values())
         self._entries.clear()
-        for entry in entries:
-            entry.retired = True
-            await _close(entry.topic, entry.producer)
+        try:
+            async with asyncio.timeout(within_s):
+                for entry in entries:
+                    entry.retired = True
+                    await _close(entry.topic, entry.producer)
+        except TimeoutError:
+            _LOG.warning("stopped before every record that was taken could be delivered; their outcome is unknown")
 
     async def _trim(self) -> None:
         while len(self._entries) > self._limit:

@@ -13,6 +13,7 @@ import json
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,11 +22,15 @@ from fastapi import FastAPI
 
 from tidelog_gateway.app import create_app
 from tidelog_gateway.http_protocol import bounded_protocol
+from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import PRESS_S, Outgoing
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.frames import bounded_websocket
 
 BACKLOG: Final = 2048
+
+BODIES_SHARE: Final = 0.5
+"""Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""
 
 
 class GatewayServer(uvicorn.Server):
@@ -43,8 +48,12 @@ class GatewayServer(uvicorn.Server):
         sys.stdout.flush()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wake whoever waits for records, then stop as uvicorn does. Who reads nothing does not hold that up."""
-        self._app.state.gateway.stopping.set()
+        """Wake whoever waits for records, then stop as uvicorn does.
+
+        Who reads nothing does not hold that up, nor who does not send on. Who still sends when most of the time is over
+        is told to do it elsewhere.
+        """
+        self._app.state.gateway.stop()
         pressing = asyncio.create_task(self._press())
         try:
             await super().shutdown(sockets=sockets)
@@ -53,8 +62,12 @@ class GatewayServer(uvicorn.Server):
 
     async def _press(self) -> None:
         outgoing: Outgoing = self._app.state.outgoing
+        incoming: Budget = self._app.state.incoming
+        stop_s = float(self.config.timeout_graceful_shutdown or 0)
+        bodies_until = time.monotonic() + BODIES_SHARE * stop_s
         while True:
             outgoing.press(outgoing.used_bytes + 1)
+            incoming.hurry(everyone=time.monotonic() >= bodies_until)
             await asyncio.sleep(PRESS_S)
 
     @contextlib.contextmanager

@@ -63,7 +63,7 @@ async def test_closing_closes_all_and_logs_what_was_lost(
 
     monkeypatch.setattr(first, "close", fail)
     with caplog.at_level(logging.WARNING):
-        await producers.close()
+        await producers.close(within_s=5)
     assert second.closed
     assert "closing the producer of a: gone" in caplog.text
 
@@ -148,3 +148,12 @@ async def test_who_gives_up_holds_nobody_up(producers: Producers) -> None:
             assert order == []
         await waiting[1]
     assert order == ["second"]
+
+
+async def test_closing_does_not_wait_for_ever(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with producers.use("a") as place:
+        monkeypatch.setattr(place.producer, "close", asyncio.Event().wait)
+    await producers.close(within_s=0.01)
+    assert "their outcome is unknown" in caplog.text

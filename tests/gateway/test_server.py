@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 
 import httpx
 import pytest
@@ -45,3 +46,72 @@ def test_peers_that_never_read_are_dropped_by_the_kernel() -> None:
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
+
+
+_HEAD = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 8388608\r\n\r\n{",
+        b"Content-Length: 8388608\r\n\r\n",
+        b"Content-Length: 8388608\r\nExpect: 100-continue\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+)
+async def test_bodies_that_do_not_come_on_do_not_hold_a_stop_up(
+    serve: Serve, log: FakeLog, server_log: list[str], rest: bytes
+) -> None:
+    log.logs["t"] = [[]]
+    async with serve() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(_HEAD + rest)
+        await asyncio.sleep(0.2)
+        started = time.monotonic()
+        await served.stop()
+        took_s = time.monotonic() - started
+        answer = await reader.read()
+        writer.close()
+    assert b" 503 " in answer
+    assert b'"shutting_down"' in answer
+    assert (server_log, took_s < 4) == ([], True), "the default is 10 s"
+
+
+async def test_a_body_that_comes_slowly_is_told_before_the_time_is_over(
+    serve: Serve, log: FakeLog, server_log: list[str]
+) -> None:
+    log.logs["t"] = [[]]
+    async with serve(stop_timeout_s=3) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(_HEAD + b"Content-Length: 8388608\r\n\r\n")
+
+        async def send_on() -> None:
+            while True:
+                writer.write(b" " * 90_000)
+                await asyncio.sleep(0.2)
+
+        sending = asyncio.create_task(send_on())
+        await asyncio.sleep(0.2)
+        stopping = asyncio.create_task(served.stop())
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+        sending.cancel()
+        await stopping
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert server_log == []
+
+
+async def test_what_the_log_does_not_answer_in_time_is_said_to_be_unknown(
+    serve: Serve, log: FakeLog, server_log: list[str]
+) -> None:
+    log.logs["t"] = [[]]
+    log.enqueued.clear()
+    async with serve(stop_timeout_s=1) as served, httpx.AsyncClient(base_url=served.http, timeout=20) as http:
+        publishing = asyncio.create_task(http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]}))
+        await asyncio.sleep(0.2)
+        await served.stop()
+        response = await publishing
+    assert (response.status_code, response.json()["code"]) == (504, "outcome_unknown")
+    assert [line for line in server_log if "Exception" in line] == []
