@@ -131,7 +131,7 @@ class Node(Broker):
         self.stopping = True
         if self.health.state == "running":
             self.health.state = "stopping"
-        self.server.stop_listening()
+        await self.server.stop_listening()
         deadline = self.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = self.partitions.all()
         for partition in partitions:

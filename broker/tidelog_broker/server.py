@@ -26,6 +26,9 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYT
 
 log = logging.getLogger(__name__)
 
+_ACCEPT_TURNS: Final = 3
+"""Turns of the event loop in which what is accepted becomes a connection."""
+
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
 
@@ -137,10 +140,16 @@ class Server:
         """Who looks for the next message; there once the node's services are open."""
         return self.node.idle_poll
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         """Take no new connections."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._listener is None:
+            return
+        # What asyncio is about to accept while a listener closes it never closes: accept nothing new, then close.
+        for listening in self._listener.sockets:
+            self.node.loop.remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        self._listener.close()
 
     async def worked_off(self) -> None:
         """Wait for the requests that run as tasks; with the node stopping, no more of them begin."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import DEFAULTS, settled
+from tests.broker.stand import DEFAULTS, abort_connections, settled
 
 from tidelog_broker.cluster import Cluster
 from tidelog_broker.config import NodeSettings
@@ -172,9 +172,9 @@ class ClusterStand:
         """End a node as kill -9 does."""
         self.disks[node_id].kill()
         node = self.nodes.pop(node_id)
-        node.server.stop_listening()
-        for connection in list(node.server.connections):
-            connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+        abort_connections(node)  # at once: nobody may hear that the disk is gone
+        await node.server.stop_listening()
+        abort_connections(node)
         tasks = list(node._tasks)
         for task in tasks:
             task.cancel()

@@ -24,6 +24,12 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def abort_connections(node: Node) -> None:
+    """Cut off everybody."""
+    for connection in list(node.server.connections):
+        connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+
+
 class Stand:
     """One data directory and the node that runs on it, one at a time; peers end with the test."""
 
@@ -77,9 +83,9 @@ class Stand:
         """End the node as kill -9 does: what was written is there, nothing is finished, nobody is answered."""
         self.disk.kill()
         node, self._node = self.node, None
-        node.server.stop_listening()
-        for connection in list(node.server.connections):
-            connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+        abort_connections(node)  # at once: nobody may hear that the disk is gone
+        await node.server.stop_listening()
+        abort_connections(node)
         tasks = list(node._tasks)
         for task in tasks:
             task.cancel()
