@@ -334,7 +334,7 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
         )
 
     await settled(follows, "it does not follow")
-    assert owner.epoch == 2, "one roll-over behind the take-over"
+    assert 2 <= owner.epoch <= 4, "behind the take-over one roll-over whenever an epoch alone fills the bound"
     await publish(peer, 20)
     await settled(follows, "it does not go on")
     front = max(stand.partition(name).log.start_offset for name in NODES)
