@@ -27,6 +27,7 @@ from tidelog_broker.storage.errors import DamagedError, StorageError
 from tidelog_broker.storage.fences import FenceJournal
 from tidelog_broker.storage.meta_journal import MetaJournal
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, unpack_header
 
 if TYPE_CHECKING:
@@ -180,7 +181,13 @@ class Checks:
             if log.end_offset > known:
                 from_offset = max(known, log.start_offset)
                 batches = log.read(from_offset, 1 << 20, limit_offset=log.end_offset).batches
-                truth.wrote(node, log.epoch, from_offset, [unpack_header(batch) for batch in batches])
+                try:
+                    headers = [unpack_header(batch) for batch in batches]
+                except ProtocolError:
+                    if not self._bad(node):
+                        raise
+                    continue  # it has rotted meanwhile, which whoever reads it will notice
+                truth.wrote(node, log.epoch, from_offset, headers)
                 truth.payloads(batches)
                 truth.made_durable(node, log.epoch, log.end_offset)
 
