@@ -211,6 +211,8 @@ class World:
         while not reached():
             if self.clock.now_us >= end_us:
                 self.checks.fail("I16", otherwise + self.checks.describe_all())
+            for machine in self.machines:
+                machine.start()  # a sync that began under faults may have failed since, and ended a node
             self.clock.run_until(self.clock.now_us + POLL_US)
 
     def _resumed(self) -> bool:

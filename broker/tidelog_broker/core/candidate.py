@@ -264,9 +264,13 @@ class Candidate:
             self.tick(now_ms)
 
     def _back_off(self, now_ms: int) -> None:
-        """Try again later, each time at twice the distance and never in step with others."""
+        """Try again later, each time at twice the distance and never in step with others.
+
+        Not while an operator waits: there is not the time for it, and others that try as well make way more and more.
+        """
         self._failures += 1
-        ceiling_ms = min(self._timing.back_off_ms << min(self._failures, 10), self._timing.back_off_ms_max)
+        doublings = min(self._failures, 10) if self._unsafe_until_ms is None else 0
+        ceiling_ms = min(self._timing.back_off_ms << doublings, self._timing.back_off_ms_max)
         self._wait(now_ms, ceiling_ms // 2 + self._surroundings.random_ms(ceiling_ms))
 
     def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:

@@ -7,6 +7,7 @@ its node goes on, and the node of the other chain halts for good.
 from __future__ import annotations
 
 import pytest
+from tests.broker.core.bench import ballot
 from tests.broker.core.candidate_bench import TIMING, CandidateBench
 from tests.broker.core.test_replica import KEY, NODES, Stage
 
@@ -388,3 +389,18 @@ def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
     [decided] = map(pb.EpochDecision.FromString, trial.decisions)
     assert decided.unsafe
     assert list(decided.next.placement) == ["b"]
+
+
+def test_a_recovery_that_others_outbid_tries_again_soon() -> None:
+    """It is given seconds, and nodes that try by themselves may have doubled their distance for minutes."""
+    trial = CandidateBench(("a", "b"))
+    trial.candidate.recover_unsafely(0)
+    now_ms = 0
+    for round_ in range(1, 12):
+        assert trial.phase == "sealing"
+        trial.promise("b", status=pb.FENCED, promised=ballot(round_ * 10), now_ms=now_ms)
+        due_ms = trial.candidate.deadline_ms
+        assert due_ms is not None
+        assert due_ms - now_ms <= 2 * TIMING.back_off_ms + TIMING.rank_delay_ms
+        now_ms = due_ms
+        trial.candidate.tick(now_ms)
