@@ -43,11 +43,13 @@ up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/
 test: check ## check, then every test, in as many processes as there are processors (at most 4)
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
-simulate: $(STAMP) ## the replication core in a simulated cluster that fails: SEEDS=1000, or SEED=7 for one with its trace
+simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fail: SEEDS=1000 WHOLE=300, or SEED=7 with its trace
 	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+	@$(BIN)/python -m tests.simulation.whole.run $(if $(SEED),--seed $(SEED),--seeds $(or $(WHOLE),300))
 
 mutants: $(STAMP) ## get replication wrong in one way after the other, and see that the simulation notices
 	@$(BIN)/python -m tests.simulation.kill --seeds $(or $(SEEDS),200)
+	@$(BIN)/python -m tests.simulation.whole.kill --seeds $(or $(WHOLE),40)
 
 check: $(STAMP) ## format, lint and types
 	@$(MAKE) --no-print-directory --output-sync --jobs 3 check-ruff check-mypy check-basedpyright

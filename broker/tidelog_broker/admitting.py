@@ -3,7 +3,8 @@
 A founder asks the other founders to keep durably which directory it has, until enough of them have
 (`core.admission`). That needs no `__meta`, which the founders make only after it. Anybody else is admitted by a
 committed record of `__meta` that has its id and its directory, written by the owner, who knows of all that is
-committed: a node that lags might not have heard yet of the directory that had this id before.
+committed: a node that lags might not have heard yet of the directory that had this id before. Once it stands anyone may
+tell the node so, which may have died before it was told: it may be one of those without whom nobody owns `__meta`.
 
 Either way the answers of all nodes that can be reached are looked at, because any of them may know better.
 """
@@ -20,8 +21,10 @@ from tidelog_broker.bootstrap import Bootstrap, roles_named
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.admission import Binders
 from tidelog_broker.core.registry import identity_fault, roles_to
+from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.links import Links
 from tidelog_broker.seeds import Seed
+from tidelog_broker.storage.meta_snapshot import load_meta_snapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -92,6 +95,8 @@ class Admitting:
         self._gossip_port = gossip_port
         self._look = look
         self._answered: set[str] = set()
+        self._is_registered = False
+        """Somebody knows this node's record, with this directory, as committed."""
         self._told = ""
 
     @property
@@ -107,6 +112,8 @@ class Admitting:
         """
         node = self._node
         if node.dir.admitted:
+            if not self._founders:
+                await self._hear_of_meta()
             return
         if self._founders:
             await self._be_bound()
@@ -170,12 +177,32 @@ class Admitting:
         patient_until_s = self._node.loop.time() + PATIENCE_S
         while True:
             await self._ask_all(None)
-            problem = await self._register()
+            problem = "" if self._is_registered else await self._register()
             if not problem:
                 return
             if self._node.loop.time() >= patient_until_s:
                 self._give_up_if_turned_away(1)
                 self._say(f"the node {self._node.node_id!r} waits to be registered in the cluster: {problem}")
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _hear_of_meta(self) -> None:
+        """Of one that died after its admission and before it had a copy of anything: hear what there is.
+
+        What `__meta` is stands in no log, and who does not know it can store none of it; nor has gossip anybody to ask.
+
+        Raises:
+            IdentityError: somebody knows another directory under this node's id.
+        """
+        node = self._node
+        kept = await node.io.call(0, load_meta_snapshot, node.disk.fs, node.dir.meta_state)
+        if kept is not None and kept.HasField("meta"):
+            return
+        while node.topics.get(META_TOPIC_ID) is None:
+            self._answered.clear()
+            await self._ask_all(None)
+            self._say(
+                f"the node {node.node_id!r} was admitted, knows nothing of the cluster yet and waits to hear of it"
+            )
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _register(self) -> str:
@@ -198,7 +225,7 @@ class Admitting:
                 problem = f"{peer} says: {error.message}"
                 continue
             self._learn(reply)
-            if any(record.node_id == node.node_id and _stands(record, said) for record in reply.nodes):
+            if self._is_registered:
                 return ""
             problem = f"{peer} has not written it; it may run an older build"
         return problem
@@ -255,6 +282,7 @@ class Admitting:
             )
             if fault:
                 raise IdentityError(fault)
+            self._is_registered |= _stands(record, node.dir.directory_id)
         self._look()
 
     def _give_up_if_turned_away(self, needed: int) -> None:
@@ -270,6 +298,6 @@ class Admitting:
             log.info("%s", what)
 
 
-def _stands(record: pb.NodeRecord, said: pb.NodeRecord) -> bool:
-    """Whether a record that was committed gives a node the directory that it has."""
-    return record.revision > 0 and not record.removed and record.directory_id == said.directory_id
+def _stands(record: pb.NodeRecord, directory_id: bytes) -> bool:
+    """Whether a record that was committed gives a node the directory that it has: none gives it another one later."""
+    return record.revision > 0 and not record.removed and record.directory_id == directory_id

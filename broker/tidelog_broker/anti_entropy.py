@@ -79,5 +79,5 @@ class AntiEntropy:
     def _whom(self, replica: Replica) -> Iterable[str]:
         active = replica.active
         if replica.role == "outsider":
-            return self._cluster.linked
+            return sorted(self._cluster.linked)
         return active.placement if active.owner in {"", self._node_id} else (active.owner,)

@@ -309,7 +309,23 @@ async def test_a_joiner_that_was_registered_and_died_before_it_knew_goes_on(
         with pytest.raises(NodeDirError):
             await founded.join("d", "a")
     assert not json.loads((founded.path / "d" / "node.json").read_text())["admitted"]
+    for name in "bc":  # without a quorum nobody owns __meta, and d may be who is missing
+        await founded.stop(name)
+    async with asyncio.timeout(10):
+        await founded.join("d", "a")
+    await founded.start("b")
+    await founded.settled()
+
+
+async def test_a_joiner_that_died_after_its_admission_with_nothing_written_can_store_meta(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
     await founded.join("d", "a")
+    await founded.settled()
+    await founded.stop("d")
+    (founded.path / "d" / "meta" / "state").unlink()
+    node = await founded.join("d", "a")
+    await founded.until(lambda: node.topics.get(META_KEY[0]) is not None, "it does not know __meta")
     await founded.settled()
 
 

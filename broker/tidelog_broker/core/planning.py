@@ -7,7 +7,9 @@ node that *stops* asks who of the other replicas should own it, an owner whose r
 owner that only *stands in*, because it merely stores copies, for a replica that may own.
 
 There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
-shrank with each failure would promise nothing.
+shrank with each failure would promise nothing. But where too few of those live for a quorum of the next epoch, and
+enough for one of this epoch, a takeover leaves the copies where they are: nodes that have none of them, and are gone,
+must not take down what the others can go on with.
 """
 
 from __future__ import annotations
@@ -78,12 +80,21 @@ def takeover_plan(
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
         return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), wishes.flush)
-    roles = {node.node_id: node.roles for node in nodes}
-    if node_id in wanted.nodes and node_id in alive and Role.INGESTION in roles[node_id]:
-        owner = node_id
-    else:
-        owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
-    return Plan(owner, wanted.nodes, wanted.ack_quorum, wishes.flush)
+
+    def owned(placement: Sequence[str], ack_quorum: int) -> Plan:
+        roles = {node.node_id: node.roles for node in nodes}
+        if node_id in placement and node_id in alive and Role.INGESTION in roles.get(node_id, Role(0)):
+            owner = node_id
+        else:
+            owner = successor(hashed, nodes, alive=alive, placement=placement) or placement[0]
+        return Plan(owner, tuple(placement), ack_quorum, wishes.flush)
+
+    plan = owned(wanted.nodes, wanted.ack_quorum)
+    if active.placement and not can_live(plan, alive=alive.__contains__):
+        stays = owned(active.placement, min(max(active.ack_quorum, 1), len(active.placement)))
+        if can_live(stays, alive=alive.__contains__):
+            return stays
+    return plan
 
 
 def rank_of(

@@ -57,8 +57,27 @@ def test_a_spare_takes_the_place_of_the_dead_and_without_one_the_dead_fill_up() 
 
 def test_copies_follow_the_registered_nodes_and_never_the_living_ones() -> None:
     two = NODES[:2]
-    assert takeover_plan("a", KEY, epoch("a"), THREE, two, alive={"a"}) == Plan("a", ("a", "b"), 2, pb.NEVER)
-    assert takeover_plan("a", KEY, epoch("a"), Wishes(2, 1, pb.NEVER), two, alive={"a"}).ack_quorum == 1
+    both = epoch("a", "b")
+    assert takeover_plan("a", KEY, both, THREE, two, alive={"a"}) == Plan("a", ("a", "b"), 2, pb.NEVER)
+    assert takeover_plan("a", KEY, both, Wishes(2, 1, pb.NEVER), two, alive={"a"}).ack_quorum == 1
+    assert takeover_plan("a", KEY, epoch("a", quorum=1), THREE, two, alive={"a", "b"}).placement == ("a", "b")
+
+
+def test_nodes_that_are_gone_and_have_no_copy_do_not_keep_a_partition_from_going_on() -> None:
+    """Four nodes are registered, five copies wanted: three of the four would be needed. Two of the old three live."""
+    four, wishes = [node for node in NODES if node.node_id in ORDER[:4]], Wishes(5, 0, pb.ALWAYS)
+    active = epoch(*ORDER[:3])
+    for me in ORDER[:2]:
+        plan = takeover_plan(me, KEY, active, wishes, four, alive=frozenset(ORDER[:2]))
+        assert plan == Plan(me, tuple(ORDER[:3]), 2, pb.ALWAYS), "as many as before, and no quorum is smaller"
+    assert takeover_plan("a", KEY, epoch("a", quorum=1), THREE, NODES[:2], alive={"a"}) == Plan(
+        "a", ("a",), 1, pb.NEVER
+    )
+    stranger = takeover_plan(ORDER[3], KEY, active, wishes, four, alive=frozenset(ORDER[1:3]))
+    assert stranger == Plan(ORDER[1], tuple(ORDER[:3]), 2, pb.ALWAYS)
+    whole = tuple(ORDER[:4])
+    assert takeover_plan(ORDER[0], KEY, active, wishes, four, alive=frozenset(ORDER[:3])).placement == whole
+    assert takeover_plan(ORDER[0], KEY, active, wishes, four, alive=frozenset(ORDER[:1])).placement == whole
 
 
 def test_without_nodes_that_store_copies_all_stays_as_it_is() -> None:

@@ -1,0 +1,222 @@
+"""What goes wrong in the world of whole nodes, and when.
+
+Disks are lost of fewer founders than a majority in all; everything else may happen to everybody at any time. In some
+worlds it happens in an order of its own: a few founders begin, some of them lose their disks, and those that
+remember are away while the others meet.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.simulation.whole.machine import Machine
+
+from tidelog_broker.core.admission import binders_needed
+from tidelog_broker.core.placement import majority
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+LATE_MS = 6_000
+
+
+class Faults:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.clock.random
+        self._stopped = False
+        founders = [machine for machine in world.machines if machine.is_founder]
+        self._may_lose = self._random.sample(founders, majority(len(founders)) - 1)
+        """Founders whose disks may go, once or more often."""
+        self._gap_ms = self._random.choice([100, 300, 1000]) if not world.churns else 500
+        self._pauses_ms = [30, 300, 3000] if not world.churns else [30, 100, 300]
+        self._wipes = self._random.choice([1, 2, 2, 3]) if not world.churns else 0
+        self.meets = world.kind == "meeting"
+
+    def start(self) -> None:
+        """Begin: some founders start, others come late, or when all is calm."""
+        machines = self._world.machines
+        if self.meets:
+            self._begin_to_meet()
+            return
+        for machine in machines:
+            fate = self._random.random()
+            if fate < 0.7 or self._world.churns:
+                machine.start_later(100)
+            elif fate < 0.9:
+                machine.start_later(LATE_MS)
+        self._later(self._gap_ms, self._next)
+
+    def stop(self) -> None:
+        """Undo everything: all machines run, all links and disks are well."""
+        self._stopped = True
+        for machine in self._world.machines:
+            self._heal(machine)
+            machine.start()
+
+    def _later(self, mean_ms: float, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if not self._stopped:
+                action()
+
+        self._world.clock.after(1000 + int(self._random.expovariate(1.0) * mean_ms * 1000), act)
+
+    def _next(self) -> None:
+        kinds = {
+            self._kill: 8,
+            self._power_off: 6,
+            self._crash_in_write: 12,
+            self._crash_at_start: 8,
+            self._isolate: 8,
+            self._one_way: 4,
+            self._loss: 4,
+            self._disk_full: 3,
+            self._disk_fails: 3,
+            self._wipe: 3,
+        }
+        if self._world.churns:  # a network that is well: else too little is made, and too little is deleted
+            for cut in (self._isolate, self._one_way, self._loss):
+                del kinds[cut]
+        self._random.choices(list(kinds), list(kinds.values()))[0]()
+        self._later(self._gap_ms, self._next)
+
+    # ------------------------------------------------------------------------------------------ in an order
+
+    def _begin_to_meet(self) -> None:
+        """Let as many begin as can; then who may lose its disk loses it, and meets those that came late.
+
+        Nobody else is there then who remembers. Shipped code needs more than these for anything.
+        """
+        random, founders = self._random, [machine for machine in self._world.machines if machine.is_founder]
+        enough = (
+            len(founders) - 1 - binders_needed(len(founders))
+        )  # so many are not needed for all others to be admitted
+        keepers = [machine for machine in founders if machine not in self._may_lose]
+        late = random.sample(keepers, random.choice([enough, enough, 1]))
+        first = [machine for machine in founders if machine not in late]
+        lost = [machine for machine in first if machine in self._may_lose]
+        for machine in first:
+            machine.start_later(100)
+
+        def part() -> None:
+            if self._stopped:
+                return
+            for machine in first:
+                machine.stop("all away")
+            for machine in lost:
+                machine.wipe()
+            for machine in random.sample([*lost, *late], len(lost) + len(late)):
+                machine.start_later(200)
+            for machine in first:
+                if machine not in lost and random.random() < 0.6:
+                    machine.start_later(2_000)
+
+        def look() -> None:
+            """Part a moment after one that loses its disk was admitted, mostly before `__meta` says so, too."""
+            if any(machine.node_id in self._world.checks.admitted for machine in lost):
+                self._world.clock.after(random.randrange(random.choice([50, 300, 2_000])) * 1000, part)
+            elif not self._stopped:
+                self._world.clock.after(5_000, look)
+
+        if random.random() < 0.2:
+            self._world.clock.after(random.choice([500, 2_500]) * 1000, part)
+        else:
+            look()
+        self._world.clock.after(8_000_000, lambda: self._later(self._gap_ms, self._next))
+
+    # ------------------------------------------------------------------------------------------ processes
+
+    def _machine(self) -> Machine:
+        return self._random.choice(self._world.machines)
+
+    def _kill(self) -> None:
+        machine = self._machine()
+        machine.stop("killed")
+        machine.start_later(self._random.choice(self._pauses_ms))
+
+    def _power_off(self) -> None:
+        for machine in self._random.sample(
+            self._world.machines, self._random.choice([1, 1, 1, len(self._world.machines)])
+        ):
+            machine.power_off("power off")
+            machine.start_later(self._random.choice(self._pauses_ms))
+
+    def _crash_in_write(self) -> None:
+        self._machine().crash_in_write(self._random.randrange(12), power=self._random.random() < 0.5)
+
+    def _crash_at_start(self) -> None:
+        """Start a machine anew, and let it die while it opens what it has, or asks to be admitted."""
+        machine = self._machine()
+        machine.stop("killed")
+        machine.crash_in_write(self._random.randrange(40), power=self._random.random() < 0.5)
+        machine.start_later(30)
+
+    # ------------------------------------------------------------------------------------------ network
+
+    def _isolate(self) -> None:
+        one, others = self._machine(), self._world.machines
+        self._cut([link for other in others if other is not one for link in ((one, other), (other, one))])
+
+    def _one_way(self) -> None:
+        one, other = self._random.sample(self._world.machines, 2)
+        self._cut([(one, other)])
+
+    def _cut(self, links: list[tuple[Machine, Machine]]) -> None:
+        numbers = {(sender.number, receiver.number) for sender, receiver in links}
+        self._world.cut |= numbers
+        self._world.clock.note("cut", str(sorted(numbers)))
+
+        def mend() -> None:
+            self._world.cut -= numbers
+
+        self._later(self._random.choice([200, 800, 3000]), mend)
+
+    def _loss(self) -> None:
+        before, self._world.loss = self._world.loss, 0.4
+
+        def over() -> None:
+            self._world.loss = min(before, self._world.loss)
+
+        self._later(500, over)
+
+    # ------------------------------------------------------------------------------------------ disks
+
+    def _heal(self, machine: Machine) -> None:
+        machine.disk.free_bytes = None
+        machine.disk.fail = lambda operation, path: None
+        machine.disk.cut_at = None
+
+    def _disk_full(self) -> None:
+        machine = self._machine()
+        machine.disk.free_bytes = self._random.choice([0, 300, 2000, 10_000])
+        self._world.clock.note("disk full", machine.first_id)
+        self._later(600, lambda: self._heal(machine))
+
+    def _disk_fails(self) -> None:
+        """Let a sync fail, of a file or of a directory, soon."""
+        machine, left = self._machine(), self._random.randrange(6)
+        kinds = self._random.choice([{"sync"}, {"sync_dir"}, {"sync", "sync_dir", "rename"}])
+
+        def fail(operation: str, path: Path) -> OSError | None:
+            nonlocal left
+            if operation not in kinds:
+                return None
+            left -= 1
+            return OSError(errno.EIO, "the simulated disk fails") if left == -1 else None
+
+        machine.disk.fail = fail
+        self._world.clock.note("disk fails", machine.first_id)
+
+    def _wipe(self) -> None:
+        """Take a founder's disk, or a joiner's; it comes back under its name."""
+        machines = [*self._may_lose, *(machine for machine in self._world.machines if not machine.is_founder)]
+        if self._wipes > 0 and machines:
+            self._wipes -= 1
+            machine = self._random.choice(machines)
+            machine.wipe()
+            machine.start_later(self._random.choice(self._pauses_ms))

@@ -1,0 +1,136 @@
+"""A machine of the world of whole nodes: a disk that may be replaced, while the node on it goes on being called so."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tests.broker.storage.sim_disk import SimDisk
+from tests.simulation.whole.life import DATA, Life
+
+from tidelog_broker.node import Node
+from tidelog_broker.storage.node_dir import NodeDir
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+AGAIN_MS = 400
+REPLACED_AFTER = 12
+"""So often one that is refused is started once more before its operator gives it another name; see `refused`."""
+
+
+class Machine:
+    """See the module. `first_id` is the name it is started under, `is_founder` whether the bootstrap file has it."""
+
+    def __init__(self, world: World, number: int, *, is_founder: bool) -> None:
+        self.world = world
+        self.number = number
+        self.first_id = f"n{number}"
+        self.is_founder = is_founder
+        self.is_replacement = False
+        self.host = f"host{number}"
+        self.port = 7000
+        self.disk = SimDisk()
+        self.life: Life | None = None
+        self.slowness: float = world.clock.random.choice([1, 1, 1, 6])
+        self.boot = 1
+        self.wipes = 0
+        self.refusals = 0
+        self.directory_id = b""
+        self.node_id = self.first_id
+        self._cut_means_power = False
+
+    # ------------------------------------------------------------------------------------------ up
+
+    def start(self) -> None:
+        """Start the node on what the disk holds, unless it runs, or is a joiner that finds no seed."""
+        if self.life is not None:
+            return
+        joins = not self.is_founder or self.is_replacement
+        if joins and not any(life.listens and life.node.dir.admitted for life in self.world.lives()):
+            self.start_later(AGAIN_MS)
+            return
+        self.world.clock.note("start", self.first_id, checksum=self.boot)
+        self.life = Life(self.world, self)
+        self.life.begin()
+
+    def start_later(self, mean_ms: float) -> None:
+        """Start after a while."""
+        self.world.clock.after(int(self.world.clock.random.uniform(0.5, 1.5) * mean_ms * 1000), self.start)
+
+    def opened(self, directory: NodeDir) -> None:
+        """The node has opened its directory."""
+        self.node_id, self.directory_id = directory.node_id, directory.directory_id
+        self.world.checks.opened(self, directory)
+
+    # ------------------------------------------------------------------------------------------ down
+
+    def stop(self, why: str) -> None:
+        """End the process; what it has written stays in the page cache."""
+        self.world.clock.note("stop", self.first_id, why)
+        if self.life is not None:
+            self.life.end()
+            self.life = None
+        if self.disk.is_off:
+            self.disk.is_off = False
+        lock = DATA / "lock"
+        if self.disk.exists(lock):
+            self.disk.node(lock).locked = False
+        self.disk = self.disk.restart()
+
+    def power_off(self, why: str) -> None:
+        """Lose power: what was not synced is lost, torn or there."""
+        self.stop(why)
+        self.disk = self.disk.power_cut(self.world.clock.random)
+        self.boot += 1
+
+    def crash_in_write(self, steps: int, *, power: bool) -> None:
+        """Crash in the middle of what is written next, after that many operations on the disk."""
+        self.disk.cut_at = self.disk.steps + steps
+        self._cut_means_power = power
+
+    def power_was_cut(self) -> None:
+        """The disk has reached the step at which it was to crash."""
+        if self._cut_means_power:
+            self.power_off("power cut in a write")
+        else:
+            self.stop("killed in a write")
+        self.start_later(AGAIN_MS)
+
+    def wipe(self) -> None:
+        """Replace the disk by an empty one; the node is started under its old name."""
+        self.world.checks.lost(self)
+        self.stop("wiped")
+        self.disk = SimDisk()
+        self.directory_id = b""
+        self.wipes += 1
+        self.refusals = 0
+
+    def cannot_start(self, why: str) -> None:
+        """The disk fails while the node starts, or the node cannot say who it is."""
+        self.stop(f"cannot start: {why}")
+        self.start_later(AGAIN_MS)
+
+    def refused(self, why: str) -> None:
+        """The cluster knows this name as that of another directory.
+
+        So it is started again a few times, because a founder that is new itself may be what others wait for, who could
+        come under new ids only without it; and then replaced, as it says.
+        """
+        self.world.clock.note("refused", self.first_id, why)
+        self.world.checks.refused(self)
+        self.refusals += 1
+        if self.refusals > REPLACED_AFTER and self.world.checks.needs_no_other_founder:
+            self.wipe()
+            self.is_replacement = True
+            self.port += 1
+        else:
+            self.stop("refused")
+        self.start_later(AGAIN_MS)
+
+    def gave_up(self, node: Node) -> None:
+        """The node stops by itself."""
+        if node.exit_code == os.EX_CONFIG:
+            self.world.checks.gave_up(self, node.stop_reason)
+        self.stop(f"gave up: {node.stop_reason}")
+        self.start_later(AGAIN_MS)

@@ -1,0 +1,169 @@
+"""Ways to get the admission of directories wrong, and to lose what the metadata journal holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.broker.storage.sim_disk import SimFile
+from tests.simulation.mutants import Mutant, Replacement
+from tests.simulation.whole.world import CHURNING, MEETING, MIXED
+
+from tidelog_broker.admitting import Admitting
+from tidelog_broker.broker import Broker
+from tidelog_broker.core import admission
+from tidelog_broker.core.admission import Binders
+from tidelog_broker.core.placement import majority
+from tidelog_broker.handlers import cluster
+from tidelog_broker.storage import journal
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.journal import Journal
+from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_proto import broker_pb2 as pb
+
+Replacements = Sequence[Replacement]
+
+
+def majority_with_itself() -> Replacements:
+    """A founder is admitted by as many as are a majority together with it."""
+    return [(admission, "binders_needed", lambda founders: majority(founders) - 1)]
+
+
+def any_directory_will_do() -> Replacements:
+    """Whoever has bound a founder's name counts for it, to whichever directory."""
+
+    def answered(self: Binders, peer: str, bound: bytes) -> str:
+        if peer in self._others and bound:
+            self._bound.add(peer)
+        return ""
+
+    return [(Binders, "answered", answered)]
+
+
+def bound_anew() -> Replacements:
+    """A founder keeps the directory that asked last."""
+
+    def bind(self: NodeDir, node_id: str, directory_id: bytes) -> bytes:
+        self._rewrite(lambda record: replace(record, bound=record.bound | {node_id: directory_id.hex()}))
+        return self.bound(node_id)
+
+    def binds_to(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
+        return announce.node.directory_id
+
+    async def answered(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
+        del reply
+        return bind(node.dir, announce.node.node_id, announce.node.directory_id)
+
+    return [(NodeDir, "bind", bind), (cluster, "binds_to", binds_to), (cluster, "_bind", answered)]
+
+
+def bound_in_memory() -> Replacements:
+    """A founder says that it has bound another one, and writes that down with the next start of its own only."""
+    told: dict[bytes, dict[str, bytes]] = {}
+
+    async def answered(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
+        del reply
+        memory = told.setdefault(node.incarnation.to_bytes(8, "little"), {})
+        return memory.setdefault(announce.node.node_id, announce.node.directory_id)
+
+    return [(cluster, "_bind", answered)]
+
+
+def admitted_unasked() -> Replacements:
+    """A founder takes its directory for its own, whatever the others know."""
+
+    async def be_bound(self: Admitting) -> None: ...
+
+    return [(Admitting, "_be_bound", be_bound)]
+
+
+def joins_unasked() -> Replacements:
+    """A joiner takes part before it stands in `__meta`."""
+
+    async def be_registered(self: Admitting) -> None: ...
+
+    return [(Admitting, "_be_registered", be_registered)]
+
+
+def named_before_durable() -> Replacements:
+    """The compacted journal takes the old one's name before it is on the disk."""
+    write_file = journal._write_file
+
+    def unsynced(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> Any:
+        if not payloads:  # a new directory's
+            return write_file(fs, path, magic, payloads)
+        with patch.object(SimFile, "datasync", lambda self: None):
+            return write_file(fs, path, magic, payloads)
+
+    return [(journal, "_write_file", unsynced)]
+
+
+def old_one_removed_first() -> Replacements:
+    """Compaction removes the old journal, and then writes the new one."""
+    compact = Journal.compact
+
+    def removed(self: Journal, live: Iterable[bytes]) -> None:
+        self._fs.unlink(self.path)
+        self._fs.sync_dir(self.path.parent)
+        compact(self, live)
+
+    return [(Journal, "compact", removed)]
+
+
+def forgotten_come_back() -> Replacements:
+    """What was forgotten is left out of the next compaction's sight, and written with the rest."""
+    take = MetaJournal._take
+
+    def taken(self: MetaJournal, entry: pb.ChainEntry, payload: bytes) -> None:
+        kept = list(self._live.get((entry.topic_id, entry.partition), []))
+        take(self, entry, payload)
+        if entry.forgotten:
+            self._compacted_too = [*getattr(self, "_compacted_too", []), *kept]  # type: ignore[attr-defined]
+
+    def compact(self: MetaJournal) -> None:
+        live = [payload for chain in self._live.values() for payload in chain]
+        self._journal.compact([*live, *getattr(self, "_compacted_too", [])])
+        self._dead_bytes = 0
+
+    return [(MetaJournal, "_take", taken), (MetaJournal, "_compact", compact)]
+
+
+def newest_left_out() -> Replacements:
+    """Compaction leaves out the newest decision of each partition."""
+
+    def compact(self: MetaJournal) -> None:
+        self._journal.compact([payload for chain in self._live.values() for payload in chain[:-1]])
+        self._dead_bytes = 0
+
+    return [(MetaJournal, "_compact", compact)]
+
+
+MUTANTS = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant("admitted by a majority with itself", majority_with_itself, mixture=MEETING),
+        Mutant("the directory's id not compared", any_directory_will_do, mixture=MEETING),
+        Mutant("a founder bound anew to who asks last", bound_anew, mixture=MEETING),
+        Mutant("bound before it is durable", bound_in_memory, mixture=MEETING),
+        Mutant("a wiped founder takes part unasked", admitted_unasked, mixture=MEETING),
+        Mutant("a joiner takes part unasked", joins_unasked, mixture=MIXED),
+        Mutant("the compacted journal named before it is durable", named_before_durable, mixture=CHURNING),
+        Mutant("the old journal removed before the compacted one is there", old_one_removed_first, mixture=CHURNING),
+        Mutant("the forgotten written by a compaction", forgotten_come_back, mixture=CHURNING),
+        Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
+    )
+}
+
+
+@contextmanager
+def switched_on(name: str) -> Iterator[None]:
+    """Run the block with a mutant."""
+    with ExitStack() as stack:
+        for target, attribute, value in MUTANTS[name].replacements():
+            stack.enter_context(patch.object(target, attribute, value))
+        yield

@@ -1,0 +1,270 @@
+"""Runs seeds of the world of whole nodes: `python -m tests.simulation.whole.run --seeds 300`, or `--seed 7`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from tests.broker.storage.sim_disk import PowerCutError
+from tests.simulation.truth import ViolationError
+from tests.simulation.whole.gossip import SimGossip
+from tests.simulation.whole.life import SimManagement, SimServer
+from tests.simulation.whole.loop import Ordered, WholeBackground, WholeWorkers
+from tests.simulation.whole.network import SimLinks
+from tests.simulation.whole.world import World
+
+from tidelog_broker import (
+    broker,
+    cluster,
+    controller,
+    driver,
+    membership,
+    node,
+    partition_reads,
+    pipeline,
+    services,
+    state_log,
+    turns,
+)
+from tidelog_broker.core.registry import node_in
+from tidelog_broker.homing import Homing
+from tidelog_broker.remedies import Remedies
+from tidelog_broker.standing_in import StandingIn
+from tidelog_broker.state_log import MetaLog
+from tidelog_broker.storage import fences, journal, meta_journal, node_dir
+from tidelog_broker.storage.errors import DiskFullError
+from tidelog_broker.storage.fences import FenceJournal
+from tidelog_broker.storage.filesystem import FileSystem
+from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_proto import broker_pb2 as pb
+
+JOURNAL_RESERVE_BYTES = 4096
+COMPACT_AFTER_BYTES = 400
+TRACE_SHOWN = 60
+HASH_SEED = "PYTHONHASHSEED"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a seed went; `invariant` is empty when all held."""
+
+    seed: int
+    invariant: str
+    message: str
+    checksum: int
+    events: int
+    decisions: int
+    refusals: int
+    topics: int
+    forgotten: int
+    compactions: int
+    trace: str = ""
+
+
+class _BootId:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def read_text(self, _: str) -> str:
+        return f"boot {[machine.boot for machine in self._world.machines]}\n"
+
+
+@contextmanager
+def simulated(world: World, seed: int) -> Iterator[None]:
+    """Let nodes that are made in the block live in a world, and its checks see what they write."""
+    random = Random(f"nonces {seed}")
+
+    def now_s() -> float:
+        return world.clock.now_us / 1e6
+
+    clock = SimpleNamespace(time_ns=lambda: world.clock.now_us * 1000, monotonic=now_s, perf_counter=now_s)
+    uuids = SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128)))
+    randoms = SimpleNamespace(Random=lambda: Random(random.getrandbits(64)))
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    with ExitStack() as stack:
+        stack.callback(logging.disable, disabled)
+        for target, name, value in (
+            (services, "IoWorkers", WholeWorkers),
+            (services, "Background", WholeBackground),
+            *((module, "time", clock) for module in (services, state_log, turns, cluster, driver, pipeline)),
+            *((broker, part.__name__, partial(part, clock_s=now_s)) for part in (Remedies, StandingIn, Homing)),
+            (controller, "uuid", uuids),
+            (cluster, "random", randoms),
+            (membership, "Links", SimLinks),
+            (membership, "Gossip", SimGossip),
+            (membership, "check_udp_port", lambda host, port: None),
+            (node, "Server", SimServer),
+            (node, "Management", SimManagement),
+            (node_dir, "_BOOT_ID", _BootId(world)),
+            (journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
+            (fences, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+            (meta_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+            (secrets, "randbits", random.getrandbits),
+            (secrets, "token_bytes", random.randbytes),
+            (secrets, "token_hex", lambda count: random.randbytes(count).hex()),
+            *_watching(world),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        stack.enter_context(patch.object(partition_reads, "set", Ordered, create=True))
+        yield
+
+
+def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
+    """Return replacements by which the checks see what is durable, whether or not the node is told."""
+    write_record, append_fences = node_dir._write_record, FenceJournal.append
+    append, compact, opens, apply_value = (
+        MetaJournal.append,
+        MetaJournal._compact,
+        MetaJournal.open,
+        MetaLog.apply_value,
+    )
+    checks, journals = world.checks, world.checks.journals
+
+    def number(fs: FileSystem) -> int | None:
+        return next((machine.number for machine in world.machines if machine.disk is fs), None)
+
+    def watched_record(fs: FileSystem, path: Path, record: node_dir.NodeRecord) -> None:
+        write_record(fs, path, record)
+        checks.written(fs, record)
+
+    def watched_fences(self: FenceJournal, entries: Sequence[pb.FenceEntry]) -> None:
+        append_fences(self, entries)
+        checks.accepted(self._journal._fs, entries)
+
+    def watched_append(self: MetaJournal, entries: Sequence[pb.ChainEntry]) -> None:
+        machine = number(self._journal._fs)
+        assert machine is not None
+        journals.appends(machine, entries)
+        try:
+            append(self, entries)
+        except DiskFullError:
+            journals.not_appended(machine)
+            raise
+        journals.appended(machine)
+        checks.decided(self._journal._fs, entries)
+
+    def watched_compact(self: MetaJournal) -> None:
+        compact(self)
+        journals.compactions += self._dead_bytes == 0
+
+    def watched_open(fs: FileSystem, path: Path) -> MetaJournal:
+        opened = opens(fs, path)
+        machine = number(fs)
+        assert machine is not None
+        journals.opened(machine, opened.load())
+        checks.decided(fs, opened.entries())
+        return opened
+
+    def watched_apply(self: MetaLog, value: bytes) -> None:
+        record = node_in(value)
+        if record is not None:
+            checks.applied("node", record.node_id.encode(), record.revision, value)
+        else:
+            topic = pb.TopicRecord.FromString(value)
+            checks.applied("topic", topic.topic_id, topic.revision, value)
+        apply_value(self, value)
+
+    return [
+        (node_dir, "_write_record", watched_record),
+        (FenceJournal, "append", watched_fences),
+        (MetaJournal, "append", watched_append),
+        (MetaJournal, "_compact", watched_compact),
+        (MetaJournal, "open", watched_open),
+        (MetaLog, "apply_value", watched_apply),
+    ]
+
+
+def run_seed(seed: int, *, trace: int = TRACE_SHOWN, kind: str | None = None) -> Result:
+    """Run one seed, perhaps in another kind of world than its own."""
+    world = World(seed, kind)
+    invariant = message = ""
+    with simulated(world, seed):
+        try:
+            world.run()
+        except ViolationError as error:
+            invariant, message = error.invariant, str(error)
+        except PowerCutError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever the code under test raises is a finding
+            invariant, message = "crash", traceback.format_exc(limit=-12)
+    return Result(
+        seed,
+        invariant,
+        message,
+        world.clock.checksum,
+        world.clock.events,
+        world.checks.decisions,
+        world.checks.refusals,
+        world.topics.made + world.topics.deleted,
+        world.checks.journals.forgotten,
+        world.checks.journals.compactions,
+        "\n".join(f"{at_us / 1000:10.3f} {what}" for at_us, what in world.clock.trace(trace)) if invariant else "",
+    )
+
+
+def report(result: Result) -> str:
+    """Return a failure as text."""
+    again = f"(again: python -m tests.simulation.whole.run --seed {result.seed})"
+    return f"{result.trace}\nseed {result.seed} of whole nodes: {result.message}\n{again}"
+
+
+def many(first: int, count: int, processes: int, run: Callable[[int], Result] = run_seed) -> int:
+    """Run seeds in processes, say how they went, and return how many failed."""
+    began = time.monotonic()
+    with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:  # each seed in a process like any other's
+        results = list(pool.imap_unordered(run, range(first, first + count), chunksize=1))
+    failed = sorted((result for result in results if result.invariant), key=lambda result: result.seed)
+    for result in failed:
+        print(f"seed {result.seed}: {result.message.splitlines()[-1][:300]}")
+    seconds = time.monotonic() - began
+    compacted = sum(result.compactions > 0 for result in results)
+    print(
+        f"{count} seeds of whole nodes in {seconds:.0f} s ({count / seconds:.1f} a second): "
+        f"{sum(result.events for result in results)} events, {sum(result.decisions for result in results)} epochs of "
+        f"__meta decided, {sum(result.refusals for result in results)} starts refused, "
+        f"{sum(result.topics for result in results)} topics made or deleted, metadata journals compacted in "
+        f"{compacted} seeds, {len(failed)} seeds failed"
+    )
+    if failed:
+        print(report(min(failed, key=lambda result: result.events)))
+    return len(failed)
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit code says whether a seed failed."""
+    parser = argparse.ArgumentParser(description="Run whole nodes in a simulated world.")
+    parser.add_argument("--seeds", type=int, default=300, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="only this one, with its trace")
+    parser.add_argument("--trace", type=int, default=TRACE_SHOWN, help="how many events a failure shows")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if os.environ.get(HASH_SEED) != "0":  # the order of sets of names is a matter of the interpreter's start
+        os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]], os.environ | {HASH_SEED: "0"})
+    if arguments.seed is None:
+        return 1 if many(arguments.first, arguments.seeds, arguments.processes) else 0
+    result = run_seed(arguments.seed, trace=arguments.trace)
+    print(report(result) if result.invariant else f"seed {result.seed}: every invariant held")
+    print(f"{result}"[:300])
+    return 1 if result.invariant else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

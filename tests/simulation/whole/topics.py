@@ -1,0 +1,88 @@
+"""Topics that clients make and delete at any node, and what must have become of them in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from tests.simulation.whole.network import Incoming
+
+from tidelog_broker.connection import Connection, Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+GAP_MS = 250
+CHURN_GAP_MS = 150
+CHURNING_TOPICS = 4
+CALM_CHANGES = 2
+
+
+class Topics:
+    """A client that does one thing after the other and does not repeat what fails."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.clock.random
+        self._made: set[str] = set()
+        """Acknowledged, and nobody has asked since to delete them."""
+        self._deleted: set[str] = set()
+        self._number = 0
+        self._partitions = self._random.choice([1, 1, 2, 4]) if not world.churns else 6
+        self._gap_ms = GAP_MS if not world.churns else CHURN_GAP_MS
+        self.made = self.deleted = self.calm_changes = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._later()
+
+    def _later(self) -> None:
+        self._world.clock.after(int(self._random.uniform(0.2, 2) * self._gap_ms * 1000), self._next)
+
+    def _next(self) -> None:
+        self._later()
+        if self._world.calm and self.calm_changes >= CALM_CHANGES:
+            return
+        lives = [life for life in self._world.lives() if life.is_up]
+        if not lives:
+            return
+        if len(self._made) >= CHURNING_TOPICS if self._world.churns else self._made and self._random.random() < 0.45:
+            name = self._random.choice(sorted(self._made))
+            self._made.discard(name)
+            envelope = pb.Envelope(topic_delete=pb.TopicDelete(name=name))
+        else:
+            self._number += 1
+            name = f"t{self._number}"
+            config = pb.TopicConfig(partitions=self._partitions)
+            envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=config))
+        life = self._random.choice(lives)
+
+        def answered(answer: pb.Envelope, _: bytes) -> None:
+            self._answered(envelope, name, answer)
+
+        connection = Incoming(life, answered, lambda _: None)
+        connection.greeted = True
+        request = Request(cast("Connection", connection), Frame(envelope, memoryview(b"")), 0)
+        life.run(lambda: life.node.server.dispatch(request))
+
+    def _answered(self, asked: pb.Envelope, name: str, answer: pb.Envelope) -> None:
+        if answer.HasField("error"):
+            return
+        self.calm_changes += self._world.calm
+        if asked.HasField("topic_create"):
+            self._made.add(name)
+            self.made += 1
+        else:
+            self._deleted.add(name)
+            self.deleted += 1
+
+    def unsettled(self) -> str:
+        """Say which node does not know what was said of a topic; empty when all do."""
+        for life in self._world.lives():
+            node = life.node
+            if missing := [name for name in self._made if not node.topics.exists(name)]:
+                return f"{node.node_id} does not know {missing}"
+            if back := [name for name in self._deleted if node.topics.exists(name)]:
+                return f"{node.node_id} still has {back}"
+        return "" if self.calm_changes >= CALM_CHANGES else "no topic can be made or deleted"

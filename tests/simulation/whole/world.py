@@ -1,0 +1,159 @@
+"""A cluster of whole nodes, from the bootstrap file on: founders and joiners that start, fail, and come back empty.
+
+A node here is the shipped `Node` with all that it is made of. In place of what it calls outside stand links, gossip,
+threads and disks of this world: `links`, `gossip`, `services`' workers, `FileSystem`; and no clients' connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tests.simulation.clock import Clock
+from tests.simulation.whole.checks import Checks
+from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.machine import Machine
+from tests.simulation.whole.topics import Topics
+
+from tidelog_broker.bootstrap import Bootstrap, Founder
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.links import Address
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.life import Life
+
+CALM_MS = 60_000
+POLL_US = 200_000
+RARE_DELAY = 100
+MEETING = "meeting"
+"""Founders begin, lose their disks and meet others, in that order; see `faults`."""
+CHURNING = "churning"
+"""Topics are made and deleted all the time, and disks are not lost."""
+MIXED = "mixed"
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, kind: str | None = None) -> None:
+        self.clock = Clock(seed)
+        random = self.clock.random
+        count = random.choice([3, 3, 5])
+        self.founders = [f"n{number}" for number in range(count)]
+        self.bootstrap = Bootstrap(
+            format_version=1,
+            cluster_id=random.randbytes(16).hex(),
+            name="simulated",
+            nodes=tuple(
+                Founder.model_validate({"node_id": name, "host": f"host{number}", "port": 7000})
+                for number, name in enumerate(self.founders)
+            ),
+        )
+        self.loss = random.choice([0.0, 0.02, 0.15])
+        self.duplication = random.choice([0.0, 0.05, 0.2])
+        self.delay_ms = random.choice([0.5, 3.0, 15.0])
+        self.write_ms = random.choice([0.2, 2.0, 10.0])
+        self.wrong_suspicions = random.choice([0.0, 0.02])
+        self.kind = kind or random.choice([MEETING, MEETING, CHURNING, MIXED, MIXED])
+        self.churns = self.kind == CHURNING
+        self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
+        if self.churns:
+            self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
+        self.cut: set[tuple[int, int]] = set()
+        self.calm = False
+        joiners = random.choice([0, 1, 1])
+        self.machines: list[Machine] = []
+        self.machines += [Machine(self, number, is_founder=number < count) for number in range(count + joiners)]
+        self.checks = Checks(self)
+        self.faults = Faults(self)
+        self.topics = Topics(self)
+
+    # ------------------------------------------------------------------------------------------ who is where
+
+    def lives(self) -> Iterator[Life]:
+        """Yield the processes that run."""
+        return (machine.life for machine in self.machines if machine.life is not None)
+
+    def listening(self, address: Address) -> Life | None:
+        """Return the process that takes connections at an address."""
+        found = (life for life in self.lives() if (life.machine.host, life.machine.port) == address and life.listens)
+        return next(found, None)
+
+    def reaches(self, sender: Life, receiver: Life) -> bool:
+        """Whether a message would get through now."""
+        return (sender.machine.number, receiver.machine.number) not in self.cut
+
+    def is_wrongly_suspected(self) -> bool:
+        """Draw whether somebody is not heard who is there."""
+        return not self.calm and self.wrong_suspicions > 0 and self.clock.random.random() < self.wrong_suspicions
+
+    def send(self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool) -> None:
+        """Send something: it comes late, or twice, or not; `surely`: late only."""
+        if sender.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
+            return
+        random = self.clock.random
+        times = 1
+        if not surely:
+            times = 0 if random.random() < self.loss else 2 if random.random() < self.duplication else 1
+
+        def arrives() -> None:
+            if self.reaches(sender, receiver):
+                arrive()
+
+        for _ in range(times):
+            mean_us = self.delay_ms * 1000 * (RARE_DELAY if random.random() < 0.01 else 1)
+            self.clock.after(20 + int(min(random.expovariate(1.0), 8.0) * mean_us), arrives)
+
+    # ------------------------------------------------------------------------------------------ the run
+
+    def run(self) -> None:
+        """Let things go wrong, then let everything be well, and see that the cluster comes to be.
+
+        Raises:
+            ViolationError: an invariant broke.
+        """
+        try:
+            self.faults.start()
+            self.topics.start()
+            self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
+            self._calm_down()
+            self._settle()
+        finally:
+            for life in self.lives():
+                life.end()
+
+    def _calm_down(self) -> None:
+        self.clock.note("calm")
+        self.calm = True
+        self.loss = self.duplication = 0.0
+        self.delay_ms = min(self.delay_ms, 1.0)
+        self.write_ms = min(self.write_ms, 1.0)
+        self.cut.clear()
+        self.faults.stop()
+
+    def _settle(self) -> None:
+        end_us = self.clock.now_us + CALM_MS * 1000
+        while unsettled := self._unsettled():
+            if not self.checks.can_live():
+                return
+            if self.clock.now_us >= end_us:
+                self.checks.fail("I23", f"with enough founders there, the cluster does not come to be: {unsettled}")
+            self.clock.run_until(self.clock.now_us + POLL_US)
+
+    def _unsettled(self) -> str:
+        """Say what keeps the cluster from being whole; empty when nothing does."""
+        for machine in self.machines:
+            life = machine.life
+            if life is None or not life.is_up:
+                missing = "" if life is None or not hasattr(life, "node") else str(life.node.cluster.linked)
+                return f"{machine.node_id} is not up; it is linked with {missing}"
+        lives = list(self.lives())
+        owners = {life.node.routes.owner(META_KEY) for life in lives}
+        if len(owners) != 1 or "" in owners:
+            return f"__meta is owned by {owners}"
+        for life in lives:
+            for other in lives:
+                record = life.node.nodes.get(other.node.node_id)
+                if record is None or record.revision == 0 or record.directory_id != other.node.dir.directory_id:
+                    return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
+        return self.topics.unsettled()
