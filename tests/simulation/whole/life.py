@@ -43,7 +43,7 @@ class SimServer(Server):
         life.listens = True
         return life.machine.port
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         _life_of(self.node.loop).listens = False
 
     async def close_connections(self, deadline: float) -> None:
