@@ -207,7 +207,7 @@ class Life:
         elif error is None:
             self.machine.gave_up(self.node)
         elif isinstance(error, DamagedError):  # nothing rots here
-            self.world.checks.fail("I23", f"{self.machine.node_id} finds its own files damaged: {error.message}")
+            self.world.checks.fail("I24", f"{self.machine.node_id} finds its own files damaged: {error.message}")
         elif isinstance(error, _OF_THE_DISK):
             self.machine.cannot_start(str(error))
         else:
