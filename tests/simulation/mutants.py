@@ -141,7 +141,7 @@ DELETING = [
     Mutant("retention of what a replica lacks", retention.deletes_what_a_replica_lacks, mixture=RETENTION),
     Mutant("the log's start forgotten by the next start", retention.log_start_forgotten, mixture=RETENTION),
     Mutant("a lost copy not left behind", retention.lost_copies_are_not_left_behind, mixture=DELETED_AND_LOST),
-    Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture="reboots"),
+    Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture=RETENTION),
     Mutant("producers deleted with the log", retention.producers_deleted_with_the_log, mixture=RETENTION),
     Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
 ]
