@@ -42,13 +42,13 @@ class Options(Protocol):
 
 
 def progress_of(connection: Options) -> Progress | None:
-    """Return how far a TCP connection's bytes have been acknowledged; None where the platform does not tell."""
+    """Return how far a TCP connection's bytes have been acknowledged; None where nobody tells, or it is closed."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return None
     try:
         told = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
-    except OSError:
+    except (OSError, ValueError):  # uvloop says ValueError of a socket that was closed a moment ago
         return None
     if len(told) < _INFO.size:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import pytest
+import uvloop
 from tests.broker.linked import Ear, Eye, ack, identity, join, make_links
 from tests.broker.stand import Stand
 
@@ -127,6 +128,24 @@ def test_what_is_no_tcp_connection_tells_nothing(monkeypatch: pytest.MonkeyPatch
         assert progress_of(one) is None
         monkeypatch.delattr(socket, "TCP_INFO", raising=False)
         assert progress_of(one) is None
+
+
+def test_a_connection_that_was_closed_a_moment_ago_tells_nothing() -> None:
+    async def told() -> list[Progress | None]:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            transport, _ = await loop.create_connection(asyncio.Protocol, *listening.getsockname())
+            connection = transport.get_extra_info("socket")
+            before = progress_of(connection)
+            transport.abort()
+            await asyncio.sleep(0.01)
+            return [before, progress_of(connection)]
+
+    for new_loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            before, after = runner.run(told())
+        assert before is not None
+        assert after is None
 
 
 @pytest.mark.parametrize("stalls_at", ["the caller", "the node that was called"])
