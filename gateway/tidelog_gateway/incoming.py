@@ -95,9 +95,16 @@ class Arrival:
             self._mark_at = self._since = time.monotonic()
 
     def hold(self, size_bytes: int) -> bool:
-        """Reserve as much as `size_bytes` in all, or no more than that; False when there is no room for it."""
-        if size_bytes > self.held_bytes:
-            if not self._budget.take(size_bytes - self.held_bytes):
+        """Reserve as much as `size_bytes` in all, or no more than that.
+
+        False when there is no room for it; looking for some may have shown that it is this one that has to give way.
+        """
+        before_bytes = self.held_bytes
+        if size_bytes > before_bytes:
+            if not self._budget.take(size_bytes - before_bytes):
+                return False
+            if self.held_bytes != before_bytes:
+                self._budget.give_back(size_bytes - before_bytes)
                 return False
             self.begin()
         else:

@@ -67,6 +67,20 @@ def test_who_sends_on_stays() -> None:
     assert gone == ["idle"]
 
 
+def test_who_has_to_give_way_to_its_own_growth_keeps_nothing() -> None:
+    """What comes in pieces asks for more with each, and may be the slow one itself."""
+    gone = list[str]()
+    budget = Budget(100)
+    assert budget.take(40)
+    slow = arrival(budget, "slow", gone)
+    assert slow.hold(60)
+    time.sleep(2 * GIVE_WAY_S)
+    assert not slow.hold(70)
+    assert (gone, slow.held_bytes, budget.used_bytes) == (["slow"], 0, 40)
+    slow.end()
+    assert budget.used_bytes == 40, "others' room was given back"
+
+
 def _result(task: asyncio.Task[tuple[int, bytes]]) -> tuple[int, bytes]:
     return task.result()
 
