@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import socket
 import struct
 
 import pytest
@@ -220,3 +222,13 @@ async def test_an_answer_that_fits_no_frame_is_an_error_and_not_the_end(
     few = [pb.CommittedEntry(topic_id=topic.topic_id, partition=299)]
     found = (await peer.ask(committed=pb.Committed(group="g", entries=few))).envelope.committed_reply.results
     assert [result.note for result in found] == [note]
+
+
+async def test_what_is_being_accepted_when_a_node_stops_listening_is_closed_with_the_rest(stand: Stand) -> None:
+    """Asyncio makes a connection in the turn after the one in which it accepts it, and none of a closed listener."""
+    node = await stand.start()
+    with socket.create_connection(("127.0.0.1", stand.node.port)) as late:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await node.server.stop_listening()
+        assert [one._transport.get_extra_info("peername") for one in node.server.connections] == [late.getsockname()]  # type: ignore[union-attr]
