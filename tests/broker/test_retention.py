@@ -153,6 +153,22 @@ async def test_a_copy_in_the_push_window_is_waited_for_as_well(
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
 
 
+async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    once = batch(b"once", producer_id=8, sequence=0)
+    await (await cluster.peer(owner)).publish(TOPIC_ID, once)
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    for name in (owner, *others(owner)):
+        log = cluster.partition(name).log
+        await settled(lambda log=log: log.start_offset > 1, "nothing was deleted")  # type: ignore[misc]
+    for name in (owner, *others(owner)):
+        await cluster.crash(name)
+    await cluster.start()
+    (retried,) = await (await cluster.peer(await cluster.owner())).publish(TOPIC_ID, once)
+    assert (retried.duplicate, retried.base_offset) == (True, 0)
+
+
 async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
     partition = cluster.partition(await cluster.owner())
     for sequence in range(6):
