@@ -3,7 +3,7 @@
 A topic is committed to `__meta` and known to its creator before every node has applied it, and "unknown" is final: a
 client does not try it again. So a node of a cluster that is asked about an id, or a partition, of which it knows
 nothing asks the owner of `__meta` where that log ends, waits until it has applied as much, and only then answers. Where
-that cannot be done it says that another try may help.
+that cannot be done it says that another try may help, of a partition as well: its topic may have grown (`as_heard`).
 
 One question covers all who came before it was asked: one is under way at a time and the next begins `ASK_AGAIN_S` after
 it, for all who have come meanwhile. So a flood of ids that do not exist costs the owner a bounded number of small
@@ -58,18 +58,24 @@ class Hearing:
         """Set for those who wait for the question that is to be asked next."""
         self._asking = False
 
-    async def hear_of(self, keys: Iterable[PartitionKey]) -> None:
+    async def hear_of(self, keys: Iterable[PartitionKey]) -> bool:
         """Return when these partitions are known here, or known not to exist, or nobody who knows can be asked.
 
         Look again then: a topic that is unknown still gets the error that is right, EPOCH_CHANGING where nobody could
-        be asked. (A partition that its topic has not gets UNKNOWN_PARTITION.) Returns at once if nothing is unknown.
+        be asked. A partition that its topic has not gets what `as_heard` makes of it. Returns at once if nothing is
+        unknown.
+
+        Returns:
+            False when nobody could be asked.
         """
         unknown = [key for key in keys if self._topics.is_open_question(*key)]
         if not unknown:
-            return
-        if await self.is_current():
+            return True
+        heard = await self.is_current()
+        if heard:
             for topic_id, _ in unknown:
                 self._topics.deny(topic_id)
+        return heard
 
     async def is_current(self) -> bool:
         """Return True when all that is in `__meta` by now has been applied, False if that cannot be found out.
@@ -132,3 +138,10 @@ class Hearing:
         if result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
         return result.offset
+
+
+def as_heard(error: ProtocolError, *, heard: bool) -> ProtocolError:
+    """Return what is said of a partition when `hear_of` has returned: that it does not exist only if that is known."""
+    if heard or error.code != pb.UNKNOWN_PARTITION:
+        return error
+    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node has heard; send again")

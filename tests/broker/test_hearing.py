@@ -226,6 +226,23 @@ async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
     assert deaf.node.topics.is_open_question(UNKNOWN, 0)
 
 
+@pytest.mark.parametrize("ask", ASKS)
+async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_may_help(
+    three: Founded, deaf: Deaf, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end_at(_: str) -> int:
+        raise unreachable("the owner of __meta")
+
+    deaf.may_apply.set()
+    peer = await three.peer(deaf.node.node_id)
+    topic = await peer.create(replication_factor=3)
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(deaf.node.hearing, "_end_at", end_at)
+        error = await ask(peer, topic.topic_id, 1)
+        assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
+    assert (await ask(peer, topic.topic_id, 1)).code == pb.UNKNOWN_PARTITION
+
+
 async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = asyncio.Event()
 

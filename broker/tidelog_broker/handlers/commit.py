@@ -20,6 +20,7 @@ from tidelog_broker.core.groups import OffsetKey, Place
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.forwarding import at_owner
 from tidelog_broker.handlers.fetch import check_entries
+from tidelog_broker.hearing import as_heard
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
@@ -45,7 +46,7 @@ async def commit(node: Broker, request: Request) -> None:
 async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
     await node.offsets_log.ready()
     _check_answer(node, asked)
-    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -59,7 +60,7 @@ async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
                 key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
             )
         except ProtocolError as error:
-            result.error.CopyFrom(error.to_message())
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
             continue
         if record is not None:
             records.append(record)

@@ -16,6 +16,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Request
+from tidelog_broker.hearing import as_heard
 from tidelog_broker.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -50,16 +51,17 @@ async def fetch(node: Broker, request: Request) -> None:
     deadline = node.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
     partitions = _listen(node, asked.entries, woken)
+    heard = True
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         if len(partitions) < len(asked.entries):
-            await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
             partitions = _listen(node, asked.entries, woken)
         while True:
             woken.clear()
             async with request.connection.reading:
-                gathered = await _gather_what_fits(node, request, bytes_max)
+                gathered = await _gather_what_fits(node, request, bytes_max, heard=heard)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.epoch) for partition in partitions]
                 left_s = deadline - node.loop.time()
@@ -105,21 +107,21 @@ def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event
     return partitions
 
 
-async def _gather_what_fits(node: Broker, request: Request, bytes_max: int) -> _Gathered:
+async def _gather_what_fits(node: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
     """Read what there is now, as much of it as there is room for among all that waits to be sent."""
     connection, backlog = request.connection, request.connection.backlog
     while True:
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(node, request.envelope.fetch.entries, room_bytes)
+            gathered = await _gather(node, request.envelope.fetch.entries, room_bytes, heard=heard)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
         backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
-async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int) -> _Gathered:
+async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any."""
     gathered = _Gathered()
     for entry in entries:
@@ -137,7 +139,7 @@ async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int
             result.high_watermark = partition.high_watermark
             result.epoch = partition.epoch
         except ProtocolError as error:
-            result.error.CopyFrom(error.to_message())
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
             gathered.failed = True
     return gathered
 
@@ -164,14 +166,14 @@ async def list_offsets(node: Broker, request: Request) -> None:
     """
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
-    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()
         try:
             await _locate(node, entry, result)
         except ProtocolError as error:
-            result.error.CopyFrom(error.to_message())
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
     request.reply(pb.Envelope(list_offsets_reply=reply))
 
 

@@ -17,6 +17,7 @@ from tidelog_broker.connection import Request
 from tidelog_broker.core.ports import PartitionKey
 from tidelog_broker.core.producers import StoredBatch
 from tidelog_broker.forwarding import Forwarded
+from tidelog_broker.hearing import as_heard
 from tidelog_broker.partition import Partition
 from tidelog_broker.pipeline import Pending
 from tidelog_proto import broker_pb2 as pb
@@ -126,7 +127,8 @@ def publish(node: Broker, request: Request) -> None:
         except ProtocolError as error:
             key = (entry.topic_id, entry.partition)
             if asked.forwarded or not node.topics.is_open_question(*key):
-                settle(_not_yet(error) if asked.forwarded else error, False)
+                # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
+                settle(as_heard(error, heard=not asked.forwarded), False)
             else:
                 unheard.append(_Unheard(key, settle))
     if forwarded is not None:
@@ -146,26 +148,20 @@ async def _refuse_heard(node: Broker, unheard: list[_Unheard]) -> None:
 
     They are not queued when it has heard: batches that came later may have been queued already.
     """
+    heard = False
     try:
-        await node.hearing.hear_of(each.key for each in unheard)
+        heard = await node.hearing.hear_of(each.key for each in unheard)
     finally:  # also when the node stops
         for key, settle in unheard:
-            settle(_as_heard(node, key), False)
+            settle(_found(node, key, heard=heard), False)
 
 
-def _as_heard(node: Broker, key: PartitionKey) -> ProtocolError:
+def _found(node: Broker, key: PartitionKey, *, heard: bool) -> ProtocolError:
     try:
         node.partitions.get(*key)
     except ProtocolError as error:
-        return error
+        return as_heard(error, heard=heard)
     return ProtocolError(pb.EPOCH_CHANGING, "this node has just heard of the partition; send again")
-
-
-def _not_yet(error: ProtocolError) -> ProtocolError:
-    """Of a batch that was handed on: who did so knows of the partition, so this node is only the last to hear of it."""
-    if error.code != pb.UNKNOWN_PARTITION:
-        return error
-    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node has heard; send again")
 
 
 def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:

@@ -14,6 +14,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.connection import Connection, Request
 from tidelog_broker.core.credit import PartitionKey, Subscription
 from tidelog_broker.handlers.fetch import check_entries, end_of
+from tidelog_broker.hearing import as_heard
 from tidelog_broker.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -200,7 +201,7 @@ async def subscribe(node: Broker, request: Request) -> None:
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
     )
     pump = connection.pumps[asked.subscription_id] = Pump(node, connection, subscription)
-    await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()
@@ -213,7 +214,7 @@ async def subscribe(node: Broker, request: Request) -> None:
             result.high_watermark = partition.high_watermark
             result.epoch = partition.epoch
         except ProtocolError as error:
-            result.error.CopyFrom(error.to_message())
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
     if pump.stopped or not connection.is_open:
         pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
     elif not subscription.positions:
