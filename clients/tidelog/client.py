@@ -415,8 +415,8 @@ class Client:
                 "latest".
             prefetch_bytes: how much may be received ahead of you, for each node that serves you.
             prefetch_records: the same in records.
-            admit: asked with the bytes of what arrives before it is kept. Where it says no, that is dropped, and
-                reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
+            admit: asked with the bytes of what arrives together before it is kept. Where it says no, that is dropped,
+                and reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
 
         Raises:
             InvalidRequestError: an argument has no such value.

@@ -87,6 +87,7 @@ class Consumer:
             yield rest
         while (batch := await self.next_batch()) is not None:
             yield self._cursor.whole(batch)
+            del batch  # nobody but the user keeps it while the next one is waited for
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.

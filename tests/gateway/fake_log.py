@@ -137,6 +137,7 @@ class FakeConsumer:
         self._admit = admit
         self._topic = topic
         self._positions = dict(start)
+        self._arriving = self._batches()
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,7 +145,10 @@ class FakeConsumer:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def batches(self) -> AsyncIterator[ConsumedBatch]:
+    async def next_batch(self) -> ConsumedBatch | None:
+        return await anext(self._arriving)
+
+    async def _batches(self) -> AsyncIterator[ConsumedBatch]:
         while True:
             for partition in range(len(self._log.logs.get(self._topic, []))):
                 position = self._positions.get(partition, 0)

@@ -8,6 +8,7 @@ what is sent, and nothing is lost.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
@@ -118,6 +119,10 @@ class Delivery:
             except OverloadedError:
                 if not self._ahead.refused:
                     raise
+            except BaseException as error:
+                # What its frames hold is not counted any more, and a task group keeps it until garbage is collected.
+                traceback.clear_frames(error.__traceback__)
+                raise
             finally:
                 self._ahead.end()
 
@@ -134,14 +139,18 @@ class Delivery:
             prefetch_bytes=window.bytes,
             admit=self._ahead.admit,
         ) as consumer:
-            async for consumed in consumer.batches():
-                if not await self._deliver(consumed) or not await self._credit():
-                    return
+            # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
+            while await self._deliver(await consumer.next_batch()) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
                     return
 
-    async def _deliver(self, consumed: ConsumedBatch) -> bool:
-        """Send one batch in as many messages as credit and limits make of it; False when it had to be let go."""
+    async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
+        """Send one batch in as many messages as credit and limits make of it; False when it had to be let go.
+
+        None, and so False, when the gateway's client was closed.
+        """
+        if consumed is None:
+            return False
         if not len(consumed.batch):
             self._ahead.done(consumed.batch, decoded=False)
             return True

@@ -4,11 +4,15 @@ A subscription begins to read with nothing reserved, as thousands of them may li
 arrives is counted, and dropped when there is no room (`admit`); reading then ends, and begins again at the position of
 the client when there is. This time room is taken first (`begin`), for as much as was dropped: what comes first is kept
 then, so reading goes on, and nobody waits for room while he holds some.
+
+Batches that arrive together lie in one piece of memory, which lives as long as the last of them is not sent. So they
+are counted together until then.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -46,6 +50,10 @@ class ReadAhead:
         self._held_bytes = 0
         self._reserved_bytes = 0
         self._wanted_bytes = 0
+        self._arrived_bytes: deque[int] = deque()
+        """Of what arrived together and is not sent to the end."""
+        self._sent_bytes = 0
+        """Of the first of them."""
 
     def window(self, credit: Allowance) -> Window:
         """Return the window for a client's credit, which is above zero."""
@@ -62,21 +70,33 @@ class ReadAhead:
     def end(self) -> None:
         """Give everything back: what was read and not sent is dropped."""
         size_bytes = self._held_bytes + self._reserved_bytes
-        self._held_bytes = self._reserved_bytes = 0
+        self._held_bytes = self._reserved_bytes = self._sent_bytes = 0
+        self._arrived_bytes.clear()
         self._outlet.give_back_prefetch(size_bytes)
 
     def admit(self, size_bytes: int) -> bool:
-        """Count what arrived; False when it has to be dropped."""
-        return self._hold(size_bytes, size_bytes)
+        """Count what arrived together, in bytes of whole batches; False when it has to be dropped."""
+        if not self._hold(size_bytes, size_bytes):
+            return False
+        self._arrived_bytes.append(size_bytes)
+        return True
 
     def decode(self, batch: RecordBatch) -> bool:
         """Count what decoding a batch takes beside the batch; False when it has to be dropped."""
         extra_bytes = _decoded_bytes(batch)
-        return not extra_bytes or self._hold(extra_bytes, batch.header.length + extra_bytes)
+        return not extra_bytes or self._hold(extra_bytes, self._arrived_bytes[0] + extra_bytes)
 
     def done(self, batch: RecordBatch, *, decoded: bool = True) -> None:
-        """Give back what a batch took that is sent, and what was taken for it and not needed."""
-        size_bytes = batch.header.length + (_decoded_bytes(batch) if decoded else 0)
+        """Give back what a batch took that is sent, and what was taken for it and not needed.
+
+        Batches are sent in the order in which they arrived.
+        """
+        size_bytes = _decoded_bytes(batch) if decoded else 0
+        self._sent_bytes += batch.header.length
+        if self._sent_bytes >= self._arrived_bytes[0]:
+            together_bytes = self._arrived_bytes.popleft()
+            self._sent_bytes -= together_bytes
+            size_bytes += together_bytes
         self._held_bytes -= size_bytes
         self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
         self._reserved_bytes = 0

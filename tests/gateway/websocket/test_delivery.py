@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from starlette.websockets import WebSocket, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import UnknownPartitionError, UnknownTopicError
+from tidelog.model import ConsumedBatch
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
@@ -18,6 +20,7 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
+from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery, starting_offsets
 from tidelog_gateway.websocket.messages import Sub
@@ -40,13 +43,16 @@ async def gateway(log: FakeLog) -> Gateway:
 
 
 class Wire:
-    """What a WebSocket is to its sender: it takes every text."""
+    """What a WebSocket is to its sender: it takes every text, until it is broken."""
 
     def __init__(self) -> None:
+        self.broken: Exception | None = None
         self.sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
         self.application_state = WebSocketState.CONNECTED
 
     async def send_text(self, text: str) -> None:
+        if self.broken is not None:
+            raise self.broken
         self.sent.put_nowait(json.loads(text))
 
 
@@ -208,3 +214,30 @@ async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_what_is_no_longer_counted_is_not_kept(gateway: Gateway, log: FakeLog) -> None:
+    """Neither by a subscription that waits for more, nor by the error of one that failed in the middle of a batch."""
+    gc.collect()
+    wire, protocol = Wire(), WsProtocol(gateway.settings)
+    delivery = subscribed(gateway, protocol, wire, 1, credit=1000)
+    await delivery.open(1)
+    running = asyncio.create_task(delivery.run())
+    async with asyncio.timeout(10):
+        await wire.sent.get()
+        assert [len((await wire.sent.get())["batch"]["records"]) for _ in range(3)] == [4, 4, 2]
+        while gateway.outgoing.prefetched_bytes:  # noqa: ASYNC110 - the delivery does it in its own time
+            await asyncio.sleep(0)
+        assert kept() == []
+        wire.broken = WebSocketDisconnect(1006)
+        await log.append("t", 0, columns_of([b"more"] * 3))
+        with pytest.raises(WebSocketDisconnect) as caught:
+            await running
+    assert gateway.outgoing.prefetched_bytes == 0
+    assert kept() == []
+    assert caught.value.__traceback__ is not None, "it is here, and says where it was raised"
+
+
+def kept() -> list[object]:
+    """Return the batches that were handed out and are still here, and what reads them."""
+    return [each for each in gc.get_objects() if type(each) in {BatchReader, ConsumedBatch}]

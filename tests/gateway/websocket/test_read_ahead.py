@@ -43,6 +43,41 @@ async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: Outgoin
     assert (outgoing.used_bytes, outgoing.prefetched_bytes) == (0, 0)
 
 
+async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoing: Outgoing) -> None:
+    ahead = ReadAhead(Outlet(outgoing, 30))
+    one, packed = batch(), batch(Codec.ZSTD)
+    together_bytes = one.header.length + packed.header.length
+    assert ahead.admit(together_bytes)
+    assert ahead.admit(one.header.length)
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == together_bytes + one.header.length, "it lies in one piece with the next"
+    assert ahead.decode(packed)
+    ahead.done(packed)
+    assert outgoing.prefetched_bytes == one.header.length
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == 0
+
+
+async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_together(outgoing: Outgoing) -> None:
+    """Else what arrives takes the room that decoding was promised, and the other way round, for ever."""
+    ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)
+    packed = batch(Codec.ZSTD)
+    assert other.take_prefetch(2 * MIB)
+    assert ahead.admit(2 * MIB)
+    assert not ahead.decode(packed)
+    ahead.end()
+    assert other.take_prefetch(MIB // 2)
+    beginning = asyncio.create_task(ahead.begin())
+    other.give_back_prefetch(2 * MIB)
+    async with asyncio.timeout(10):
+        await beginning
+    while other.take_prefetch(MIB // 16):
+        continue
+    assert ahead.admit(2 * MIB)
+    assert ahead.decode(packed)
+    ahead.end()
+
+
 async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoing: Outgoing) -> None:
     ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)
     assert other.take_prefetch(4 * MIB)
