@@ -92,6 +92,14 @@ class ProbeServer:
         self.window = window
         self.worker = ThreadPoolExecutor(1, "probe-io")
         self.file = ProbeFile(directory / f"probe-{os.getpid()}.seg", keep_bytes=keep_bytes)
+        self.connected: dict[ProbeProtocol, asyncio.Transport] = {}
+
+    async def disconnect(self) -> None:
+        """Cut off everybody who is connected, and wait until they are."""
+        for transport in self.connected.values():
+            transport.abort()
+        while self.connected:  # noqa: ASYNC110 - the loop is about to say so
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         """Stop the worker and delete the file."""
@@ -120,7 +128,11 @@ class ProbeProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self._server.connected[self] = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
+        """Forget it."""
+        del self._server.connected[self]
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame says how much, not the hint
         """Hand out the rest of the frame that is arriving, or room for a header and a little more."""
@@ -219,6 +231,7 @@ async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol]) -> None:
     print(json.dumps({"event": "ready", "port": port}), flush=True)  # noqa: T201 - the parent reads this line
     await stop.wait()
     listener.close()
+    await server.disconnect()
     server.close()
 
 

@@ -27,6 +27,7 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path, payloads: list[Pa
     listener = await asyncio.get_running_loop().create_server(lambda: ProbeProtocol(server), "127.0.0.1", 0)
     yield listener.sockets[0].getsockname()[1]
     listener.close()
+    await server.disconnect()
     server.close()
 
 

@@ -87,10 +87,12 @@ async def probe(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 window=frames_held(WINDOW, FRAME_BYTES),
             )
             stack.callback(follower.close)
+            stack.push_async_callback(follower.disconnect)
             followers.append(follower)
             ports.append(await _listen(stack, make, follower))
         owner = OwnerServer(tmp_path, sync=request.param, frame_bytes_max=FRAME_BYTES, window=WINDOW, quorum=2)
         stack.callback(owner.close)
+        stack.push_async_callback(owner.disconnect)
         await owner.follow(ports)
         yield Probe(await _listen(stack, OwnerProtocol, owner), owner, followers, gates)
 

@@ -25,6 +25,7 @@ async def probe(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     writer.close()
     await writer.wait_closed()
     listener.close()
+    await server.disconnect()
     server.close()
     assert await asyncio.to_thread(_names_in, tmp_path) == [], "the probe leaves nothing behind"
 
