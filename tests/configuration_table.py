@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tidelog_broker.config import NodeSettings
+from tidelog_broker.base.config import NodeSettings
 from tidelog_gateway.settings import GatewaySettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"

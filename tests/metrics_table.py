@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from tidelog_broker.metrics import NodeMetrics
+from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics as GatewayMetrics
 from tidelog_gateway.outgoing import Outgoing

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from tidelog_broker.bootstrap import Bootstrap, load_bootstrap
+from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap
 from tidelog_cli.main import build_app
 
 ROOT = Path(__file__).parents[1]

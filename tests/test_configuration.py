@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.configuration_table import INTRODUCTION, PAGE, render
 
-from tidelog_broker.config import NodeSettings
+from tidelog_broker.base.config import NodeSettings
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.settings import load_settings
 

@@ -10,9 +10,11 @@ import pytest
 from crc32c import crc32c
 
 from tidelog_broker.core.incarnation import NONCE_BITS
-from tidelog_broker.storage import fences, index, journal, meta_journal, node_dir, segment, snapshots
-from tidelog_broker.storage.filesystem import RealFileSystem
-from tidelog_broker.storage.node_dir import open_node_dir
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.node import fences, journal, meta_journal, node_dir
+from tidelog_broker.storage.node.node_dir import open_node_dir
+from tidelog_broker.storage.partition import snapshots
+from tidelog_broker.storage.segment import index, layout
 from tidelog_proto.header import BatchHeader
 
 PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
@@ -89,17 +91,17 @@ def test_the_header_of_a_batch() -> None:
 
 
 def test_a_segments_header_and_marks() -> None:
-    header = segment.SegmentHeader(
+    header = layout.SegmentHeader(
         nonce=1, topic_id=bytes(15) + b"\x02", partition=3, epoch=4, base_offset=5, start_digest=6, synced_offset=7
     )
     fields = read("Segment header", header.pack())
-    assert length_of("Segment header") == segment.SEGMENT_HEADER_BYTES
+    assert length_of("Segment header") == layout.SEGMENT_HEADER_BYTES
     assert fields.pop("topic id").to_bytes(16, "little") == header.topic_id
     assert fields == {name.replace("_", " "): getattr(header, name.replace(" ", "_")) for name in fields}
     assert len(fields) == 6
-    mark = read("Sync mark", segment.pack_mark(nonce=1, position=128, synced_offset=9))
+    mark = read("Sync mark", layout.pack_mark(nonce=1, position=128, synced_offset=9))
     assert mark == {"nonce of the file": 1, "position of the mark in the file": 128, "synced offset": 9}
-    assert length_of("Sync mark") == segment.MARK_BYTES
+    assert length_of("Sync mark") == layout.MARK_BYTES
 
 
 def test_an_index() -> None:

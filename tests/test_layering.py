@@ -37,6 +37,16 @@ MAY_IMPORT = {
 CORE = "tidelog_broker.core"
 STORAGE = "tidelog_broker.storage"
 
+ROOMS = {
+    "tidelog_broker": (
+        *("cli", "node", "server", "broker", "metadata", "rebalance", "partition", "replication", "cluster", "wire"),
+        *("base", "storage", "core"),
+    ),
+    STORAGE: ("verify", "partition", "node", "epoch", "segment", "io"),
+    CORE: ("membership", "placement", "replication", "*"),
+}
+"""From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0091."""
+
 WORLD = {
     *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess", "threading"),
     *("os", "pathlib", "io", "shutil", "tempfile", "mmap", "fcntl", "sys"),
@@ -111,6 +121,38 @@ def test_the_storage_knows_neither_the_shell_nor_the_event_loop() -> None:
     assert not wrong
 
 
+def room_of(name: str, rooms: tuple[str, ...], package: str) -> int | None:
+    """Return how far down a module's room lies in `package`, None for what is not in it."""
+    if not below(name, package) or name == package:
+        return None
+    first = name[len(package) + 1 :].split(".", maxsplit=1)[0]
+    return rooms.index(first) if first in rooms else rooms.index("*")
+
+
+@pytest.mark.parametrize("package", sorted(ROOMS))
+def test_no_import_climbs_from_room_to_room(package: str) -> None:
+    rooms = ROOMS[package]
+    inside = [path for path in sources("tidelog_broker") if below(module_name(path), package)]
+    assert inside
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in inside
+        for name in imports(path)
+        if (here := room_of(module_name(path), rooms, package)) is not None
+        and (there := room_of(name, rooms, package)) is not None
+        and there < here
+    ]
+    assert not wrong
+
+
+def test_every_room_is_in_the_order_and_hardly_anything_stands_outside() -> None:
+    package = ROOT / "broker" / "tidelog_broker"
+    assert {path.name for path in package.iterdir() if (path / "__init__.py").is_file()} <= set(ROOMS["tidelog_broker"])
+    assert len(list(package.glob("*.py"))) <= 3
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    assert modules <= {f"{room}.py" for room in ROOMS["tidelog_broker"]}
+
+
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
     """Return modules that import each other in a circle, or nothing."""
     try:
@@ -137,6 +179,9 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     culprit = tmp_path / "broker" / "tidelog_broker" / "core" / "culprit.py"
     culprit.parent.mkdir(parents=True)
     culprit.write_text("def f():\n    import time\n    from ..storage import segment\n    from tidelog import Client\n")
+    climber = culprit.parents[1] / "wire" / "climber.py"
+    climber.parent.mkdir()
+    climber.write_text("from tidelog_broker.node.node import Node\n")
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     found = set(imports(culprit))
     assert {"time", "tidelog_broker.storage", "tidelog_broker.storage.segment", "tidelog.Client"} <= found
@@ -144,3 +189,5 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         test_the_core_knows_neither_the_shell_nor_the_storage_nor_the_world()
     with pytest.raises(AssertionError):
         test_a_package_imports_only_what_is_below_it("tidelog_broker")
+    with pytest.raises(AssertionError):
+        test_no_import_climbs_from_room_to_room("tidelog_broker")

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from tidelog_broker import new_copies
-from tidelog_broker.bootstrap import roles_named
-from tidelog_broker.cluster import Cluster
-from tidelog_broker.config import REPLICATION_FACTOR_MAX, NodeSettings
-from tidelog_broker.controller import Controller
+from tidelog_broker.base.bootstrap import roles_named
+from tidelog_broker.base.config import REPLICATION_FACTOR_MAX, NodeSettings
+from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
-from tidelog_broker.core.outbox import LinkMessage
-from tidelog_broker.core.ports import Batch, PartitionKey, Plan
-from tidelog_broker.core.registry import NodeRegistry, roles_to
+from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
 from tidelog_broker.core.topics import (
     META_KEY,
     META_TOPIC_ID,
@@ -26,20 +25,21 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
     complete_config,
 )
-from tidelog_broker.hearing import Hearing
-from tidelog_broker.homing import Homing
-from tidelog_broker.moving import Mover
-from tidelog_broker.new_copies import NewCopies
-from tidelog_broker.partition import Partition
-from tidelog_broker.partitions import Partitions
-from tidelog_broker.remedies import Owned, Remedies
-from tidelog_broker.routes import Route, Routes
-from tidelog_broker.services import Services
-from tidelog_broker.standing_in import StandingIn
-from tidelog_broker.state_log import MetaLog, OffsetsLog
-from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.meta_snapshot import load_meta_snapshot
-from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.metadata.controller import Controller
+from tidelog_broker.metadata.meta_freshness import Hearing
+from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.partitions import Partitions
+from tidelog_broker.partition.services import Services
+from tidelog_broker.rebalance import copy_progress
+from tidelog_broker.rebalance.copy_progress import NewCopies
+from tidelog_broker.rebalance.homing import Homing
+from tidelog_broker.rebalance.mover import Mover
+from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
+from tidelog_broker.rebalance.standing_in import StandingIn
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
@@ -103,7 +103,7 @@ class Broker(Services):
                 Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
             ],
             copies=NewCopies(
-                ask=partial(new_copies.ask, self.cluster),
+                ask=partial(copy_progress.ask, self.cluster),
                 alive=self.cluster.alive,
                 now_ms=self._now_ms,
             ),

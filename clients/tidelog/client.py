@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 from tidelog import admin, paging, reading, topic_changes
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
+from tidelog.consumer_options import Partitions
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Node, Offset, Recovery, Topic
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
-from tidelog.start import Partitions
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX

@@ -6,7 +6,7 @@ one tick and keep their order; `call` is the comfortable form that waits for its
 (the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
 
 A peer can be gone without a word: stopped, or behind a cut cable. `silent_s` says for how long an answer has been due
-and nothing came; what to do about it is decided by who knows of other nodes (`moves.py`). Keep-alive probes and a
+and nothing came; what to do about it is decided by who knows of other nodes (`owner_moves.py`). Keep-alive probes and a
 bound on unacknowledged bytes let the kernel end such a connection in the end.
 """
 

@@ -14,12 +14,12 @@ from typing import Self
 
 from tidelog import reading
 from tidelog.arrivals import Arrivals
+from tidelog.consumer_options import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, UnknownPartitionError
 from tidelog.model import Committed, ConsumedBatch, Record
 from tidelog.routing import Router
-from tidelog.serving import Serving
-from tidelog.start import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
+from tidelog.subscription_keeper import Serving
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
 

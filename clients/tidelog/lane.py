@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.backoff import Backoff
+from tidelog.batches import ColumnsLoad, Load, LooseLoad, join_columns
 from tidelog.errors import (
     DeliveryTimeoutError,
     DuplicateOutOfWindowError,
@@ -50,7 +51,6 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
-from tidelog.loads import ColumnsLoad, Load, LooseLoad, join_columns
 from tidelog.outgoing import OutgoingBatch, State
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError

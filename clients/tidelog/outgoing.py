@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from tidelog.batches import Load
 from tidelog.errors import TidelogError
-from tidelog.loads import Load
 from tidelog_proto.batch import EncodedBatch
 from tidelog_proto.header import unpack_header
 

@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from tidelog.batches import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_bytes
 from tidelog.errors import ClosedError, InvalidRequestError, UnknownPartitionError
 from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
-from tidelog.loads import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_bytes
 from tidelog.metadata import gone_error
 from tidelog.model import Acks, Compression, Receipt, TopicRoute
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts

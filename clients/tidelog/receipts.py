@@ -15,8 +15,8 @@ from typing import Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
-from tidelog.loads import Delivery
 from tidelog.model import Receipt
 
 

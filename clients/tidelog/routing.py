@@ -2,8 +2,8 @@
 
 Looks things up in `Metadata`, asks a node when something is missing or turned out to be stale (`refreshing.py`), and
 retries what may be retried until the request's time is up. What any node answers goes to one that speaks, and to
-another as well when that one takes long (`race.py`); what only an owner answers is given up when the partition has
-moved and the old owner is silent (`moves.py`).
+another as well when that one takes long (`hedging.py`); what only an owner answers is given up when the partition has
+moved and the old owner is silent (`owner_moves.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.hedging import race
 from tidelog.metadata import Metadata, joined
 from tidelog.model import TopicRoute
-from tidelog.moves import SILENCE_S, Moves
+from tidelog.owner_moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
-from tidelog.race import race
 from tidelog.refreshing import Question, Refresher
 from tidelog.stand_ins import Reached, StandIns
 from tidelog_proto import broker_pb2 as pb

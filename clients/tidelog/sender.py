@@ -6,9 +6,9 @@ is known, its connection stands and takes bytes, and nothing of the lane is in f
 nothing here can overtake anything else. Whatever is missing is looked for by one small task per lane, which then wakes
 the lane.
 
-When a partition has moved and its old owner is silent, the batches in flight there are abandoned (`moves.py`): they end
-with an unknown outcome and are sent again, under the same sequence, to the new owner. Answers that still come to them
-are not looked at.
+When a partition has moved and its old owner is silent, the batches in flight there are abandoned (`owner_moves.py`):
+they end with an unknown outcome and are sent again, under the same sequence, to the new owner. Answers that still come
+to them are not looked at.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidelog.errors import ClosedError, TidelogError, error_of
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
 from tidelog.model import PartitionRoute
-from tidelog.moves import Expectation
 from tidelog.outgoing import OutgoingBatch
+from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame

@@ -28,6 +28,7 @@ from tidelog import producer as asynchronous_producer
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
+from tidelog.consumer_options import Partitions
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.lane import BATCH_BYTES_TARGET
@@ -51,7 +52,6 @@ from tidelog.model import (
 )
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
-from tidelog.start import Partitions
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers

@@ -18,13 +18,13 @@ from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import DEFAULTS, abort_connections, settled
 
-from tidelog_broker.cluster import Cluster
-from tidelog_broker.config import NodeSettings
-from tidelog_broker.core.effects import PeerMessage
-from tidelog_broker.core.ports import Batch, PartitionKey, Plan
-from tidelog_broker.node import Node
-from tidelog_broker.partition import Partition
-from tidelog_broker.storage.node_dir import NodeDir, open_node_dir
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
+from tidelog_broker.node.node import Node
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import iter_batches
 from tidelog_proto.header import unpack_header

@@ -10,7 +10,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
-from tidelog_broker.node import Node
+from tidelog_broker.node.node import Node
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidelog_broker.storage.filesystem import File, RealFileSystem
+from tidelog_broker.storage.io.filesystem import File, RealFileSystem
 from tidelog_proto.header import Buffer
 
 

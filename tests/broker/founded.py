@@ -10,14 +10,14 @@ from typing import NamedTuple
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import DEFAULTS
 
-from tidelog_broker.bootstrap import Founder, make_bootstrap
-from tidelog_broker.config import NodeSettings
-from tidelog_broker.core.ports import PartitionKey
+from tidelog_broker.base.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.founding import open_founding
-from tidelog_broker.node import Node
-from tidelog_broker.partition import Partition
-from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.node.join import open_founding
+from tidelog_broker.node.node import Node
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 

@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog_broker.budget import Budget
-from tidelog_broker.core.outbox import LinkMessage
+from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.core.ports import Batch
-from tidelog_broker.link import Link
-from tidelog_broker.links import Links
-from tidelog_broker.metrics import NodeMetrics
-from tidelog_broker.node import Node
-from tidelog_broker.peers import Peers
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.node.node import Node
+from tidelog_broker.wire.budget import Budget
+from tidelog_broker.wire.link import Link
+from tidelog_broker.wire.links import Links
+from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.storage.build import batch, stamp
 
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import Append
-from tidelog_broker.log_view import LogView
-from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import Append
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 
 ALONE = ("a",)

@@ -12,9 +12,9 @@ from typing import Any
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer
 
-from tidelog_broker.config import NodeSettings
-from tidelog_broker.node import Node
-from tidelog_broker.storage.node_dir import NodeDir, open_node_dir
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.node.node import Node
+from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir
 
 DEFAULTS: dict[str, Any] = {
     "port": 0,

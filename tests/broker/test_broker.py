@@ -11,7 +11,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
-from tidelog_broker.node import Node
+from tidelog_broker.node.node import Node
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
 

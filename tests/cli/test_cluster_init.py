@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tidelog_broker.bootstrap import load_bootstrap
-from tidelog_broker.core.admission import binders_needed
-from tidelog_broker.founding import read_secret
+from tidelog_broker.base.bootstrap import load_bootstrap
+from tidelog_broker.core.membership.admission import binders_needed
+from tidelog_broker.node.join import read_secret
 from tidelog_cli import cluster_init, failures
 from tidelog_cli.cluster_init import founder, waiting
 from tidelog_cli.failures import CommandFailed

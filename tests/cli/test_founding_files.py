@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_broker.bootstrap import load_bootstrap
+from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_cli.founding_files import bootstrap_document, write_bootstrap, write_secret
 
 NODES = [{"node_id": "log1", "host": "h1", "port": 7400}]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_broker.bootstrap import load_bootstrap
+from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.local_cluster import free_ports, nodes_in, prepare
 

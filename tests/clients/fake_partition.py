@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError

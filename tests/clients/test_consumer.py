@@ -17,7 +17,7 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.serving import TELLING_FAILURES
+from tidelog.subscription_keeper import TELLING_FAILURES
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
@@ -306,7 +306,7 @@ async def test_a_second_task_that_iterates_is_refused(node: FakeNode, client: Cl
 
 
 async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.serving.NEW_PARTITIONS_S", 0.01)
+    monkeypatch.setattr("tidelog.subscription_keeper.NEW_PARTITIONS_S", 0.01)
     async with client.consumer("t") as consumer:
         taken = asyncio.ensure_future(take(consumer, 1))
         await node.received("subscribe")

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("impatience")
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take silence for what it is after a fraction of the usual time."""
-    monkeypatch.setattr("tidelog.moves.SILENCE_S", 0.1)
-    monkeypatch.setattr("tidelog.moves.GRACE_S", 0.1)
+    monkeypatch.setattr("tidelog.owner_moves.SILENCE_S", 0.1)
+    monkeypatch.setattr("tidelog.owner_moves.GRACE_S", 0.1)
     monkeypatch.setattr("tidelog.routing.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
     monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
-    monkeypatch.setattr("tidelog.serving.PROBE_S", 0.1)
+    monkeypatch.setattr("tidelog.subscription_keeper.PROBE_S", 0.1)
 
 
 @pytest.fixture

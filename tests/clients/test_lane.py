@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.backoff import Backoff
+from tidelog.batches import ColumnsLoad, LooseLoad
 from tidelog.errors import (
     BatchTooLargeError,
     ConnectionLostError,
@@ -27,9 +28,8 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog.lane import JOIN_BYTES_MAX, Lane, LaneOptions
-from tidelog.loads import ColumnsLoad, LooseLoad
 from tidelog.outgoing import OutgoingBatch
-from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog.loads import ColumnsLoad
+from tidelog.batches import ColumnsLoad
 from tidelog.outgoing import OutgoingBatch
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of

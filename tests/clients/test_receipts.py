@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.batches import Delivery
 from tidelog.errors import OverloadedError
-from tidelog.loads import Delivery
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 
 

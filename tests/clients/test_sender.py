@@ -9,9 +9,9 @@ import pytest
 from tests.clients.fake_node import Do, FakeNode, running_fake_node
 
 from tidelog import sender as module
+from tidelog.batches import ColumnsLoad
 from tidelog.errors import OutcomeUnknownError
 from tidelog.lane import Lane, LaneOptions
-from tidelog.loads import ColumnsLoad
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog.sender import Sender
@@ -162,7 +162,7 @@ async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answe
 async def test_the_late_answer_to_what_was_abandoned_is_not_looked_at(
     node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.moves.GRACE_S", 0.0)
+    monkeypatch.setattr("tidelog.owner_moves.GRACE_S", 0.0)
     heir.hold = asyncio.Event()
     lane, waiting = await publish_and_move(node, heir, router, sender)
     await heir.received("publish")

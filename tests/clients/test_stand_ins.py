@@ -11,8 +11,8 @@ from tests.clients.fake_cluster import FakeCluster, running_cluster
 from tests.clients.fake_node import Do, FakeConnection
 
 from tidelog import Client, Consumer
+from tidelog.consumer_options import Start
 from tidelog.errors import OutcomeUnknownError, QuorumLostError
-from tidelog.start import Start
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
@@ -25,15 +25,15 @@ LOOK_S = 0.01
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Take silence for what it is after a fraction of the usual time."""
-    monkeypatch.setattr("tidelog.moves.SILENCE_S", 0.1)
-    monkeypatch.setattr("tidelog.moves.READER_SILENCE_S", 0.2)
-    monkeypatch.setattr("tidelog.moves.GRACE_S", 0.1)
+    monkeypatch.setattr("tidelog.owner_moves.SILENCE_S", 0.1)
+    monkeypatch.setattr("tidelog.owner_moves.READER_SILENCE_S", 0.2)
+    monkeypatch.setattr("tidelog.owner_moves.GRACE_S", 0.1)
     monkeypatch.setattr("tidelog.routing.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
     monkeypatch.setattr("tidelog.routing.TELL_AFTER_S", 0.2)
     monkeypatch.setattr("tidelog.stand_ins.STAND_IN_S", 0.2)
-    monkeypatch.setattr("tidelog.serving.PROBE_S", 0.1)
-    monkeypatch.setattr("tidelog.start.PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.subscription_keeper.PROBE_S", 0.1)
+    monkeypatch.setattr("tidelog.consumer_options.PATIENCE_S", 0.5)
     caplog.set_level(logging.WARNING)
 
 

@@ -19,8 +19,8 @@ from tests.broker.stand import settled
 from tests.e2e.test_cluster import Cluster, cluster, copies_are_level, read_all, until
 
 from tidelog import Client
-from tidelog_broker.core.members import Address
-from tidelog_broker.core.ports import Batch
+from tidelog_broker.core.membership.members import Address
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
@@ -305,7 +305,7 @@ async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
     now_us = 1_800_000_000_000_000
     for jump_s in (0, -3600, 86_400, -7200):
         clock_us = now_us + jump_s * 1_000_000
-        monkeypatch.setattr("tidelog_broker.driver.time.time_ns", lambda clock_us=clock_us: clock_us * 1000)
+        monkeypatch.setattr("tidelog_broker.replication.driver.time.time_ns", lambda clock_us=clock_us: clock_us * 1000)
         owner = await stand.owner()
         stamps += [one.append_timestamp_us for one in await stand.publish(b"v")]
         await stand.crash(owner)

@@ -20,7 +20,7 @@ from tests.broker.stand import settled
 from tests.simulation.mutants import MUTANTS
 
 from tidelog_broker.core.topics import OFFSETS_KEY
-from tidelog_broker.pipeline import Pending
+from tidelog_broker.partition.pipeline import Pending
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 
@@ -32,7 +32,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     "RingBroker": {
         "a segment that is not empty is cut down to its header at each opening": [
             f"{HERE}::test_opening_a_log_again_and_again_changes_nothing_of_it",
-            "tests/broker/storage/test_recovery.py::test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing",
+            "tests/broker/storage/epoch/test_recovery.py::test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing",
         ],
         "replicas acknowledge before they write": [
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
@@ -40,7 +40,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "a dead owner is never replaced": [
             "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
-            "tests/broker/test_driver.py::test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays",
+            "tests/broker/replication/test_driver.py::test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays",
         ],
         "the same epoch is opened again for a second owner": [
             f"{HERE}::test_an_epoch_has_one_owner_however_often_nodes_die",
@@ -53,7 +53,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "metadata of equal versions differ for ever": [
             f"{HERE}::test_an_epoch_has_one_owner_however_often_nodes_die",
-            "tests/broker/core/test_candidate_unsafe.py::test_a_quorum_that_was_decided_twice_by_operators_stops_both",
+            "tests/broker/core/replication/test_candidate_unsafe.py::test_a_quorum_that_was_decided_twice_by_operators_stops_both",
             "mutant: membership as authority",
         ],
         "backfill fetches 64 records and stops": [
@@ -63,8 +63,8 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "committed offsets are acknowledged before they are written, and lost by a restart": [
             f"{HERE}::test_a_committed_offset_outlasts_every_node",
-            "tests/broker/handlers/test_commit.py::test_a_commit_is_durable_before_its_reply",
-            "tests/broker/handlers/test_commit.py::test_a_commit_survives",
+            "tests/broker/server/handlers/test_commit.py::test_a_commit_is_durable_before_its_reply",
+            "tests/broker/server/handlers/test_commit.py::test_a_commit_survives",
         ],
         "subscribers see records before the quorum has them": [
             f"{HERE}::test_a_subscriber_sees_nothing_that_is_not_committed",
@@ -72,7 +72,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "good records are dropped as duplicates by a hash of 32 bits": [
             f"{HERE}::test_records_that_are_alike_are_all_kept",
-            "tests/broker/test_pipeline.py::test_duplicates_alone_write_nothing",
+            "tests/broker/partition/test_pipeline.py::test_duplicates_alone_write_nothing",
         ],
         "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
@@ -82,26 +82,26 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "RobustMQ": {
         "reads are not capped at the high watermark": [
-            "tests/broker/test_partition_reads.py::test_what_is_not_committed_is_not_read_anywhere",
-            "tests/broker/test_driver.py::test_a_tail_that_is_to_be_cut_is_served_to_nobody",
+            "tests/broker/partition/test_reader.py::test_what_is_not_committed_is_not_read_anywhere",
+            "tests/broker/replication/test_driver.py::test_a_tail_that_is_to_be_cut_is_served_to_nobody",
         ],
         "a write that is handed on counts with one acknowledgement": [
             f"{HERE}::test_a_publish_that_is_handed_on_waits_for_what_was_asked",
         ],
         "data is not synced": [
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
-            "tests/broker/storage/test_recovery.py::test_a_power_cut_at_each_single_step",
+            "tests/broker/storage/epoch/test_recovery.py::test_a_power_cut_at_each_single_step",
         ],
         "the tail is not looked at after a crash": [
-            "tests/broker/storage/test_recovery.py::test_a_cut_at_every_byte_of_the_last_group_leaves_whole_batches",
-            "tests/broker/storage/test_recovery.py::test_valid_batches_behind_a_torn_one_never_come_back",
+            "tests/broker/storage/epoch/test_recovery.py::test_a_cut_at_every_byte_of_the_last_group_leaves_whole_batches",
+            "tests/broker/storage/epoch/test_recovery.py::test_valid_batches_behind_a_torn_one_never_come_back",
         ],
         "stored checksums are never compared": [
             f"{HERE}::test_a_flipped_bit_is_never_served",
-            "tests/broker/storage/test_recovery.py::test_rot_before_the_mark_is_limbo_and_nothing_is_changed",
+            "tests/broker/storage/epoch/test_recovery.py::test_rot_before_the_mark_is_limbo_and_nothing_is_changed",
         ],
         "quorum acknowledgements stand in documents only, as do other features": [
-            "tests/broker/test_driver.py::test_acknowledgements_are_as_asked",
+            "tests/broker/replication/test_driver.py::test_acknowledgements_are_as_asked",
             "tests/test_configuration.py",
             "tests/test_docs.py",
         ],

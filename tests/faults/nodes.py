@@ -13,7 +13,7 @@ from tests.faults.disks import SmallDisk
 from tests.faults.network import Network
 from tests.faults.process import STOP_S, Process
 
-from tidelog_broker.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.bootstrap import Founder, make_bootstrap
 from tidelog_cli.local_cluster import free_ports
 
 PORT: Final = 7400

@@ -21,11 +21,11 @@ from tests.simulation.history import Publish, PublishReply
 from tests.simulation.journals import META
 from tests.simulation.truth import Truth, ViolationError
 
-from tidelog_broker.core import effects as fx
-from tidelog_broker.core.ports import PartitionKey
-from tidelog_broker.storage.errors import DamagedError, StorageError
-from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker.core.replication import effects as fx
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.storage.io.errors import DamagedError, StorageError
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, unpack_header

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.history import PublishReply
 
-from tidelog_broker.core.ports import PartitionKey, Plan
-from tidelog_broker.core.producers import StoredBatch
-from tidelog_broker.driver import ReplicaDriver
-from tidelog_broker.partition import Partition
-from tidelog_broker.pipeline import Pending
+from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -51,7 +51,7 @@ class Copy:
     def publish(
         self, header: BatchHeader, data: bytearray, acks: pb.Acks, reply: Callable[[PublishReply], None]
     ) -> None:
-        """Queue a client's batch, as `handlers.publish` does."""
+        """Queue a client's batch, as `server.handlers.publish` does."""
         random, pipeline = self.process.world.clock.random, self.partition.pipeline
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
@@ -77,7 +77,7 @@ class Copy:
         return PublishReply("stored", outcome.base_offset, outcome.end_offset, outcome.epoch)
 
     async def read(self, offset: int) -> Sequence[memoryview]:
-        """Read for a consumer, as `handlers.fetch` does.
+        """Read for a consumer, as `server.handlers.fetch` does.
 
         Raises:
             ProtocolError: why there is nothing here.

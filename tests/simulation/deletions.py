@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.truth import Truth
 
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tests.simulation.freeze import fingerprint
 from tests.simulation.small_world import NODES, Bounds, Choice, Flying, Node, SmallWorld
 from tests.simulation.truth import Truth, ViolationError
 
-from tidelog_broker.core.replica import Replica
+from tidelog_broker.core.replication.replica import Replica
 
 SPENT_BY = {
     "publish": "publishes",

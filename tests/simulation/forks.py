@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.takeover import BallotKey
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.paxos import BallotKey
 
 if TYPE_CHECKING:
     from tests.simulation.history import Publish

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

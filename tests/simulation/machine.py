@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.process import HOME, Process
 
-from tidelog_broker.storage.errors import StorageError
+from tidelog_broker.storage.io.errors import StorageError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

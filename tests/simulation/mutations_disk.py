@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.log_view import LogView
-from tidelog_broker.storage import journal, recovery, truncation
-from tidelog_broker.storage.filesystem import File
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.epoch import recovery, truncation
+from tidelog_broker.storage.io.filesystem import File
+from tidelog_broker.storage.node import journal
 from tidelog_proto.header import Buffer
 
 Replacements = Sequence[tuple[object, str, object]]

@@ -9,18 +9,18 @@ from unittest.mock import patch
 from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.machine import Machine
 
-from tidelog_broker import log_writes
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import SyncLog
-from tidelog_broker.core.ports import PartitionKey
-from tidelog_broker.core.producers import ProducerTable
-from tidelog_broker.driver import ReplicaDriver
-from tidelog_broker.log_view import LogView
-from tidelog_broker.partition_reads import PartitionReads
-from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.storage.owed_names import OwedNames
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import SyncLog
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.partition.reader import PartitionReads
+from tidelog_broker.replication import write_queue
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.owed_names import OwedNames
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -126,12 +126,12 @@ def tells_before_sync() -> Replacements:
 
 def accepts_unsynced() -> Replacements:
     """An end is accepted while the log in front of it is in the page cache."""
-    perform = log_writes.perform
+    perform = write_queue.perform
 
     def skip(view: LogView, effect: Any) -> bool:
         return isinstance(effect, SyncLog) or perform(view, effect)
 
-    return [(log_writes, "perform", skip)]
+    return [(write_queue, "perform", skip)]
 
 
 def limbo_not_heeded() -> Replacements:

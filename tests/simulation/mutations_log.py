@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.core import history, replica
-from tidelog_broker.core.acceptor import Acceptor
-from tidelog_broker.core.catch_up import Pull
-from tidelog_broker.core.effects import Truncate, WriteChain
-from tidelog_broker.core.history import History
-from tidelog_broker.core.owner import Owner
-from tidelog_broker.core.ownership import Ownership
-from tidelog_broker.core.ports import Batch, Position
-from tidelog_broker.core.producers import ProducerTable
-from tidelog_broker.core.replica import Replica
-from tidelog_broker.core.replica_state import ReplicaState
-from tidelog_broker.core.tail import Tail
-from tidelog_broker.storage.copied import LogPosition
-from tidelog_broker.storage.fill import EpochFill
-from tidelog_broker.storage.segment import padded
+from tidelog_broker.core.replication import backfill, replica
+from tidelog_broker.core.replication.acceptor import Acceptor
+from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.effects import Truncate, WriteChain
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.ownership import Ownership
+from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.pull import Pull
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.fill import EpochFill
+from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, Buffer
 
@@ -105,7 +105,7 @@ def backfill_unchecked() -> Replacements:
         return self.position.offset == self.target.end.offset
 
     return [
-        (history, "check_run", _unchecked),
+        (backfill, "check_run", _unchecked),
         (History, "_filled", filled_anyhow),
         (EpochFill, "append", append),
         (EpochFill, "is_complete", property(is_complete)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.core import candidate, takeover
-from tidelog_broker.core.candidate import Candidate
-from tidelog_broker.core.effects import EpochDecided
-from tidelog_broker.core.replica_state import ReplicaState
-from tidelog_broker.core.takeover import Promise, ballot_key
-from tidelog_broker.partition import Partition
+from tidelog_broker.core.replication import candidate, paxos
+from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.effects import EpochDecided
+from tidelog_broker.core.replication.paxos import Promise, ballot_key
+from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -23,20 +23,20 @@ def adopted_without_a_mark() -> Replacements:
         accepted = [promise for promise in promises if promise.accepted is not None]
         if unsafe and accepted:
             return max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot())).accepted_value
-        return takeover.choose_value(promises, unsafe=unsafe, **rest)
+        return paxos.choose_value(promises, unsafe=unsafe, **rest)
 
     return [(candidate, "choose_value", choose)]
 
 
 def decided_without_a_mark() -> Replacements:
     """What is decided without a quorum looks like any other decision."""
-    original = takeover.decision_value
+    original = paxos.decision_value
 
     def decision_value(*arguments: Any, unsafe: bool = False, **rest: Any) -> bytes:
         del unsafe
         return original(*arguments, **rest)
 
-    return [(takeover, "decision_value", decision_value)]
+    return [(paxos, "decision_value", decision_value)]
 
 
 def named_copy_is_the_truth() -> Replacements:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker import log_view, replication
-from tidelog_broker.core.ownership import Ownership
-from tidelog_broker.core.producers import ProducerTable
-from tidelog_broker.log_view import LogView
-from tidelog_broker.retention import Retention
-from tidelog_broker.storage import partition_copies
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.core.replication.ownership import Ownership
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.partition.retention import Retention
+from tidelog_broker.replication import replica_log, replicas
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.partition import repair_and_fill
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -52,7 +52,7 @@ def deletes_what_a_replica_lacks() -> Replacements:
 
 def log_start_forgotten() -> Replacements:
     """A node that starts again does not know what it has deleted."""
-    return [(replication, "load_log_start", lambda *_: 0)]
+    return [(replicas, "load_log_start", lambda *_: 0)]
 
 
 def lost_copies_are_not_left_behind() -> Replacements:
@@ -81,10 +81,10 @@ def snapshot_unchecked() -> Replacements:
         for snapshot in store.load_producer_snapshots():
             behind = [header for header in headers if header.base_offset >= snapshot.offset]
             table = ProducerTable.restore(snapshot.payload)
-            return log_view._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
+            return replica_log._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
         return None
 
-    return [(LogView, "_snapshot_at_most", at_most), (partition_copies, "drop_snapshots_behind", lambda *_: None)]
+    return [(LogView, "_snapshot_at_most", at_most), (repair_and_fill, "drop_snapshots_behind", lambda *_: None)]
 
 
 def producers_deleted_with_the_log() -> Replacements:

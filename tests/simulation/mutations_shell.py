@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog_broker import log_writes, reboot_note
-from tidelog_broker.chains import Chains
-from tidelog_broker.core.effects import Append
-from tidelog_broker.core.owner import Owner
-from tidelog_broker.driver import ReplicaDriver
-from tidelog_broker.group_commit import GroupCommit
-from tidelog_broker.partition import Partition
-from tidelog_broker.partition_reads import PartitionReads
-from tidelog_broker.pipeline import Pipeline
-from tidelog_broker.reboot_note import RebootedDir
-from tidelog_broker.replication import Replication
-from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.waiting import Waiting, _settle
+from tidelog_broker.core.replication.effects import Append
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.node import reboot_note
+from tidelog_broker.node.reboot_note import RebootedDir
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import Pipeline
+from tidelog_broker.partition.reader import PartitionReads
+from tidelog_broker.partition.waiting import Waiting, _settle
+from tidelog_broker.replication import write_queue
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.group_commit import GroupCommit
+from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.replicas import Replication
+from tidelog_broker.storage.node.fences import FenceJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -94,7 +95,7 @@ def appends_told_at_once() -> Replacements:
 
     def append(self: ReplicaDriver, group: list[Append]) -> None:
         synced = self.view.synced(group[0].epoch)
-        self._tools.io.start(self._io_key, lambda: log_writes.append(self.view, group, synced=synced), lambda *_: None)
+        self._tools.io.start(self._io_key, lambda: write_queue.append(self.view, group, synced=synced), lambda *_: None)
         self._appended(group, 0.0, ok=True, error=None)
 
     return [(ReplicaDriver, "_append", append)]

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from tidelog_broker.core import candidate, takeover
-from tidelog_broker.core.acceptor import Acceptor, Opening
-from tidelog_broker.core.candidate import Candidate
-from tidelog_broker.core.effects import EpochFenced, SyncAhead, WriteChain, WriteFences
-from tidelog_broker.core.fence import Fence
-from tidelog_broker.core.history import History
-from tidelog_broker.core.ports import Plan, Position
-from tidelog_broker.core.replica import Replica
-from tidelog_broker.core.replica_state import ReplicaState
-from tidelog_broker.core.takeover import Promise, ballot_key
+from tidelog_broker.core.replication import candidate, paxos
+from tidelog_broker.core.replication.acceptor import Acceptor, Opening
+from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.effects import EpochFenced, SyncAhead, WriteChain, WriteFences
+from tidelog_broker.core.replication.fence import Fence
+from tidelog_broker.core.replication.paxos import Promise, ballot_key
+from tidelog_broker.core.replication.ports import Plan, Position
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -66,7 +66,7 @@ def adopts_nothing() -> Replacements:
     """What others have accepted is not adopted."""
 
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
-        return takeover.choose_value([replace(one, accepted=None, accepted_value=b"") for one in promises], **rest)
+        return paxos.choose_value([replace(one, accepted=None, accepted_value=b"") for one in promises], **rest)
 
     return [(candidate, "choose_value", choose)]
 
@@ -77,7 +77,7 @@ def shortest_end() -> Replacements:
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
         shortest = min(promises, key=lambda promise: promise.end_offset)
         ends = [replace(one, end_offset=shortest.end_offset, end_digest=shortest.end_digest) for one in promises]
-        return takeover.choose_value(ends, **rest)
+        return paxos.choose_value(ends, **rest)
 
     return [(candidate, "choose_value", choose)]
 
@@ -115,7 +115,7 @@ def accept_without_log() -> Replacements:
 def seal_quorum_of_one() -> Replacements:
     """One promise ends an epoch."""
     one = lambda replicas, ack_quorum: 1  # noqa: E731
-    return [(candidate, "seal_quorum", one), (takeover, "seal_quorum", one)]
+    return [(candidate, "seal_quorum", one), (paxos, "seal_quorum", one)]
 
 
 def decided_by_one() -> Replacements:
@@ -273,7 +273,7 @@ def quorum_of_the_living() -> Replacements:
         return sum(self._surroundings.alive(node) for node in active.placement)
 
     def quorum(self: Candidate) -> int:
-        return min(takeover.seal_quorum(self.replicas, self._host.active.ack_quorum), living(self))
+        return min(paxos.seal_quorum(self.replicas, self._host.active.ack_quorum), living(self))
 
     original = Candidate.on_open_reply
 
@@ -292,8 +292,8 @@ def quorum_of_the_living() -> Replacements:
 
 def _with_quorum(quorum: Any) -> Any:
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
-        with patch.object(takeover, "seal_quorum", quorum):
-            return takeover.choose_value(promises, **rest)
+        with patch.object(paxos, "seal_quorum", quorum):
+            return paxos.choose_value(promises, **rest)
 
     return choose
 
@@ -304,7 +304,7 @@ def membership_decides() -> Replacements:
     def pre_vote(self: Candidate, now_ms: int) -> None:
         host: Any = self._host
         plan = self._surroundings.plan(host.key, host.active)
-        value = takeover.decision_value(
+        value = paxos.decision_value(
             host.active, host.tail.durable, host.chain.previous_hash, plan, self._owner_incarnation(plan)
         )
         host.decided(value)

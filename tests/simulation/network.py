@@ -15,8 +15,8 @@ from crc32c import crc32c
 from tests.simulation.clock import Clock
 from tests.simulation.payload import is_sound
 
-from tidelog_broker.core.effects import PeerMessage
-from tidelog_broker.core.ports import Batch
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_proto.header import unpack_header
 
 RARE_DELAY = 100

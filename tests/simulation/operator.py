@@ -17,12 +17,12 @@ from tests.simulation import forks
 from tests.simulation.machine import Machine
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.connection import Request
-from tidelog_broker.core.ports import PartitionKey
-from tidelog_broker.core.takeover import seal_quorum
+from tidelog_broker.core.replication.paxos import seal_quorum
+from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import TopicRegistry
-from tidelog_broker.handlers import unsafe_recovery
-from tidelog_broker.partition import Partition
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.server.handlers import unsafe_recovery
+from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

@@ -23,28 +23,28 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 from tests.simulation.workers import SimWorkers
 
-from tidelog_broker import reboot_note
-from tidelog_broker.chains import Chains
-from tidelog_broker.core.inline_writes import InlineWrites
-from tidelog_broker.core.ports import Batch, PartitionKey
-from tidelog_broker.driver_ports import Tools
-from tidelog_broker.metrics import NodeMetrics
-from tidelog_broker.offload import Offload
-from tidelog_broker.partition import Partition
-from tidelog_broker.replication import Founding, Replication
-from tidelog_broker.rings import RingBudget
-from tidelog_broker.route_news import RouteNews
-from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.errors import StorageError, StorageFailedError
-from tidelog_broker.storage.partition_log import PartitionLog
-from tidelog_broker.taken_over import TakenOver
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.core.replication.inline_writes import InlineWrites
+from tidelog_broker.core.replication.ports import Batch, PartitionKey
+from tidelog_broker.node import reboot_note
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.replicas import Founding, Replication
+from tidelog_broker.replication.rings import RingBudget
+from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.world import World
 
-    from tidelog_broker.core.effects import PeerMessage
+    from tidelog_broker.core.replication.effects import PeerMessage
 
 T = TypeVar("T")
 

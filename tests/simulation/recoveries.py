@@ -15,7 +15,7 @@ from typing import Final
 from tests.simulation.machine import Machine
 from tests.simulation.stage import Cast, Script, Stage
 
-from tidelog_broker.core.takeover import seal_quorum
+from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_proto import broker_pb2 as pb
 
 RECOVERY_MS: Final = 12_000

@@ -13,10 +13,10 @@ from random import Random
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 from tests.simulation.process import HOME
 
-from tidelog_broker.storage import journal
-from tidelog_broker.storage.partition_dirs import epoch_dirs, parse_partition_dir_name
-from tidelog_broker.storage.scan import read_segment_header, scan_segment
-from tidelog_broker.storage.segment import SEGMENT_HEADER_BYTES, LayoutError
+from tidelog_broker.storage.node import journal
+from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, LayoutError
+from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
 
 NEWEST_BYTES = 400
 """About two batches."""

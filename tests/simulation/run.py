@@ -29,21 +29,21 @@ from tests.simulation.truth import ViolationError
 from tests.simulation.watching import watched
 from tests.simulation.world import World
 
-from tidelog_broker import partition
-from tidelog_broker.storage import fences, journal
+from tidelog_broker.partition import partition
+from tidelog_broker.storage.node import fences, journal
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
 SNAPSHOT_BATCHES = 5
 SILENT = (
-    "driver",
-    "group_commit",
-    "handlers.unsafe_recovery",
-    "log_view",
-    "log_writes",
-    "pipeline",
-    "retention",
-    "taken_over",
+    "partition.pipeline",
+    "partition.retention",
+    "replication.driver",
+    "replication.group_commit",
+    "replication.replica_log",
+    "replication.takeover_log",
+    "replication.write_queue",
+    "server.handlers.unsafe_recovery",
 )
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from tidelog_broker.core import effects as fx
+from tidelog_broker.core.replication import effects as fx
 from tidelog_proto import broker_pb2 as pb
 
 _DULL = {"topic_id", "partition", "log_start_offset", "length"}

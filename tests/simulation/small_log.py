@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog_broker.core import effects as fx
-from tidelog_broker.core.ports import Position
-from tidelog_broker.core.producers import ProducerTable
+from tidelog_broker.core.replication import effects as fx
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto.header import unpack_header
 
 

@@ -17,11 +17,11 @@ from tests.simulation.payload import make_batch
 from tests.simulation.small_log import SmallLog
 from tests.simulation.truth import Truth
 
-from tidelog_broker.core import effects as fx
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.owner import Candidate
-from tidelog_broker.core.ports import Batch, PartitionKey, Plan
-from tidelog_broker.core.replica import Replica
+from tidelog_broker.core.replication import effects as fx
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.epoch_writer import Candidate
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
+from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
 
-from tidelog_broker.core.effects import PeerMessage
-from tidelog_broker.core.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_US = 80_000

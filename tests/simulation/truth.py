@@ -10,9 +10,9 @@ from tests.simulation.forks import Fork, part
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.payload import payload_of
 
-from tidelog_broker.core import effects as fx
-from tidelog_broker.core.replica import Replica
-from tidelog_broker.core.takeover import BallotKey, ballot_key, seal_quorum
+from tidelog_broker.core.replication import effects as fx
+from tidelog_broker.core.replication.paxos import BallotKey, ballot_key, seal_quorum
+from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, unpack_header
 

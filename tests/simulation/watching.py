@@ -16,11 +16,12 @@ from unittest.mock import patch
 from tests.simulation.copies import Copy
 from tests.simulation.lies import lie
 
-from tidelog_broker import log_writes, partition
-from tidelog_broker.core.effects import Append, ReadLog
-from tidelog_broker.log_view import LogView, Stretch
-from tidelog_broker.log_writes import LogWrite
-from tidelog_broker.retention import Retention
+from tidelog_broker.core.replication.effects import Append, ReadLog
+from tidelog_broker.partition import partition
+from tidelog_broker.partition.retention import Retention
+from tidelog_broker.replication import write_queue
+from tidelog_broker.replication.replica_log import LogView, Stretch
+from tidelog_broker.replication.write_queue import LogWrite
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -33,9 +34,9 @@ def watched(world: World) -> Iterator[None]:
     watch = _Watch(world)
     with ExitStack() as stack:
         for target, name, watching in (
-            (log_writes, "append", watch.append),
-            (log_writes, "append_in_place", watch.append_in_place),
-            (log_writes, "perform", watch.perform),
+            (write_queue, "append", watch.append),
+            (write_queue, "append_in_place", watch.append_in_place),
+            (write_queue, "perform", watch.perform),
             (LogView, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
         ):

@@ -1,4 +1,4 @@
-"""The I/O workers of a simulated node: what `storage.workers` does with threads, on the virtual clock.
+"""The I/O workers of a simulated node: what `storage.io.workers` does with threads, on the virtual clock.
 
 A piece of work has three moments: it is begun, it is on the disk, its end is told on the event loop. The process can be
 killed, or lose power, between any two of them. Work with one key is done in order, as by the thread of that key.

@@ -16,9 +16,9 @@ from tests.simulation.operator import Operator
 from tests.simulation.scenario import Scenario
 from tests.simulation.surroundings import Wishes
 
-from tidelog_broker.config import NodeSettings
-from tidelog_broker.core.ports import PartitionKey, Timing
-from tidelog_broker.log_view import LogView
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.core.replication.ports import PartitionKey, Timing
+from tidelog_broker.replication.replica_log import LogView
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from tidelog_broker.storage.errors import NodeDirError
-from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.partition_dirs import (
+from tidelog_broker.storage.epoch.repair import has_note
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.partition.partition_dirs import (
     FILL_SUFFIX,
     aside_dirs,
     epoch_dirs,
@@ -26,10 +27,7 @@ from tidelog_broker.storage.partition_dirs import (
     missing_epoch,
     parse_partition_dir_name,
 )
-from tidelog_broker.storage.repair import has_note
-from tidelog_broker.storage.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
-from tidelog_broker.storage.sealed_segment import try_load_index
-from tidelog_broker.storage.segment import (
+from tidelog_broker.storage.segment.layout import (
     BEGUN_SUFFIX,
     SEGMENT_SUFFIX,
     LayoutError,
@@ -37,6 +35,8 @@ from tidelog_broker.storage.segment import (
     index_path,
     segment_path,
 )
+from tidelog_broker.storage.segment.scan import SegmentScan, examine_tail, read_segment_header, scan_segment
+from tidelog_broker.storage.segment.sealed_segment import try_load_index
 
 Severity = Literal["damage", "torn", "note"]
 """Damage was synced once; what is torn was not, and the next start cuts it; a note asks for nothing."""

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pyarrow as pa
-from tests.broker.core.test_replica import KEY, Log
+from tests.broker.core.replication.test_replica import KEY, Log
 
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import Effect, Send
-from tidelog_broker.core.fence import Fence
-from tidelog_broker.core.owner import Candidate, Owner
-from tidelog_broker.core.ports import Batch, PartitionKey, Plan, Position, Timing
-from tidelog_broker.core.producers import ProducerTable
-from tidelog_broker.core.replica_state import Doubt, ReplicaState
-from tidelog_broker.core.tail import Tail
-from tidelog_broker.core.takeover import decision_value
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import Effect, Send
+from tidelog_broker.core.replication.epoch_writer import Candidate, Owner
+from tidelog_broker.core.replication.fence import Fence
+from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.paxos import decision_value
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan, Position, Timing
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.header import unpack_header

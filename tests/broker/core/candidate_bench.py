@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.broker.core.bench import INCARNATION, KEY, NODES, Hints, ballot, descriptor
 
-from tidelog_broker.core.candidate import Candidate
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import PeerMessage
-from tidelog_broker.core.ports import PartitionKey, Plan, Position, Timing
+from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.ports import PartitionKey, Plan, Position, Timing
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()

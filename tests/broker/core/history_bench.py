@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.broker.core.bench import NODES, Bench, decision, descriptor, end_of, run_of
 
-from tidelog_broker.core.acceptor import Opening
-from tidelog_broker.core.chain import EpochChain
-from tidelog_broker.core.effects import ReadLog, Send, SyncAhead
-from tidelog_broker.core.history import History
-from tidelog_broker.core.ports import Batch, Position
-from tidelog_broker.core.replica_state import Doubt
+from tidelog_broker.core.replication.acceptor import Opening
+from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import ReadLog, Send, SyncAhead
+from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_proto import broker_pb2 as pb
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from tidelog_broker.core.gossip_messages import PAYLOAD_BYTES_MAX
-from tidelog_broker.core.members import Address, Member, MemberState
-from tidelog_broker.core.roster import Change, Event, IdentityConflict, MembershipChange
-from tidelog_broker.core.swim import Effects, Swim
-from tidelog_broker.core.swim_settings import SwimSettings
+from tidelog_broker.core.membership.gossip_messages import PAYLOAD_BYTES_MAX
+from tidelog_broker.core.membership.members import Address, Member, MemberState
+from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict, MembershipChange
+from tidelog_broker.core.membership.swim import Effects, Swim
+from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 CLUSTER = b"c" * 16
 

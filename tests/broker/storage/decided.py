@@ -7,7 +7,7 @@ from random import Random
 
 from tests.broker.storage.build import batch, needed, stamp
 
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto.header import unpack_header
 
 

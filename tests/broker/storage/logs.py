@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.disk import Disk
-from tidelog_broker.storage.epoch_log import EpochLog
-from tidelog_broker.storage.partition_log import PartitionLog
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk
 
 EPOCH = HOME / "epoch-00000000"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from tidelog_broker.storage.filesystem import File
+from tidelog_broker.storage.io.filesystem import File
 from tidelog_proto.header import Buffer
 
 SECTOR_BYTES = 512

@@ -7,9 +7,9 @@ from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.errors import NodeDirError
-from tidelog_broker.storage.partition_dirs import partition_dir_name
-from tidelog_broker.storage.segment import begun_path
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
+from tidelog_broker.storage.segment.layout import begun_path
 from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
 
 DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)

@@ -14,11 +14,11 @@ from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.journals import Journals
 
-from tidelog_broker.core.placement import majority
-from tidelog_broker.core.takeover import BallotKey, ballot_key
+from tidelog_broker.core.placement.placement import majority
+from tidelog_broker.core.replication.paxos import BallotKey, ballot_key
 from tidelog_broker.core.topics import META_TOPIC_ID
-from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.node_dir import NodeDir, NodeRecord
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node.node_dir import NodeDir, NodeRecord
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.whole.machine import Machine
 
-from tidelog_broker.core.admission import binders_needed
-from tidelog_broker.core.placement import majority
+from tidelog_broker.core.membership.admission import binders_needed
+from tidelog_broker.core.placement.placement import majority
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World

@@ -13,14 +13,14 @@ from tests.simulation.process import Inline
 from tests.simulation.whole.gossip import SimGossip
 from tests.simulation.whole.loop import WholeLoop
 
-from tidelog_broker.admitting import Founding, IdentityError
-from tidelog_broker.bootstrap import open_directory
-from tidelog_broker.config import NodeSettings
-from tidelog_broker.founding import as_founded
-from tidelog_broker.node import Node
-from tidelog_broker.seeds import Seed
-from tidelog_broker.server import Server
-from tidelog_broker.storage.errors import DamagedError, NodeDirError
+from tidelog_broker.base.bootstrap import open_directory
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.node.admitting import Founding, IdentityError
+from tidelog_broker.node.join import as_founded
+from tidelog_broker.node.node import Node
+from tidelog_broker.node.seeds import Seed
+from tidelog_broker.server.server import Server
+from tidelog_broker.storage.io.errors import DamagedError, NodeDirError
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:

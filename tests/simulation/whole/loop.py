@@ -96,7 +96,7 @@ class WholeLoop(VirtualLoop):
 
 
 class WholeWorkers(SimWorkers):
-    """I/O workers in place of `storage.workers.IoWorkers`, of the process that makes them."""
+    """I/O workers in place of `storage.io.workers.IoWorkers`, of the process that makes them."""
 
     def __init__(self, count: int, *, name: str) -> None:
         life = life_here()
@@ -123,7 +123,7 @@ class WholeWorkers(SimWorkers):
 
 
 class WholeBackground:
-    """A head start, in place of `storage.background.Background`: done a moment later, or not at all."""
+    """A head start, in place of `storage.io.background.Background`: done a moment later, or not at all."""
 
     def __init__(self, name: str) -> None:
         self._life = life_here()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.whole.life import DATA, Life
 
-from tidelog_broker.node import Node
-from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.node.node import Node
+from tidelog_broker.storage.node.node_dir import NodeDir
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World

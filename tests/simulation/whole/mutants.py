@@ -13,17 +13,17 @@ from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole.world import CHURNING, MEETING, MIXED
 
-from tidelog_broker.admitting import Admitting
 from tidelog_broker.broker import Broker
-from tidelog_broker.core import admission
-from tidelog_broker.core.admission import Binders
-from tidelog_broker.core.placement import majority
-from tidelog_broker.handlers import cluster
-from tidelog_broker.storage import journal
-from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.journal import Journal
-from tidelog_broker.storage.meta_journal import MetaJournal
-from tidelog_broker.storage.node_dir import NodeDir
+from tidelog_broker.core.membership import admission
+from tidelog_broker.core.membership.admission import Binders
+from tidelog_broker.core.placement.placement import majority
+from tidelog_broker.node.admitting import Admitting
+from tidelog_broker.server.handlers import cluster
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node import journal
+from tidelog_broker.storage.node.journal import Journal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[Replacement]

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.simulation.whole.loop import Ordered, life_here
 
-from tidelog_broker.connection import Connection, Request
-from tidelog_broker.core.outbox import LinkMessage
+from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge, Identity
-from tidelog_broker.core.ports import Batch
-from tidelog_broker.inbox import Inbox
-from tidelog_broker.link import Link, RemovedError, unreachable
-from tidelog_broker.links import _FINAL, Address, LinkEvents
-from tidelog_broker.metrics import NodeMetrics
-from tidelog_broker.outgoing import Backlog
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.inbox import Inbox
+from tidelog_broker.wire.link import Link, RemovedError, unreachable
+from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
+from tidelog_broker.wire.outgoing import Backlog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame

@@ -29,29 +29,23 @@ from tests.simulation.whole.loop import Ordered, WholeBackground, WholeWorkers
 from tests.simulation.whole.network import SimLinks
 from tests.simulation.whole.world import World
 
-from tidelog_broker import (
-    broker,
-    cluster,
-    controller,
-    driver,
-    membership,
-    node,
-    partition_reads,
-    pipeline,
-    services,
-    state_log,
-    turns,
-)
-from tidelog_broker.core.registry import node_in
-from tidelog_broker.homing import Homing
-from tidelog_broker.remedies import Remedies
-from tidelog_broker.standing_in import StandingIn
-from tidelog_broker.state_log import MetaLog
-from tidelog_broker.storage import fences, journal, meta_journal, node_dir
-from tidelog_broker.storage.errors import DiskFullError
-from tidelog_broker.storage.fences import FenceJournal
-from tidelog_broker.storage.filesystem import FileSystem
-from tidelog_broker.storage.meta_journal import MetaJournal
+from tidelog_broker import broker
+from tidelog_broker.cluster import cluster_view
+from tidelog_broker.core.placement.registry import node_in
+from tidelog_broker.metadata import controller, state_log
+from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.node import membership, node
+from tidelog_broker.partition import pipeline, reader, services
+from tidelog_broker.rebalance.homing import Homing
+from tidelog_broker.rebalance.ownership_advice import Remedies
+from tidelog_broker.rebalance.standing_in import StandingIn
+from tidelog_broker.replication import driver
+from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node import fences, journal, meta_journal, node_dir
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.wire import turns
 from tidelog_proto import broker_pb2 as pb
 
 JOURNAL_RESERVE_BYTES = 4096
@@ -103,10 +97,10 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         for target, name, value in (
             (services, "IoWorkers", WholeWorkers),
             (services, "Background", WholeBackground),
-            *((module, "time", clock) for module in (services, state_log, turns, cluster, driver, pipeline)),
+            *((module, "time", clock) for module in (services, state_log, turns, cluster_view, driver, pipeline)),
             *((broker, part.__name__, partial(part, clock_s=now_s)) for part in (Remedies, StandingIn, Homing)),
             (controller, "uuid", uuids),
-            (cluster, "random", randoms),
+            (cluster_view, "random", randoms),
             (membership, "Links", SimLinks),
             (membership, "Gossip", SimGossip),
             (membership, "check_udp_port", lambda host, port: None),
@@ -122,7 +116,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             *_watching(world),
         ):
             stack.enter_context(patch.object(target, name, value))
-        stack.enter_context(patch.object(partition_reads, "set", Ordered, create=True))
+        stack.enter_context(patch.object(reader, "set", Ordered, create=True))
         yield
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from tests.simulation.whole.network import Incoming
 
-from tidelog_broker.connection import Connection, Request
+from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 

@@ -15,9 +15,9 @@ from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.topics import Topics
 
-from tidelog_broker.bootstrap import Bootstrap, Founder
+from tidelog_broker.base.bootstrap import Bootstrap, Founder
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.links import Address
+from tidelog_broker.wire.links import Address
 
 if TYPE_CHECKING:
     from tests.simulation.whole.life import Life

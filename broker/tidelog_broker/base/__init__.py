@@ -1,0 +1,1 @@
+"""What every room stands on: settings, metrics, threads for blocking work, the management port."""

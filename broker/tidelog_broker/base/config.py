@@ -1,0 +1,224 @@
+"""The node's settings: the `[node]` table of the configuration file, or `TIDELOG_NODE_…` variables.
+
+Defaults suit a laptop; the bounds that protect memory are all here, and their sum is what a node may hold.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from tidelog_broker.core.groups import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
+from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
+from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
+from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
+from tidelog_proto.limits import FRAME_BYTES_MAX, MIB
+
+REPLICATION_FACTOR_MAX: Final = 9
+SEEDS_MAX: Final = 64
+
+
+class NodeSettings(BaseModel):
+    """What one node needs to know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: Path = Field(description="The data directory. One node at a time may use it.")
+    host: str = Field("127.0.0.1", description="The address to listen on.")
+    port: int = Field(7400, ge=0, le=65535, description="The native protocol's port; 0 picks a free one.")
+    advertise_host: str | None = Field(
+        None,
+        description="The address that clients and nodes are told to use; `host` unless given, 127.0.0.1 where that is "
+        "0.0.0.0: set it where others than this machine connect.",
+    )
+    management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
+    management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
+    zone: str = Field(
+        "default", min_length=1, max_length=200, description="Where the machine stands; copies spread over zones."
+    )
+    node_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=NODE_ID_CHARS_MAX,
+        description="What the node is called. A founder gives its name in the bootstrap file; else one is made up.",
+    )
+    bootstrap: Path | None = Field(
+        None, description="The file that founds the cluster, the same on all its nodes; without it, see `seeds`."
+    )
+    seeds: list[str] = Field(
+        [], max_length=SEEDS_MAX, description="Nodes of the cluster to join, HOST:PORT. No bootstrap, no seeds: alone."
+    )
+    secret_file: Path | None = Field(
+        None, description="Holds the secret by which the nodes of a cluster know each other."
+    )
+    gossip_port: int | None = Field(
+        None, ge=0, le=65535, description="UDP; the number of the native port unless given, 0 picks a free one."
+    )
+    roles: list[Literal["ingestion", "persistence"]] = Field(
+        ["ingestion", "persistence"],
+        min_length=1,
+        max_length=2,
+        description="persistence: stores copies. ingestion: owns partitions, of those that it stores; without "
+        "persistence it only hands requests on. A node on its own does both.",
+    )
+    weight: int = Field(
+        WEIGHT_ORDINARY,
+        ge=1,
+        le=WEIGHT_MAX,
+        description="The node's share of copies and ownership, beside the others'.",
+    )
+    replication_factor_default: int = Field(
+        3, ge=1, le=REPLICATION_FACTOR_MAX, description="Copies of a new topic; at most one on each registered node."
+    )
+    io_workers: int = Field(2, ge=1, le=64, description="Threads that read, write and sync.")
+    connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
+    node_in_flight_bytes: int = Field(
+        512 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Bytes of requests being worked on or coming, all connections together; past it who sends slowly "
+        "gives way.",
+    )
+    connection_in_flight_bytes: int = Field(
+        128 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="The same for one connection; past it the node stops reading from it.",
+    )
+    node_outgoing_bytes: int = Field(
+        256 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Bytes of batches and answers that wait to be sent to clients, all connections together; one gets "
+        "at most an eighth of what is left.",
+    )
+    connection_outgoing_bytes: int = Field(
+        8 * MIB, ge=MIB, description="Nothing more is read for a client for which so much waits, or from it."
+    )
+    partition_in_flight_bytes: int = Field(
+        64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be appended to one partition; more is refused."
+    )
+    peers_in_flight_bytes: int = Field(
+        256 * MIB, ge=FRAME_BYTES_MAX, description="Bytes of batches from other nodes that wait to be worked on."
+    )
+    peer_queue_bytes: int = Field(
+        64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be sent to one other node; more is dropped."
+    )
+    partitions_max: int = Field(
+        20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
+    )
+    groups_max: int = Field(
+        GROUPS_MAX, ge=1, description="Consumer groups that keep positions; a commit of one more is refused."
+    )
+    group_positions_max: int = Field(
+        GROUP_POSITIONS_MAX, ge=1, description="Positions of one group; a commit of one more is refused."
+    )
+    positions_bytes: int = Field(
+        POSITIONS_BYTES,
+        ge=MIB,
+        description="About what the positions of all groups may take in memory; past it no position is added.",
+    )
+    requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
+    subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
+    followed_max: int = Field(
+        100_000,
+        ge=4,
+        description="Partitions that the subscriptions of all connections follow together, those of one connection at "
+        "most a quarter; more are refused.",
+    )
+    push_windows_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="About what is kept in memory for replicas that have not acknowledged it, all partitions together; "
+        "at most 128 MiB for one.",
+    )
+    ring_bytes: int = Field(16 * MIB, ge=0, description="The newest batches of a partition kept in memory.")
+    rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
+    group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")
+    write_stall_ms: int = Field(
+        30_000,
+        ge=100,
+        description="A client that reads nothing for this long, with replies waiting, is cut off; sooner where another "
+        "one finds no room.",
+    )
+    hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
+    retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")
+    replica_lag_ms: int = Field(
+        30_000,
+        ge=1_000,
+        description="A replica that lags so far behind its owner is replaced, where a spare node can store the copy.",
+    )
+    calm_ms: int = Field(
+        300_000,
+        ge=0,
+        description="After so long without a change in the cluster, ownership goes back to the replicas that placement "
+        "prefers; 0 leaves that to `tidelog cluster rebalance`.",
+    )
+    fill_bytes_per_s: int = Field(
+        64 * MIB,
+        ge=0,
+        description="How fast a node fetches the history that its copies lack, all partitions together; 0: as fast as "
+        "it goes. What is being written is never held back.",
+    )
+    idle_poll_us: int = Field(
+        POLL_US_DEFAULT,
+        ge=0,
+        le=POLL_US_MAX,
+        description="While small messages come in quick succession, how long the node looks for the next one before it "
+        "sleeps; 0: it sleeps at once.",
+    )
+    stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop waits for work in flight.")
+
+    @field_validator("fill_bytes_per_s")
+    @classmethod
+    def _fill_pace_is_sensible(cls, value: int) -> int:
+        if 0 < value < MIB:
+            raise ValueError(f"0 for no bound, or at least {MIB}: a single range takes up to a second then")
+        return value
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _advertise_is_reachable(cls, value: str | None) -> str | None:
+        if value is not None and _is_unspecified(value):
+            raise ValueError(
+                "clients cannot connect to an unspecified address; give a name or an address of this machine"
+            )
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_addresses(cls, value: list[str]) -> list[str]:
+        for seed in value:
+            host, _, port = seed.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+                raise ValueError(f"{seed!r} is no HOST:PORT, like log1.example.org:7400")
+        return value
+
+    @field_validator("roles")
+    @classmethod
+    def _roles_can_be(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if len(set(value)) != len(value):
+            raise ValueError("a role stands once")
+        is_alone = info.data.get("bootstrap", ...) is None and info.data.get("seeds", ...) == []
+        if len(value) == 1 and is_alone:
+            raise ValueError(f"a node on its own does not only {value[0]}: name a cluster, by `bootstrap` or `seeds`")
+        return sorted(value)
+
+    @property
+    def advertises_loopback(self) -> bool:
+        """Whether the node listens on every address and yet tells others to connect to 127.0.0.1."""
+        return self.advertise_host is None and _is_unspecified(self.host)
+
+    @property
+    def advertised_host(self) -> str:
+        """The host that metadata names."""
+        if self.advertise_host is not None:
+            return self.advertise_host
+        return "127.0.0.1" if _is_unspecified(self.host) else self.host
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

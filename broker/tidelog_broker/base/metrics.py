@@ -1,0 +1,67 @@
+"""What a node counts, in Prometheus' terms. One registry a node, so that tests can run several in a process."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from tidelog_broker.base.tallies import Durations, TallyCounter
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class NodeMetrics:
+    """The node's counters and gauges. Names end in their unit, as Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = self._counter
+        self.records_in = TallyCounter("tidelog_records_in", "Records appended", self.registry).tally()
+        self.bytes_in = TallyCounter("tidelog_bytes_in", "Bytes of batches appended", self.registry).tally()
+        self.bytes_out = counter("tidelog_bytes_out", "Bytes of batches sent to readers")
+        self.batches_refused = counter("tidelog_batches_refused", "Batches refused as corrupt or out of sequence")
+        self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
+        self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
+        self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
+        self.declined = counter("tidelog_declined", "Requests declined because the node was full")
+        self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
+        self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
+        self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
+        self.peer_dropped_in = self._peer_counter(
+            "tidelog_peer_dropped_in", "Messages of a node dropped: no memory for their batches, or batches damaged"
+        )
+        self.peer_dropped_out = self._peer_counter(
+            "tidelog_peer_dropped_out", "Messages for a node dropped: no connection, or its queue was full"
+        )
+        self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections to a node that came about")
+        self.append_seconds = Durations(
+            "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
+        )
+        self.connections = self._gauge("tidelog_connections", "Open client connections")
+        self.in_flight_bytes = self._gauge(
+            "tidelog_in_flight_bytes", "Bytes of requests being worked on: attachments and large envelopes"
+        )
+        self.outgoing_bytes = self._gauge("tidelog_outgoing_bytes", "Bytes that wait to be sent to clients")
+        self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
+        self.missing_epochs = self._gauge(
+            "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
+        )
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
+        self.topics = self._gauge("tidelog_topics", "Topics")
+        self.high_watermark = Gauge(
+            "tidelog_high_watermark_offset", "End of what is committed", ["topic", "partition"], registry=self.registry
+        )
+        self.log_start = Gauge(
+            "tidelog_log_start_offset", "First readable offset", ["topic", "partition"], registry=self.registry
+        )
+        self.partition_bytes = Gauge(
+            "tidelog_partition_bytes", "Bytes of segments", ["topic", "partition"], registry=self.registry
+        )
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, registry=self.registry)
+
+    def _peer_counter(self, name: str, text: str) -> TallyCounter:
+        return TallyCounter(name, text, self.registry, label="peer")
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)

@@ -1,0 +1,73 @@
+"""Blocking work from the event loop: onto I/O workers, and the result back onto the loop.
+
+Two forms: `call` for coroutines, and `start` with a callback for the hot path, where a task and a future
+per group would cost more than the bookkeeping they save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Where work is done; see `storage.io.workers.IoWorkers`."""
+
+    def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` on the thread of `key`, after everything that was submitted with the key before."""
+        ...
+
+    def post(self, key: int, run: Callable[[], None]) -> None:
+        """Run `run`, which must not raise, as `submit` does but without a future."""
+
+
+class Offload:
+    """I/O workers as seen from one event loop. Work with the same key runs in order on the same thread."""
+
+    def __init__(self, workers: Workers, loop: asyncio.AbstractEventLoop) -> None:
+        self._workers = workers
+        self._loop = loop
+        self._pending = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no work is on its way: whoever finds this on the loop may do a little work itself, in order."""
+        return self._pending == 0
+
+    async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` on the worker of `key` and return what it returns or raise what it raises."""
+        future = asyncio.wrap_future(self._workers.submit(key, work, *args, **kwargs), loop=self._loop)
+        self._pending += 1
+        future.add_done_callback(self._called)
+        # Shielded: work that has been handed over is done to its end, whoever stops waiting for it.
+        return await asyncio.shield(future)
+
+    def _called(self, _: asyncio.Future[Any]) -> None:
+        self._pending -= 1
+
+    def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run `work` on the worker of `key`; `done(result, error)` is called on the loop."""
+
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as caught:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+                error = caught
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._finish, done, result, error)
+
+        self._pending += 1
+        self._workers.post(key, run)
+
+    def _finish(
+        self, done: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
+    ) -> None:
+        self._pending -= 1
+        done(result, error)

@@ -1,0 +1,1 @@
+"""The command line of a node: `tidelog node` and `tidelog log`."""

@@ -1,0 +1,178 @@
+"""The broker's part of the command line: `tidelog node` and `tidelog log inspect|verify`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+import uvloop
+
+from tidelog_broker.base.bootstrap import BootstrapError
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.cli.log_commands import log_app
+from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.join import open_founding
+from tidelog_broker.node.node import Node
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.settings import SettingsError, load_settings
+
+log = logging.getLogger(__name__)
+
+EXIT_USAGE = 2
+GC_THRESHOLD = 50_000
+"""Objects made and not dropped before the collector looks at the young ones; CPython's default is 700."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the broker's commands to `tidelog`."""
+    app.command("node")(node)
+    app.add_typer(log_app, name="log")
+
+
+def node(
+    *,
+    data: Annotated[Path | None, typer.Option(help="The data directory; made if it is not there.")] = None,
+    port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
+    management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` counts.")] = None,
+    bootstrap: Annotated[Path | None, typer.Option(help="The file that founds the cluster this node is of.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Nodes of the cluster to join: HOST:PORT,HOST:PORT.")] = None,
+    node_id: Annotated[str | None, typer.Option(help="What the node is called, as in the bootstrap file.")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
+    gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
+    advertise_host: Annotated[str | None, typer.Option(help="The address that others are told to use.")] = None,
+    zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,
+    weight: Annotated[int | None, typer.Option(help="Its share of copies beside the others'; 100 is ordinary.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of a node that lost its data.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+) -> None:
+    """Run one node until it is told to stop (Ctrl-C or SIGTERM).
+
+    Alone, unless --bootstrap or --seeds name a cluster; that needs --secret-file, too.
+    When it serves, it prints one line of JSON with its ports to standard output; its log goes to standard error.
+    """
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if not __debug__:
+        _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
+    overrides = {
+        "data": data,
+        "port": port,
+        "management_port": management_port,
+        "host": host,
+        "bootstrap": bootstrap,
+        "seeds": None if seeds is None else [seed.strip() for seed in seeds.split(",")],
+        "node_id": node_id,
+        "secret_file": secret_file,
+        "gossip_port": gossip_port,
+        "advertise_host": advertise_host,
+        "zone": zone,
+        "roles": role or None,
+        "weight": weight,
+    }
+    try:
+        settings = load_settings(NodeSettings, "node", config, overrides)
+    except SettingsError as error:
+        _give_up(str(error), EXIT_USAGE)
+    try:
+        code = uvloop.run(_serve(settings, replaces=replace))
+    except (SettingsError, BootstrapError) as error:
+        _give_up(str(error), EXIT_USAGE)
+    except (NodeDirError, IdentityError) as error:
+        _give_up(str(error))
+    except ProtocolError as error:
+        _give_up(f"the data in {settings.data} cannot be served: {error.message}")
+    except OSError as error:
+        taken = "; stop what uses the port, or choose others with --port, --gossip-port and --management-port"
+        hint = taken if error.errno == errno.EADDRINUSE else ""
+        _give_up(f"{error.strerror or error} ({settings.data}){hint}")
+    raise typer.Exit(code)
+
+
+async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
+    """Open the data directory, start the node, print the ready line, serve until a signal."""
+    loop = asyncio.get_running_loop()
+    opened = await open_founding(settings, replaces=replaces)
+    _warn_of_loopback(opened.settings)
+    with contextlib.closing(opened.directory) as directory:
+        broker = Node(opened.settings, directory, founding=opened.founding)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, broker.ask_to_stop)
+        if not await _started(broker):
+            return 0
+        print(  # noqa: T201 - the ready line is this command's output
+            json.dumps(
+                {
+                    "event": "ready",
+                    "node_id": broker.node_id,
+                    "port": broker.port,
+                    "management_port": broker.management_port,
+                }
+            ),
+            flush=True,
+        )
+        _calm_garbage_collection()
+        code = await broker.run_until_stopped()
+        if broker.stop_reason:  # once more, last: a stop says much, and this is what matters of it
+            typer.echo(f"tidelog node: {broker.stop_reason}", err=True)
+        return code
+
+
+async def _started(broker: Node) -> bool:
+    """Start a node; False when it was told to stop before it was there (admission may wait for others for long)."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(broker.asked_to_stop())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        starting.cancel()
+        await asyncio.wait([starting])
+    except BaseException:
+        await broker.stop()
+        raise
+    finally:
+        stopping.cancel()
+    await broker.stop()
+    return False
+
+
+def _warn_of_loopback(settings: NodeSettings) -> None:
+    if settings.advertises_loopback:
+        log.warning(
+            "clients are told to connect to 127.0.0.1, because the node listens on every address (%s): set "
+            "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to what other machines know this one by",
+            settings.host,
+        )
+
+
+def _calm_garbage_collection() -> None:
+    """Let the collector look at what lives briefly, not at everything that a start has made.
+
+    Batches make no reference cycles; with the default threshold a tenth of a busy node's time went into looking.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+
+
+def _give_up(message: str, code: int = 1) -> NoReturn:
+    """Say in one line why there is no node, and leave."""
+    typer.echo(f"tidelog node: {message}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,133 @@
+"""`tidelog log inspect|verify`: data files looked at offline, without a node and without a lock.
+
+Nothing is changed. On the files of a running node the end of the newest segment may look torn, because it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
+from tidelog_broker.storage.verify import SegmentReport, verify
+
+EXIT_DAMAGED: Final = 1
+EXIT_USAGE: Final = 2
+
+log_app = typer.Typer(help="Look at data files offline: segments, batches, checksums, epochs.", no_args_is_help=True)
+
+PathArgument = Annotated[
+    Path, typer.Argument(help="A data directory, a partition, an epoch, or one segment file.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, an object a segment.")]
+
+_COLUMNS: Final = ("topic", "partition", "epoch", "offsets", "batches", "records", "bytes", "synced to", "state")
+_ROLES: Final = {"log": "ok", "fill": "filling", "aside": "set aside"}
+_PIPE_COLUMNS: Final = 1000
+
+
+@log_app.command("inspect")
+def inspect_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
+    """List the segments: epochs, offsets, batches, sizes. Exits with 0 even when something is damaged."""
+    _show(list(_reports(path)), as_json=as_json)
+
+
+@log_app.command("verify")
+def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
+    """Check every checksum and digest; exit with 1 if anything that was synced is damaged."""
+    reports = list(_reports(path))
+    _show(reports, as_json=as_json)
+    damaged = [report for report in reports if not report.is_sound]
+    torn = sum(finding.severity == "torn" for report in reports for finding in report.findings)
+    if not as_json:
+        records = sum(report.records for report in reports)
+        sys.stdout.write(
+            f"{len(reports)} segments, {records:,} records: "
+            f"{f'{len(damaged)} segments are DAMAGED' if damaged else 'sound'}"
+            f"{f', {torn} with a torn end (the next start of the node cuts it)' if torn else ''}\n"
+        )
+    if damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _reports(path: Path) -> Iterator[SegmentReport]:
+    """Walk `path` with a progress bar on a terminal; a path that is not Tidelog's ends the command."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=_segment_bytes(path))
+        try:
+            for report in verify(RealFileSystem(), path):
+                progress.advance(task, report.size_bytes)
+                yield report
+        except NodeDirError as error:
+            sys.stderr.write(f"tidelog log: {error}\n")
+            raise typer.Exit(EXIT_USAGE) from error
+        except OSError as error:
+            sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
+            raise typer.Exit(EXIT_DAMAGED) from error
+
+
+def _segment_bytes(path: Path) -> int:
+    """Return how many bytes the walk will look at."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
+
+
+def _show(reports: list[SegmentReport], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps([_document(report) for report in reports], indent=2) + "\n")
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_COLUMNS)
+    table = Table(*_COLUMNS, box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for report in reports:
+        table.add_row(*_row(report))
+    console.print(table)
+    for report in reports:
+        for finding in report.findings:
+            console.print(
+                f"{finding.severity}: {finding.path} at byte {finding.position:,}: {finding.message}", markup=False
+            )
+
+
+def _row(report: SegmentReport) -> tuple[str, ...]:
+    states = {finding.severity for finding in report.findings}
+    state = "DAMAGED" if "damage" in states else "torn" if "torn" in states else _ROLES[report.role]
+    return (
+        report.topic or report.path.name,
+        _text(report.partition),
+        _text(report.epoch),
+        f"{_text(report.base_offset)}..{_text(report.end_offset)}",
+        f"{report.batches:,}",
+        f"{report.records:,}",
+        f"{report.used_bytes:,}",
+        _text(report.synced_offset),
+        state,
+    )
+
+
+def _text(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _document(report: SegmentReport) -> dict[str, Any]:
+    document = dataclasses.asdict(report)
+    document["path"] = str(report.path)
+    document["sound"] = report.is_sound
+    for finding in document["findings"]:
+        finding["path"] = str(finding["path"])
+    return document

@@ -1,0 +1,301 @@
+"""Membership's shell: a UDP socket, the timer and the seal around `core.membership.swim`.
+
+What is forged, replayed or of another cluster is counted, logged now and then, and not answered. Seeds are names as
+well as addresses; they are resolved beside the loop and again from time to time, because a seed that was restarted
+may have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from tidelog_broker.core.membership.datagram_seal import Sealer
+from tidelog_broker.core.membership.members import Address, Member, Members
+from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
+from tidelog_broker.core.membership.swim import Effects, Refusal, Swim
+from tidelog_broker.core.membership.swim_settings import SwimSettings
+
+log = logging.getLogger(__name__)
+
+_SEEDS_AGAIN_S: Final = 10.0
+_LOG_AGAIN_S: Final = 10.0
+_LOG_AGAIN_S_MAX: Final = 3600.0
+_FORGED: Final = "not sealed with this cluster's secret"
+
+
+class _Again(NamedTuple):
+    """When something may be said again, and how long that was waited for."""
+
+    at_s: float
+    wait_s: float
+
+
+class Gossip:
+    """One node's part in the cluster's membership. Construct, `await start()`, `await stop()`.
+
+    Everything runs on the loop that `start` is called on; the callback is called from there and must neither block nor
+    raise.
+
+    Args:
+        me: what this node tells of itself. `me.gossip` is where others reach its gossip: a name or an address (empty:
+            the one listened on) and a port (0: the one listened on); both are settled by `start`.
+        cluster_id: 16 bytes.
+        secret: the cluster's secret, at least 16 bytes.
+        listen: where to bind; port 0 picks a free one.
+        seeds: gossip addresses of some nodes, this one's own may be among them.
+        on_event: is told of every change, in order. After an IdentityConflict nothing follows: the node has to stop.
+        settings: times and bounds.
+
+    Raises:
+        ValueError: the secret is too short.
+    """
+
+    def __init__(
+        self,
+        me: Member,
+        *,
+        cluster_id: bytes,
+        secret: bytes,
+        listen: Address,
+        seeds: Sequence[Address] = (),
+        on_event: Callable[[Event], None],
+        settings: SwimSettings | None = None,
+    ) -> None:
+        self.forged = 0
+        self.unsent = 0
+        """Datagrams that were dropped because the socket took no more."""
+        self._me = me
+        self._cluster_id = cluster_id
+        self._sealer = Sealer(secret)
+        self._listen = listen
+        self._seeds = tuple(seeds)
+        self._on_event = on_event
+        self._settings = settings
+        self._swim: Swim | None = None
+        self._receiver = _Receiver(self._received)
+        self._transport: asyncio.DatagramTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._resolving: asyncio.Task[None] | None = None
+        self._log_again: dict[str, _Again] = {}
+        self._unlogged: dict[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Bind, and begin to look for the others.
+
+        Raises:
+            OSError: the address cannot be bound, or the own name cannot be resolved.
+            ValueError: what this node tells of itself cannot be sent, see `check_member`.
+        """
+        assert self._transport is None, "gossip was started before"
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await self._loop.create_datagram_endpoint(
+                lambda: self._receiver, local_addr=self._listen
+            )
+        except OSError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # uvloop tells it by its cause
+            host, port = self._listen
+            why = f"cannot listen on {host}:{port} (UDP) for gossip: {cause.strerror}"
+            raise OSError(cause.errno, why) from error
+        try:
+            bound = self._transport.get_extra_info("sockname")
+            host = await self._resolve(self._me.gossip.host or bound[0])
+            me = replace(self._me, gossip=Address(host, self._me.gossip.port or bound[1]))
+            self._swim = Swim(
+                me,
+                cluster_id=self._cluster_id,
+                chooser=random.SystemRandom(),
+                now_ms=self._now_ms(),
+                settings=self._settings,
+            )
+        except BaseException:
+            self._transport.abort()
+            raise
+        self._resolving = self._loop.create_task(self._resolve_seeds(), name="gossip seeds")
+        self._tick()
+
+    async def stop(self, *, leave: bool = True) -> None:
+        """Stop; with `leave`, tell the others first that this node goes. May be called twice."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        assert self._resolving is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._resolving.cancel()
+        await asyncio.wait([self._resolving])
+        if leave:
+            for to, payload in self._running.leave(self._now_ms()).outgoing:
+                transport.sendto(self._sealer.seal(payload), to)
+        transport.close()  # sends what it still holds
+
+    @property
+    def members(self) -> Members:
+        """Everyone that this node knows of, itself included, by node id. It changes as things happen."""
+        return self._running.members
+
+    @property
+    def address(self) -> Address:
+        """Where others reach this node's gossip."""
+        return self._running.me.gossip
+
+    def suspect_now(self, node_id: str) -> None:
+        """Suspect a node at once, because it refused a connection."""
+        if self._transport is not None:
+            self._carry_out(self._running.suspect_now(node_id, self._now_ms()))
+
+    # ------------------------------------------------------------------------------------------ counters
+
+    @property
+    def replayed(self) -> int:
+        """Datagrams that were received before, or are too old to tell."""
+        return self._running.refusals[Refusal.REPLAYED]
+
+    @property
+    def foreign_cluster(self) -> int:
+        """Datagrams with this cluster's secret and another cluster's id."""
+        return self._running.refusals[Refusal.FOREIGN_CLUSTER]
+
+    @property
+    def stale(self) -> int:
+        """Datagrams from processes that a newer one of the same node has replaced."""
+        return self._running.refusals[Refusal.STALE]
+
+    @property
+    def malformed(self) -> int:
+        """Datagrams that were sealed properly and make no sense."""
+        return self._running.refusals[Refusal.MALFORMED]
+
+    @property
+    def tick_gaps(self) -> int:
+        """How often this process stood still."""
+        return self._running.tick_gaps
+
+    # ------------------------------------------------------------------------------------------ the machine's turn
+
+    @property
+    def _running(self) -> Swim:
+        assert self._swim is not None, "gossip was not started"
+        return self._swim
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _tick(self) -> None:
+        self._carry_out(self._running.tick(self._now_ms()))
+
+    def _received(self, datagram: bytes, source: Address) -> None:
+        if self._transport is None or self._swim is None:
+            return
+        payload = self._sealer.open(datagram)
+        if payload is None:
+            self.forged += 1
+            self._log_refusal(_FORGED, source)
+            return
+        effects = self._swim.receive(payload, source, self._now_ms())
+        if effects.refusal is not None:
+            self._log_refusal(effects.refusal.value, source)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Effects) -> None:
+        for to, payload in effects.outgoing:
+            self._send(to, payload)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._running.next_tick_ms / 1000, self._tick)
+        for event in effects.events:
+            _log_event(event)
+            self._on_event(event)
+
+    def _send(self, to: Address, payload: bytes) -> None:
+        assert self._transport is not None
+        if self._receiver.full:
+            self.unsent += 1
+        else:
+            self._transport.sendto(self._sealer.seal(payload), to)
+
+    def _log_refusal(self, reason: str, source: Address) -> None:
+        """Say so after ten seconds again, then after longer and longer; there are few reasons, so this stays small.
+
+        What goes on for ever is no news: a node at the address of one that was removed hears what it says to that one.
+        """
+        now_s = self._loop.time()
+        again = self._log_again.get(reason)
+        if again is not None and now_s < again.at_s:
+            self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
+            return
+        wait_s = _LOG_AGAIN_S if again is None else min(4 * again.wait_s, _LOG_AGAIN_S_MAX)
+        self._log_again[reason] = _Again(now_s + wait_s, wait_s)
+        more = self._unlogged.pop(reason, 0)
+        log.warning("gossip from %s port %d was dropped: %s (and %d before it)", *source, reason, more)
+
+    # ------------------------------------------------------------------------------------------ names
+
+    async def _resolve_seeds(self) -> None:
+        """Resolve all seeds, again and again. A name server that is slow with one does not keep the others waiting."""
+        resolved: dict[Address, Address] = {}
+
+        async def resolve(seed: Address) -> None:
+            try:
+                resolved[seed] = Address(await self._resolve(seed.host), seed.port)
+            except OSError as error:
+                log.warning("the seed %s port %d cannot be resolved: %s", *seed, error)
+            else:
+                self._running.set_seeds(list(resolved.values()))
+                self._tick()
+
+        while True:
+            await asyncio.gather(*map(resolve, self._seeds))
+            await asyncio.sleep(_SEEDS_AGAIN_S)
+
+    async def _resolve(self, host: str) -> str:
+        """Return an IP address of a host, of the family that the socket speaks."""
+        with contextlib.suppress(ValueError):
+            return str(ipaddress.ip_address(host))
+        assert self._transport is not None
+        family = self._transport.get_extra_info("socket").family
+        infos = await self._loop.getaddrinfo(host, 0, family=family, type=socket.SOCK_DGRAM)
+        return str(infos[0][4][0])
+
+
+class _Receiver(asyncio.DatagramProtocol):
+    """Hands over what arrives. Errors of the socket are those of single datagrams: the probes will notice."""
+
+    def __init__(self, received: Callable[[bytes, Address], None]) -> None:
+        self.full = False
+        """Whether the socket takes no more for the moment; what is held back is bounded by the transport."""
+        self._received = received
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        self._received(data, Address(addr[0], addr[1]))
+
+
+def _log_event(event: Event) -> None:
+    if isinstance(event, IdentityConflict):
+        log.critical(
+            "another process uses the node id %r (incarnation %d, this one's is %d): two data directories must not "
+            "share a node id",
+            event.node_id,
+            event.other_incarnation,
+            event.incarnation,
+        )
+        return
+    member = event.member
+    level = logging.WARNING if event.change in {Change.SUSPECT, Change.DEAD} else logging.INFO
+    log.log(level, "node %r (%s port %d) is %s", member.node_id, member.host, member.port, event.change.value)

@@ -1,0 +1,241 @@
+"""The datagrams of membership: encoding within a bound, and decoding that believes nothing.
+
+A datagram is refused as a whole if anything in it is out of its range: it was authenticated, so whoever made it is
+broken or of another build, and half of what it says is worth no more than the other half. Lengths are checked before
+anything is parsed; text is bounded so that any datagram has room for a record whatever names are in use.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+
+from tidelog_broker.core.membership.members import Address, Member, MemberState
+from tidelog_broker.core.placement.placement import WEIGHT_MAX, Role
+from tidelog_proto import gossip_pb2 as pb
+
+DATAGRAM_BYTES_MAX: Final = 1200
+"""What goes over any path without fragments: IPv6's least MTU (1280) less the headers."""
+SEAL_BYTES: Final = 1 + 32
+"""What the shell puts in front: a version and the authentication."""
+PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - SEAL_BYTES
+CLUSTER_ID_BYTES: Final = 16
+NODE_ID_BYTES_MAX: Final = 128
+HOST_BYTES_MAX: Final = 255
+ZONE_BYTES_MAX: Final = 200
+_U32_MAX: Final = 2**32 - 1
+_RECORD_OVERHEAD_BYTES: Final = 3
+"""A record's tag and length inside the datagram: records are shorter than 16 KiB."""
+
+
+class MalformedGossipError(Exception):
+    """A datagram that no node of this build would have made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks `target` for an Ack of this number; an empty target asks whoever has that address."""
+
+    sequence: int
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest:
+    """Asks the receiver to ping `target` and to pass the Ack on, or to say Nack."""
+
+    sequence: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The target of the ping or ping request of that number answered."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """The receiver of that ping request works, but has had no answer from the target."""
+
+    sequence: int
+
+
+Body = Ping | PingRequest | Ack | Nack
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """A decoded datagram: every field is within its range."""
+
+    cluster_id: bytes
+    sender: str
+    incarnation: int
+    counter: int
+    digest: int
+    body: Body | None
+    members: tuple[Member, ...]
+
+
+class DatagramWriter:
+    """One datagram in the making: `add` records while there is room, then `finish`."""
+
+    def __init__(
+        self, *, cluster_id: bytes, sender: str, incarnation: int, counter: int, digest: int, body: Body | None
+    ) -> None:
+        self._message = pb.Gossip(
+            cluster_id=cluster_id, sender=sender, incarnation=incarnation, counter=counter, digest=digest
+        )
+        match body:
+            case Ping():
+                self._message.ping.sequence = body.sequence
+                self._message.ping.target = body.target
+            case PingRequest():
+                self._message.ping_request.sequence = body.sequence
+                self._message.ping_request.target = body.target
+            case Ack():
+                self._message.ack.sequence = body.sequence
+            case Nack():
+                self._message.nack.sequence = body.sequence
+            case None:
+                pass
+        if body is not None and not body.sequence:  # an empty submessage would not be sent
+            raise AssertionError("sequences begin at 1")
+        self._room_bytes = PAYLOAD_BYTES_MAX - self._message.ByteSize()
+        self._node_ids = set[str]()
+
+    def __contains__(self, node_id: str) -> bool:
+        return node_id in self._node_ids
+
+    def add(self, member: Member) -> bool:
+        """Put a record in. Return False if it does not fit or one of that node is in already."""
+        if member.node_id in self._node_ids:
+            return False
+        packed = _packed(member)
+        size_bytes = packed.ByteSize() + _RECORD_OVERHEAD_BYTES
+        if size_bytes > self._room_bytes:
+            return False
+        self._room_bytes -= size_bytes
+        self._node_ids.add(member.node_id)
+        self._message.members.append(packed)
+        return True
+
+    def finish(self) -> bytes:
+        """Return the payload, at most PAYLOAD_BYTES_MAX bytes."""
+        payload = self._message.SerializeToString()
+        assert len(payload) <= PAYLOAD_BYTES_MAX
+        return payload
+
+
+def check_member(member: Member) -> None:
+    """Refuse a record that could not be sent.
+
+    Raises:
+        ValueError: a text is empty or too long, a number is out of its range, the gossip host is no IP address.
+    """
+    _check_text("node id", member.node_id, NODE_ID_BYTES_MAX)
+    _check_text("host", member.host, HOST_BYTES_MAX)
+    _check_text("zone", member.zone, ZONE_BYTES_MAX)
+    if not 0 < member.incarnation < 2**64:
+        raise ValueError(f"an incarnation of {member.incarnation}")
+    if not 0 <= member.refutation <= _U32_MAX:
+        raise ValueError(f"a refutation number of {member.refutation}")
+    if ipaddress.ip_address(member.gossip.host).is_unspecified:
+        raise ValueError(f"{member.gossip.host} is no address to send to")
+    for port in (member.port, member.gossip.port):
+        if not 0 < port < 2**16:
+            raise ValueError(f"a port of {port}")
+    if not 0 < member.weight <= WEIGHT_MAX:
+        raise ValueError(f"a weight of {member.weight}")
+    if not member.roles:
+        raise ValueError("a node without a role")
+
+
+def decode(payload: bytes) -> Datagram:
+    """Parse a datagram's payload.
+
+    Raises:
+        MalformedGossipError: too long, not a message, or a field out of its range.
+    """
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise MalformedGossipError(f"{len(payload)} bytes, more than {PAYLOAD_BYTES_MAX}")
+    try:
+        message = pb.Gossip.FromString(payload)
+        if len(message.cluster_id) != CLUSTER_ID_BYTES:
+            raise MalformedGossipError(f"a cluster id of {len(message.cluster_id)} bytes")
+        _check_text("sender", message.sender, NODE_ID_BYTES_MAX)
+        if message.incarnation == 0 or message.counter == 0:
+            raise MalformedGossipError("no incarnation or no counter")
+        return Datagram(
+            cluster_id=message.cluster_id,
+            sender=message.sender,
+            incarnation=message.incarnation,
+            counter=message.counter,
+            digest=message.digest,
+            body=_body(message),
+            members=tuple(_unpacked(packed) for packed in message.members),
+        )
+    except (DecodeError, ValueError) as error:
+        raise MalformedGossipError(str(error)) from error
+
+
+def _body(message: pb.Gossip) -> Body | None:
+    kind = message.WhichOneof("body")
+    if kind is None:
+        return None
+    sequence = getattr(message, kind).sequence
+    if not sequence:
+        raise MalformedGossipError("no sequence number")
+    if kind == "ping":
+        _check_text("target", message.ping.target or "-", NODE_ID_BYTES_MAX)
+        return Ping(sequence, message.ping.target)
+    if kind == "ping_request":
+        _check_text("target", message.ping_request.target, NODE_ID_BYTES_MAX)
+        return PingRequest(sequence, message.ping_request.target)
+    return Ack(sequence) if kind == "ack" else Nack(sequence)
+
+
+@lru_cache(maxsize=4096)
+def _packed(member: Member) -> pb.GossipMember:
+    """Return a record as a message; shared, so nobody may change it."""
+    return pb.GossipMember(
+        node_id=member.node_id,
+        incarnation=member.incarnation,
+        refutation=member.refutation,
+        state=cast("pb.GossipState", int(member.state)),
+        host=member.host,
+        port=member.port,
+        gossip_host=member.gossip.host,
+        gossip_port=member.gossip.port,
+        zone=member.zone,
+        roles=member.roles.value,
+        weight=member.weight,
+    )
+
+
+def _unpacked(packed: pb.GossipMember) -> Member:
+    member = Member(
+        node_id=packed.node_id,
+        incarnation=packed.incarnation,
+        host=packed.host,
+        port=packed.port,
+        gossip=Address(packed.gossip_host, packed.gossip_port),
+        zone=packed.zone,
+        roles=Role(packed.roles),
+        weight=packed.weight,
+        refutation=packed.refutation,
+        state=MemberState(packed.state),
+    )
+    check_member(member)
+    return member
+
+
+def _check_text(what: str, text: str, bytes_max: int) -> None:
+    size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if not 1 <= size_bytes <= bytes_max or not text.isprintable():
+        raise ValueError(f"a {what} is 1 to {bytes_max} bytes of printable text")

@@ -1,0 +1,1 @@
+"""Where copies belong: placement, plans of epochs, the registry of nodes."""

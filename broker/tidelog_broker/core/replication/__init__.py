@@ -1,0 +1,1 @@
+"""Replication: one replica and its parts, takeovers, producers."""

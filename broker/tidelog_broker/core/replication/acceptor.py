@@ -1,0 +1,179 @@
+"""The acceptor's part of a takeover: pre-votes, promises, accepts. The other half of `candidate`.
+
+Everything that is promised or accepted is on disk before it is answered. The promise and the report of the log's
+end are one durable step: the journal entry is queued behind all appends that were accepted before it, and once the
+promise is made in memory none is accepted after it, so the end that is reported is the end for good.
+
+An accept says that this copy is durable through the end. So it comes behind the appends on their way, which may find
+no space, and where appends are not synced, the log is synced first: a decision must not outlive what it decides about.
+That may take seconds, so the candidate is told to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidelog_broker.core.replication.effects import SyncLog, WriteFences
+from tidelog_broker.core.replication.fence import RESERVED_ROUND
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_proto import broker_pb2 as pb
+
+
+class Opening(NamedTuple):
+    """An OPEN_EPOCH that waits for the missing log."""
+
+    sender: str
+    message: pb.OpenEpoch
+
+
+class Acceptor:
+    """Answers PRE_VOTE, SEAL and OPEN_EPOCH for one replica."""
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        *,
+        agrees: Callable[[str, int], bool],
+        on_promise: Callable[[int], None],
+        fetch: Callable[[Opening, Position, int], None],
+    ) -> None:
+        """Callbacks: whether a node may try a takeover; a promise was made; fetch the log that an OPEN_EPOCH needs."""
+        self._state = state
+        self._agrees = agrees
+        self._on_promise = on_promise
+        self._fetch = fetch
+
+    def on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
+        """Say whether the owner is missed here, too; nothing is promised by it."""
+        state = self._state
+        if not ask.probe and not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
+            return
+        able = state.halted is None and state.doubt != "damaged"
+        reply = pb.PreVoteReply(
+            attempt=ask.attempt,
+            agrees=able and not ask.probe and self._agrees(sender, now_ms),
+            status=pb.HELD if able else pb.IN_LIMBO,
+            promised=state.fence.promised if state.fence is not None else None,
+        )
+        state.send(sender, state.about(reply, ask.epoch))
+
+    def on_seal(self, sender: str, ask: pb.Seal, now_ms: int) -> None:
+        """Promise, if nothing higher is promised, and report what is held."""
+        state = self._state
+        if not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
+            return
+        if ask.ballot.round <= RESERVED_ROUND or ask.ballot.node_id != sender:
+            return
+        reply = pb.SealReply(ballot=ask.ballot, status=self._ability())
+        fence = state.fence
+        if fence is None or reply.status != pb.HELD:
+            state.send(sender, state.about(reply, ask.epoch))
+            return
+        entry = fence.promise(ask.ballot)
+        if entry is None:
+            reply.status = pb.FENCED
+            reply.promised.CopyFrom(fence.entry.promised)
+            state.send(sender, state.about(reply, ask.epoch))
+            return
+        self._on_promise(now_ms)
+        reply.promised.CopyFrom(ask.ballot)
+        if fence.accepted is not None:
+            reply.accepted.CopyFrom(fence.accepted)
+            reply.accepted_value = fence.entry.accepted_value
+        reply.short_log = state.doubt == "short"
+        tail = state.tail
+
+        def promised(_ok: bool, _now_ms: int) -> None:
+            if state.tail is tail and fence.is_promised(ask.ballot):
+                reply.end_offset, reply.end_digest = tail.durable
+                state.send(sender, state.about(reply, ask.epoch))
+
+        state.write(WriteFences([entry]), promised)
+
+    def on_open(self, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
+        """Accept the value, if the promise allows it and the log is held through its end; fetch it otherwise."""
+        state = self._state
+        if not state.is_current(sender, ask.epoch, now_ms) or not self._fits(sender, ask):
+            return
+        reply = pb.OpenEpochReply(ballot=ask.ballot, status=self._ability())
+        fence = state.fence
+        if fence is not None and reply.status == pb.HELD and not fence.may_accept(ask.ballot, ask.value):
+            reply.status = pb.FENCED
+            if fence.promised is not None:
+                reply.promised.CopyFrom(fence.promised)
+        if fence is None or reply.status != pb.HELD:
+            state.send(sender, state.about(reply, ask.epoch))
+            return
+        value = pb.EpochDecision.FromString(ask.value)
+        end = Position(value.end_offset, value.end_digest)
+        if state.tail.queued.offset < end.offset:
+            reply.status = pb.FETCHING
+            self._promise_for(sender, ask, end, now_ms)
+        elif state.position_of(ask.epoch, end.offset) != end.digest:
+            reply.status = pb.DIVERGED
+            state.halt(f"epoch {ask.epoch} here differs from the others' at offset {end.offset}")
+        else:
+            self._accept(sender, ask, reply, now_ms)
+            return
+        state.send(sender, state.about(reply, ask.epoch))
+
+    def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        """Accept once this copy is durable through the end: its last append may be on its way, and find no space."""
+        state, fence = self._state, self._state.fence
+        assert fence is not None
+        self._on_promise(now_ms)
+        tail = state.tail
+        end_offset = pb.EpochDecision.FromString(ask.value).end_offset
+
+        def accepted(_ok: bool, _now_ms: int) -> None:
+            if state.tail is tail:
+                state.send(sender, state.about(reply, ask.epoch))
+
+        def held(_ok: bool, _now_ms: int) -> None:
+            if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
+                return  # decided, or promised to somebody else: whoever asks again is told
+            if tail.durable.offset >= end_offset:  # else there was no space: it is fetched when asked for again
+                state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
+
+        promise = fence.promise(ask.ballot)  # it is written with the accept: until then nobody is told of it
+        assert promise is not None
+        is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset
+        if is_synced and tail.durable.offset >= end_offset:
+            held(True, now_ms)
+            return
+        state.write(SyncLog(ask.epoch), held)
+        wait = pb.OpenEpochReply(ballot=ask.ballot, status=pb.FETCHING)
+        state.send(sender, state.about(wait, ask.epoch))
+
+    def _promise_for(self, sender: str, ask: pb.OpenEpoch, end: Position, now_ms: int) -> None:
+        """Promise the ballot, so that nothing lower interferes, and fetch what is missing."""
+        state, fence = self._state, self._state.fence
+        assert fence is not None
+        if not fence.is_promised(ask.ballot):
+            entry = fence.promise(ask.ballot)
+            assert entry is not None
+            self._on_promise(now_ms)
+            state.write(WriteFences([entry]))
+        self._fetch(Opening(sender, ask), end, now_ms)
+
+    def _ability(self) -> pb.ReplicaStatus:
+        state = self._state
+        if state.halted is not None or state.doubt == "damaged":
+            return pb.IN_LIMBO
+        return pb.HELD if state.fence is not None else pb.NOT_HELD
+
+    def _fits(self, sender: str, ask: pb.OpenEpoch) -> bool:
+        """Whether a proposal is one at all: of its sender, about this epoch, after this past."""
+        value = pb.EpochDecision.FromString(ask.value)
+        return (
+            ask.ballot.node_id == sender
+            and value.epoch == ask.epoch
+            and value.previous_hash == self._state.chain.previous_hash
+            and value.end_offset >= self._state.active.start_offset
+            and value.next.epoch == ask.epoch + 1
+            and value.next.start_offset == value.end_offset
+            and value.next.owner in value.next.placement
+            and 1 <= value.next.ack_quorum <= len(value.next.placement)
+        )

@@ -1,0 +1,470 @@
+"""A node that wants to end an epoch and open the next one: the proposer's part of the takeover.
+
+    idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► decided
+      ▲                                            │                   │                    │
+      └─────────────── back-off ◄──────────────────┴──── outbid, late ─┴────────────────────┘
+
+Who may take over is no question of authority: any node of the placement may try at any time, and the quorums of
+the epoch's own replicas keep it safe. Gossip only decides who tries, in which order and how often. A pre-vote
+keeps a node that is cut off from disturbing a healthy epoch (Raft's dissertation, section 9.6); the exponential
+back-off keeps candidates from outbidding each other for ever.
+
+A planned roll-over begins in `opening`, at the ballot that is reserved for the owner: one value, proposed once,
+after which the owner appends nothing. Whatever goes wrong with it goes on as a full seal at a higher ballot.
+
+A recovery without a quorum is an operator's word that the other replicas will not come back. It seals as ever, and a
+quorum that answers decides as ever; when the time for that is over, the longest log among those who have answered
+counts, this node alone opens the next epoch, and the decision says that it is unsafe. So it does when a seal quorum has
+answered and no quorum accepts: some of those that are gone may decide otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.fence import RESERVED_ROUND
+from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, decision_value, seal_quorum
+from tidelog_broker.core.replication.ports import PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_proto import broker_pb2 as pb
+
+Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening"]
+
+
+class Host(Protocol):
+    """The replica that the candidate speaks for."""
+
+    key: PartitionKey
+    node_id: str
+    incarnation: int
+    chain: EpochChain
+
+    @property
+    def active(self) -> pb.EpochDescriptor:
+        """The epoch whose end is to be decided."""
+        ...
+
+    @property
+    def retiring(self) -> bool:
+        """Whether this node owns the epoch and has given it up: others need not be asked whether they miss it."""
+        ...
+
+    def misses_owner(self, now_ms: int) -> bool:
+        """Whether the owner seems to be gone, from here."""
+        ...
+
+    @property
+    def owner_may_be_slow(self) -> bool:
+        """Whether nothing but its silence says so: then it is given time to answer."""
+        ...
+
+    def send(self, to: str, message: PeerMessage) -> None:
+        """Send a message, to this node's own acceptor as well."""
+
+    def decided(self, decision: bytes) -> None:
+        """A quorum has accepted: learn the decision and tell everybody."""
+
+
+class Candidate:
+    """The takeover that this node is trying, of one partition at a time."""
+
+    def __init__(self, host: Host, surroundings: Surroundings, timing: Timing) -> None:
+        self._host = host
+        self._surroundings = surroundings
+        self._timing = timing
+        self.phase: Phase = "idle"
+        self._failures = 0
+        self._attempt = 0
+        self._highest_round = RESERVED_ROUND
+        self._rank = 0
+        self._resend_ms = 0
+        self._wake_ms: int | None = None
+        self._give_up_ms = 0
+        self._is_late = False
+        """Whether it was woken late, and has let that pass once."""
+        self._started_ms = 0
+        self._ballot = pb.Ballot()
+        self._value = b""
+        self._plan: Plan | None = None
+        self._holders: list[str] = []
+        self._answered: set[str] = set()
+        self._agreed: set[str] = set()
+        self._refusing: set[str] = set()
+        self._owner_was_slow = False
+        """Nothing but silence spoke against the owner when the others were asked."""
+        self._promises: dict[str, Promise] = {}
+        self._short: set[str] = set()
+        self._accepted: set[str] = set()
+        self._unsafe_until_ms: int | None = None
+        """Until then a recovery without a quorum goes on."""
+        self._is_unsafe = False
+        """What is proposed has no quorum behind it, and needs none."""
+        self._was_undecided = False
+        """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
+        self._wants_all = False
+        self._decide_ms: int | None = None
+        """A quorum has accepted, and the others have until then to do so, too."""
+        self.accepted_by_all = False
+        """All replicas have accepted what was decided just now: they hold the log through its end."""
+        self.eager = False
+        """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return self._wake_ms if self._decide_ms is None else self._decide_ms
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas the epoch has."""
+        return len(self._host.active.placement)
+
+    @property
+    def seal_quorum(self) -> int:
+        """How many promises end the epoch."""
+        return seal_quorum(self.replicas, self._host.active.ack_quorum)
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def consider(self, now_ms: int) -> None:
+        """Begin to wait for this node's turn, if the owner is missing.
+
+        What others have been asked before is past once it is known that the owner is gone, or that it is not: they know
+        more now, too. A node that has just been started hears of nobody at first and misses everyone; if the owner dies
+        a moment later, those who have refused then must not be waited for.
+        """
+        misses = self._host.misses_owner(now_ms)
+        if self.phase == "idle":
+            if misses:
+                self._wait(now_ms)
+        elif self.phase == "pre-voting" and not misses:
+            self._rest()
+        elif self.phase == "pre-voting" and self._owner_was_slow and not self._host.owner_may_be_slow:
+            self._pre_vote(now_ms)
+
+    def _rest(self) -> None:
+        self.phase = "idle"
+        self._wake_ms = self._decide_ms = None
+
+    def agrees(self, sender: str, now_ms: int) -> bool:
+        """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
+        return self._host.misses_owner(now_ms) and self._makes_way(sender, now_ms)
+
+    def _makes_way(self, sender: str, now_ms: int) -> bool:
+        """Whether another node may go first, as far as this node's own attempt goes.
+
+        Two that seal at once only hold each other up, and with many partitions at once both are slower than the delay
+        by which the order of candidates keeps them apart. So the first in the order lets nobody pass during its first
+        attempt, and the others hold back while somebody else is at it. Two that both believe to be the first, because
+        they have heard different news, refuse each other; then the order of their names decides.
+
+        Who has been agreed to already and only gives a silent owner its time to answer refuses, too. Both of two that
+        made way then would begin again and again, and the silent owner would stay for ever.
+
+        Two that ask each other at the same moment, none of them for the first time, both make way. For how long is left
+        to chance, or they would meet again and again.
+        """
+        if sender == self._host.node_id or self.phase == "idle" or self._host.retiring:
+            return True
+        if self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum:
+            return False
+        gives_in = sender in self._refusing and sender < self._host.node_id
+        if self._rank == 0 and self._failures == 0 and not gives_in:
+            return False
+        if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
+            self.phase = "waiting"
+            wait_ms = self._timing.make_way_ms
+            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._surroundings.random_ms(wait_ms))
+        return True
+
+    def reset(self) -> None:
+        """The epoch has been decided, by whomever: what was tried is past."""
+        self._rest()
+        self._failures = 0
+        self._highest_round = RESERVED_ROUND
+        self._value = b""
+        self._plan = None
+        self._unsafe_until_ms = None
+        self._is_unsafe = self._was_undecided = False
+        self._wants_all = self.accepted_by_all = False
+        self.eager = False
+
+    def recover_unsafely(self, now_ms: int) -> None:
+        """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
+        assert self._host.node_id in self._host.active.placement
+        if self._decide_ms is not None:
+            self._decide()  # with a quorum
+            return
+        self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
+        self._is_unsafe = self._was_undecided = False
+        self._plan_next()
+        self._seal(now_ms)
+
+    def roll_over(self, plan: Plan, end: Position, now_ms: int) -> None:
+        """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch."""
+        assert self._host.active.owner == self._host.node_id
+        self._plan = plan
+        self._ballot = pb.Ballot(round=RESERVED_ROUND, node_id=self._host.node_id, incarnation=self._host.incarnation)
+        self._value = decision_value(
+            self._host.active, end, self._host.chain.previous_hash, plan, self._owner_incarnation(plan)
+        )
+        self._holders = [self._host.node_id]
+        self._open(now_ms)
+
+    def wait_for_all(self) -> None:
+        """Somebody waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        self._wants_all = True
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Go on where time decides."""
+        if self._decide_ms is not None:
+            if now_ms >= self._decide_ms:
+                self._decide()
+            return
+        if self._wake_ms is None or now_ms < self._wake_ms:
+            return
+        if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
+            self._unsafe_until_ms = None
+            self._was_undecided = False
+        if self.phase == "waiting":
+            if self._unsafe_until_ms is not None:
+                self._plan_next()
+                self._seal(now_ms)
+            elif not self._host.misses_owner(now_ms):
+                self._rest()
+            elif self._host.retiring:
+                self._plan_next()
+                self._seal(now_ms)
+            else:
+                self._pre_vote(now_ms)
+        elif now_ms - self._wake_ms >= self._timing.resend_ms and not self._is_late:
+            # This node is behind: the answers may be here and not read yet, and asking again would add to that.
+            self._is_late = True
+            self._give_up_ms += now_ms - self._wake_ms
+            self._wake_ms = now_ms + self._timing.resend_ms
+        elif now_ms < self._give_up_ms:
+            self._is_late = False
+            self._ask_again(now_ms)
+        elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
+            self._choose_unsafely(now_ms)
+        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
+            self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
+        else:
+            self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
+            self._back_off(now_ms)
+
+    def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
+        self._rank = self._surroundings.rank(self._host.key, self._host.active)
+        self.phase = "waiting"
+        self._wake_ms = now_ms + self._rank * self._timing.rank_delay_ms + extra_ms
+        if self._wake_ms == now_ms:
+            self.tick(now_ms)
+
+    def _back_off(self, now_ms: int) -> None:
+        """Try again later, each time at twice the distance and never in step with others.
+
+        Not while an operator waits: there is not the time for it, and others that try as well make way more and more.
+        """
+        self._failures += 1
+        doublings = min(self._failures, 10) if self._unsafe_until_ms is None else 0
+        ceiling_ms = min(self._timing.back_off_ms << doublings, self._timing.back_off_ms_max)
+        self._wait(now_ms, ceiling_ms // 2 + self._surroundings.random_ms(ceiling_ms))
+
+    def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
+        self.phase = phase
+        self._started_ms = now_ms
+        self._give_up_ms = now_ms + last_ms
+        self._is_late = False
+        self._resend_ms = self._timing.resend_ms
+        self._ask_again(now_ms)
+
+    def _ask_again(self, now_ms: int) -> None:
+        """Send what the phase asks to everybody who has not answered it."""
+        self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
+        self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
+        active, past = self._host.active, self._host.chain.previous_hash
+        phase = self.phase
+        for node in active.placement:
+            if phase == "pre-voting" and node not in self._agreed:
+                self._send(node, pb.PreVote(attempt=self._attempt, previous_hash=past))
+            elif phase == "sealing" and node not in self._promises:
+                self._send(node, pb.Seal(ballot=self._ballot, previous_hash=past))
+            elif phase == "opening" and node not in self._accepted:
+                self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
+        if phase in {"pre-voting", "sealing"} and self._plan is not None:
+            for node in self._plan.placement:
+                if node not in active.placement and node not in self._answered:
+                    self._send(node, pb.PreVote(attempt=self._attempt, probe=True))
+
+    def _send(self, to: str, message: pb.PreVote | pb.Seal | pb.OpenEpoch) -> None:
+        message.topic_id, message.partition = self._host.key
+        message.epoch = self._host.active.epoch
+        self._host.send(to, message)
+
+    # --- pre-vote --------------------------------------------------------------------------------------
+
+    def _plan_next(self) -> None:
+        """Begin an attempt: nobody has answered yet, and what follows is planned by who is alive now."""
+        self._attempt += 1
+        self._agreed.clear()
+        self._refusing.clear()
+        self._answered.clear()
+        self._plan = self._surroundings.plan(self._host.key, self._host.active)
+
+    def _pre_vote(self, now_ms: int) -> None:
+        self._plan_next()
+        self._owner_was_slow = self._host.owner_may_be_slow
+        self._enter("pre-voting", self._timing.pre_vote_ms, now_ms)
+
+    def on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+        """Count who misses the owner, too, and who is there at all."""
+        if reply.attempt != self._attempt or self.phase not in {"pre-voting", "sealing"}:
+            return
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if reply.status != pb.HELD:
+            return
+        self._answered.add(sender)
+        if self.phase == "sealing":
+            self._choose(now_ms)
+            return
+        if not reply.agrees:
+            self._refusing.add(sender)
+            self.consider(now_ms)  # it may have been the owner
+        elif sender in self._host.active.placement:
+            self._refusing.discard(sender)
+            self._agreed.add(sender)
+        is_gone = self._host.misses_owner(now_ms) and not self._host.owner_may_be_slow
+        if is_gone and len(self._agreed) >= self.seal_quorum:
+            self._seal(now_ms)
+
+    # --- prepare ---------------------------------------------------------------------------------------
+
+    def _seal(self, now_ms: int) -> None:
+        self._ballot = pb.Ballot(
+            round=self._highest_round + 1, node_id=self._host.node_id, incarnation=self._host.incarnation
+        )
+        self._highest_round += 1
+        self._value = b""
+        self._is_unsafe = False
+        self._promises.clear()
+        self._short.clear()
+        self._enter("sealing", self._timing.seal_ms, now_ms)
+
+    def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
+        """Gather promises; with a seal quorum of them the value is known."""
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
+            return
+        if sender not in self._host.active.placement:
+            return
+        if reply.status == pb.FENCED:
+            self._back_off(now_ms)
+        elif reply.status == pb.HELD:
+            self._answered.add(sender)
+            self._promises[sender] = Promise(
+                node_id=sender,
+                end_offset=reply.end_offset,
+                end_digest=reply.end_digest,
+                accepted=reply.accepted if reply.HasField("accepted") else None,
+                accepted_value=reply.accepted_value,
+            )
+            if reply.short_log:
+                self._short.add(sender)
+            self._choose(now_ms)
+
+    @property
+    def _whole(self) -> int:
+        """How many of those who have promised have surely all that they have ever acknowledged."""
+        return len(self._promises) - len(self._short)
+
+    def _choose(self, now_ms: int) -> None:
+        """Propose, once a seal quorum has promised and the successor can live."""
+        if self.phase != "sealing" or (self._whole < self.seal_quorum and len(self._promises) < self.replicas):
+            return
+        if self._was_undecided and len(self._promises) < self._host.active.ack_quorum:
+            return  # it would not be decided this time either; with more of them it can be
+        plan = self._successor()
+        if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
+            self._propose(plan, now_ms)
+
+    def _choose_unsafely(self, now_ms: int) -> None:
+        """Propose with whoever has promised."""
+        me = self._host.node_id
+        self._is_unsafe = True
+        self._propose(Plan(me, (me,), 1, self._host.active.flush or pb.ALWAYS), now_ms)
+
+    def _propose(self, plan: Plan | None, now_ms: int) -> None:
+        promises = list(self._promises.values())
+        self._value = choose_value(
+            promises,
+            descriptor=self._host.active,
+            previous_hash=self._host.chain.previous_hash,
+            plan=plan,
+            owner_incarnation=self._owner_incarnation(plan) if plan else 0,
+            unsafe=self._is_unsafe,
+            short_logs=self._whole < self.seal_quorum,
+        )
+        end_offset = pb.EpochDecision.FromString(self._value).end_offset
+        self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]
+        self._open(now_ms)
+
+    def _successor(self) -> Plan | None:
+        """Return what is to follow, if enough of its nodes have answered that writes will go on there."""
+        plan = self._plan
+        assert plan is not None
+        answered = self._answered | {self._host.node_id}
+        needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
+        if len(answered.intersection(plan.placement)) < needed:
+            return None
+        if plan.owner in answered:
+            return plan
+        if self._host.node_id in plan.placement:
+            return Plan(self._host.node_id, plan.placement, plan.ack_quorum, plan.flush)
+        return None
+
+    def _owner_incarnation(self, plan: Plan) -> int:
+        if plan.owner == self._host.node_id:
+            return self._host.incarnation
+        return self._surroundings.incarnation(plan.owner)
+
+    # --- accept ----------------------------------------------------------------------------------------
+
+    def _open(self, now_ms: int) -> None:
+        self._accepted.clear()
+        self._enter("opening", self._timing.open_ms, now_ms)
+
+    def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
+        """Count who has accepted; a decide quorum is the decision."""
+        self._highest_round = max(self._highest_round, reply.promised.round)
+        if self.phase != "opening" or ballot_key(reply.ballot) != ballot_key(self._ballot):
+            return
+        if sender not in self._host.active.placement:
+            return
+        if self._decide_ms is not None and reply.status != pb.HELD:
+            return  # that changes nothing any more
+        if reply.status == pb.FENCED:
+            self._back_off(now_ms)
+        elif reply.status == pb.FETCHING:
+            latest_ms = self._started_ms + self._timing.fetch_ms
+            self._give_up_ms = min(max(self._give_up_ms, now_ms + self._timing.open_ms), latest_ms)
+        elif reply.status == pb.HELD:
+            self._accepted.add(sender)
+            is_enough = self._is_unsafe and self._host.node_id in self._accepted
+            if is_enough or len(self._accepted) >= self._host.active.ack_quorum:
+                self._decide_soon(now_ms)
+
+    def _decide_soon(self, now_ms: int) -> None:
+        """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
+        lacking = set(self._host.active.placement) - self._accepted
+        if self._wants_all and any(map(self._surroundings.alive, lacking)):
+            self._decide_ms = self._decide_ms or now_ms + self._timing.all_ms
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        self._decide_ms = None
+        self.accepted_by_all = self._accepted.issuperset(self._host.active.placement)
+        self._host.decided(self._value)

@@ -1,0 +1,137 @@
+"""The owner's side of an epoch: who gets which offset, and when a publish is complete.
+
+Theory of operation. Batches wait in the pipeline until the owner reserves a group: each batch is judged by
+the producer table, gets the next offsets and the owner's header fields. The group is then appended here and
+sent to the replicas. Every replica (the owner is one) reports the contiguous end of what it holds durably;
+the ack quorum's smallest report is the high watermark; whatever ends at or below it is complete.
+
+    reserve(batches) -> Group      offsets assigned, headers stamped
+    acknowledge(node, end)         a replica holds everything below `end`
+    high_watermark                 the end of what is committed
+
+Offsets are never given back: the shell makes sure of disk space before it reserves, and a write that fails
+after that ends the epoch on this node for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, stamp_owner
+
+
+class Candidate(NamedTuple):
+    """A verified batch that waits for its offsets; `data` is header and body, writable."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+@dataclass(slots=True)
+class Group:
+    """What one `reserve` decided, one outcome a candidate: stored, stored before, or refused."""
+
+    base_offset: int
+    end_offset: int
+    base_digest: int
+    batches: list[memoryview] = field(default_factory=list)
+    headers: list[BatchHeader] = field(default_factory=list)
+    outcomes: list[StoredBatch | ProtocolError] = field(default_factory=list)
+    duplicates: list[bool] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes to append, without padding."""
+        return sum(map(len, self.batches))
+
+
+class Owner:
+    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one."""
+
+    def __init__(
+        self,
+        descriptor: pb.EpochDescriptor,
+        *,
+        producers: ProducerTable,
+        last_append_timestamp_us: int = 0,
+    ) -> None:
+        assert 1 <= descriptor.ack_quorum <= len(descriptor.placement)
+        assert descriptor.owner in descriptor.placement
+        self.epoch = descriptor.epoch
+        self.node_id = descriptor.owner
+        self.incarnation = descriptor.owner_incarnation
+        self.ack_quorum = descriptor.ack_quorum
+        self.producers = producers
+        self.next_offset = descriptor.start_offset
+        self.digest = 0
+        self.high_watermark = descriptor.start_offset
+        self._last_append_timestamp_us = last_append_timestamp_us
+        self._start_offset = descriptor.start_offset
+        self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
+
+    def reserve(self, candidates: Sequence[Candidate], *, now_us: int) -> Group:
+        """Assign offsets to `candidates` in order and stamp their headers in place.
+
+        A retry and a refused batch get their outcome and take no offset; their neighbours do not notice.
+        Append timestamps never go backwards, whatever the clock does.
+        """
+        group = Group(self.next_offset, self.next_offset, self.digest)
+        timestamp_us = max(now_us, self._last_append_timestamp_us)
+        for header, data in candidates:
+            try:
+                stored = self.producers.check(header)
+            except ProtocolError as error:
+                group.outcomes.append(error)
+                group.duplicates.append(False)
+                continue
+            group.outcomes.append(stored or self._place(header, data, group, timestamp_us))
+            group.duplicates.append(stored is not None)
+        group.end_offset = self.next_offset
+        self._last_append_timestamp_us = timestamp_us
+        return group
+
+    def _place(self, header: BatchHeader, data: memoryview, group: Group, timestamp_us: int) -> StoredBatch:
+        base_offset = self.next_offset
+        self.digest = stamp_owner(
+            data,
+            base_offset=base_offset,
+            append_timestamp_us=timestamp_us,
+            epoch=self.epoch,
+            owner_incarnation=self.incarnation,
+            previous_digest=self.digest,
+        )
+        stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, self.digest)
+        placed = self.producers.apply(stamped)
+        self.next_offset = placed.end_offset
+        group.batches.append(data)
+        group.headers.append(stamped)
+        return placed
+
+    def held_by(self, node_id: str) -> int:
+        """Return the end of what a replica holds durably, the epoch's start for one outside the placement."""
+        return self._durable_ends.get(node_id, self._start_offset)
+
+    @property
+    def held_by_all(self) -> int:
+        """The end of what every replica of the epoch holds durably."""
+        return min(self._durable_ends.values())
+
+    def acknowledge(self, node_id: str, end_offset: int) -> int:
+        """Note that `node_id` holds everything below `end_offset` durably; return the high watermark.
+
+        Reports of nodes outside the placement are no acknowledgement, and none goes back.
+        """
+        ends = self._durable_ends
+        held = ends.get(node_id)
+        if held is not None and end_offset > held:
+            assert end_offset <= self.next_offset, "a replica holds what was never reserved"
+            ends[node_id] = end_offset
+            committed = sorted(ends.values())[-self.ack_quorum]
+            assert committed >= self.high_watermark, "the high watermark never goes back"
+            self.high_watermark = committed
+        return self.high_watermark

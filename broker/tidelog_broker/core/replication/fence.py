@@ -1,0 +1,83 @@
+"""A replica's fence of the active epoch: what it has promised and accepted. The acceptor of single-decree Paxos.
+
+Every change is given out as a journal entry and counts, towards others, only once that is durable. In memory it
+counts at once, so that nothing is accepted or acknowledged against a promise that is on its way to the disk.
+
+Ballots of round 0 are reserved for the owner of the epoch, who may propose one value without a seal (a planned
+roll-over); they are accepted only where nothing is promised.
+"""
+
+from __future__ import annotations
+
+from tidelog_broker.core.replication.paxos import ballot_key
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+
+RESERVED_ROUND = 0
+
+
+class Fence:
+    """The fence of one epoch on this node; `entry` is its state as the journal keeps it."""
+
+    def __init__(self, key: PartitionKey, descriptor: pb.EpochDescriptor, stored: pb.FenceEntry | None = None) -> None:
+        self.key = key
+        self.descriptor = descriptor
+        self.entry = pb.FenceEntry(topic_id=key[0], partition=key[1], epoch=descriptor.epoch, descriptor=descriptor)
+        if stored is not None:
+            assert stored.epoch == descriptor.epoch
+            self.entry.CopyFrom(stored)
+            self.entry.descriptor.CopyFrom(descriptor)
+
+    @property
+    def promised(self) -> pb.Ballot | None:
+        """The highest ballot that is promised; None when no promise was given."""
+        return self.entry.promised if self.entry.HasField("promised") else None
+
+    @property
+    def accepted(self) -> pb.Ballot | None:
+        """The ballot under which a value was accepted, if any."""
+        return self.entry.accepted if self.entry.HasField("accepted") else None
+
+    def is_promised(self, ballot: pb.Ballot) -> bool:
+        """Whether exactly this ballot is promised."""
+        return self.promised is not None and ballot_key(self.promised) == ballot_key(ballot)
+
+    def promise(self, ballot: pb.Ballot) -> pb.FenceEntry | None:
+        """Promise a higher ballot; None when a higher one is promised already."""
+        if self.promised is not None and ballot_key(ballot) < ballot_key(self.promised):
+            return None
+        self.entry.promised.CopyFrom(ballot)
+        return self._copy()
+
+    def may_accept(self, ballot: pb.Ballot, value: bytes) -> bool:
+        """Whether OPEN_EPOCH under this ballot may be accepted, as far as promises go."""
+        promised = self.promised
+        if ballot.round == RESERVED_ROUND:
+            owner = (self.descriptor.owner, self.descriptor.owner_incarnation)
+            if (ballot.node_id, ballot.incarnation) != owner or not (promised is None or self.is_promised(ballot)):
+                return False
+        elif promised is not None and ballot_key(ballot) < ballot_key(promised):
+            return False
+        same_ballot = self.accepted is not None and ballot_key(self.accepted) == ballot_key(ballot)
+        return not same_ballot or self.entry.accepted_value == value
+
+    def accept(self, ballot: pb.Ballot, value: bytes) -> pb.FenceEntry:
+        """Accept a value; the promise rises with it."""
+        assert self.may_accept(ballot, value)
+        self.entry.promised.CopyFrom(ballot)
+        self.entry.accepted.CopyFrom(ballot)
+        self.entry.accepted_value = value
+        return self._copy()
+
+    def opened(self) -> pb.FenceEntry:
+        """Return the entry of a fence that nothing was promised on yet: the epoch's descriptor."""
+        return self._copy()
+
+    def dropped(self) -> pb.FenceEntry:
+        """Return the entry that removes this fence; its decision is journalled before."""
+        return pb.FenceEntry(topic_id=self.key[0], partition=self.key[1], epoch=self.descriptor.epoch, dropped=True)
+
+    def _copy(self) -> pb.FenceEntry:
+        entry = pb.FenceEntry()
+        entry.CopyFrom(self.entry)
+        return entry

@@ -1,0 +1,379 @@
+"""Being the owner of an epoch: becoming exact about producers, then replicating what is appended.
+
+A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
+epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells;
+otherwise another replica is asked, and this log again once it is whole. From then on `epoch_writer` gives out
+offsets and `Pushes` keeps the replicas up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tidelog_broker.core.replication.effects import OwnerConfirmed, OwnerReady, RebuildProducers
+from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
+from tidelog_broker.core.replication.ports import Plan, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.pull import Pull
+from tidelog_broker.core.replication.push import Follower, Pushes
+from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_proto import broker_pb2 as pb
+
+CONFIRMATION: Final = 1 << 63
+"""Set in the attempt number of a PRE_VOTE by which an owner asks whether its epoch is still open."""
+
+CONFIRMATIONS_MAX: Final = 16
+
+
+class Ownership:
+    """The owner's side of one replica."""
+
+    def __init__(
+        self, state: ReplicaState, *, contested: Callable[[int], None], resigned: Callable[[int], None]
+    ) -> None:
+        """Callbacks: a replica says that it is promised to somebody else; the owner says that it gives up."""
+        self._state = state
+        self._contested = contested
+        self._resigned = resigned
+        self._resign_ms = 0
+        self._resign_again_ms = state.timing.resend_ms
+        self._gone_on: set[str] = set()
+        """Who has told this node, which gives up, how its epoch ended."""
+        self._pushes: Pushes | None = None
+        self._producers_pull: Pull | None = None
+        self._confirmations = 0
+        self._confirming: dict[int, set[str]] = {}
+        self.opening = False
+
+    @property
+    def followers(self) -> Sequence[Follower]:
+        """The other replicas as the owner sees them; none anywhere else."""
+        return list(self._pushes.followers.values()) if self._pushes is not None else []
+
+    @property
+    def held_by_all(self) -> int:
+        """The end of what every replica of the active epoch is known to hold durably; 0 where this is not its owner."""
+        return self._state.owner.held_by_all if self._state.owner is not None else 0
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        state = self._state
+        if self._gives_up:
+            return self._resign_ms if self._to_tell() else None
+        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
+        if self._pushes is not None and state.may_acknowledge:
+            end, commit = state.tail.queued.offset, state.high_watermark
+            if not self._pushes.quiet(end, commit):
+                deadlines.append(self._pushes.deadline_ms(end, commit=commit, alive=self._living()))
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Ask for producers again; send the empty appends that are due, or say that there will be none."""
+        if self._gives_up:
+            self._resign(now_ms)
+            return
+        if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
+            self._ask_producers(now_ms)
+        self._heartbeats(now_ms)
+
+    def neighbours_changed(self, now_ms: int) -> None:
+        """Speak to everybody again: somebody may have come back, and does not know what is committed."""
+        for follower in self.followers:
+            follower.answered = False
+            follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
+
+    def greet(self, node_id: str, now_ms: int) -> None:
+        """Tell a replica that wonders whether this owner is there."""
+        follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
+        if follower is not None:
+            follower.answered = False
+            follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
+
+    # --- giving up -------------------------------------------------------------------------------------
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether this incarnation owns the epoch and can do nothing for it any more."""
+        state = self._state
+        if state.halted is None or len(state.active.placement) == 1:
+            return False
+        return (state.active.owner, state.active.owner_incarnation) == (state.node_id, state.incarnation)
+
+    def _resign(self, now_ms: int) -> None:
+        """Tell the other replicas, at growing distances, to replace this owner: it has no vote in that."""
+        state = self._state
+        if now_ms < self._resign_ms:
+            return
+        self._resign_ms = now_ms + self._resign_again_ms
+        self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
+        for node in self._to_tell():
+            gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
+            state.send(node, state.about(gone, state.active.epoch))
+
+    def _to_tell(self) -> list[str]:
+        state = self._state
+        return [node for node in state.active.placement if node != state.node_id and node not in self._gone_on]
+
+    def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
+        """A node sends decisions. One that halted for good takes none, and need not tell those who have gone on."""
+        epoch = self._state.active.epoch
+        if self._gives_up and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
+            self._gone_on.update({sender}.intersection(self._state.active.placement))
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The epoch is decided."""
+        self._state.owner = self._pushes = self._producers_pull = None
+        self._confirming.clear()
+        self.opening = False
+        self._gone_on.clear()
+        self._resign_ms = 0
+        self._resign_again_ms = self._state.timing.resend_ms
+
+    def begin(self) -> None:
+        """A decision names this incarnation: become exact about the end of the epoch before."""
+        self.opening = True
+        self._rebuild()
+
+    def became_whole(self) -> None:
+        """The log here has no hole any more: it may tell by now what it could not, and what nobody else may know."""
+        if self.opening and self._state.halted is None:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        active = self._state.active
+        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
+
+    def begin_first(self, now_ms: int) -> None:
+        """The partition is new and its founding names this incarnation: nobody has sent anything yet."""
+        assert self._state.active.start_offset == 0
+        self._open(ProducerTable(), 0, now_ms)
+
+    def rebuilt(
+        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+    ) -> None:
+        """Take what the log tells about producers, for this node or for another one."""
+        state = self._state
+        if effect.to:
+            reply = pb.BackfillReply(
+                status=pb.HELD if table is not None else pb.NOT_HELD,
+                base_offset=effect.offset,
+                producers=table.snapshot() if table is not None else b"",
+                append_timestamp_us=last_append_timestamp_us,
+            )
+            state.send(effect.to, state.about(reply, effect.epoch))
+        elif self.opening and (state.active.epoch, state.active.start_offset) == (effect.epoch + 1, effect.offset):
+            if table is not None:
+                self._open(table, last_append_timestamp_us, now_ms)
+                return
+            if self._producers_pull is not None:
+                return  # the others are being asked already
+            sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
+            if sources:
+                self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
+                self._ask_producers(now_ms)
+            else:
+                state.halt("the log here cannot tell what its producers have sent, and nobody else holds it")
+
+    def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
+        """Take another replica's answer about producers; False when the reply is about something else."""
+        pull = self._producers_pull
+        about_batches = reply.status == pb.HELD and reply.length > 0
+        if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
+            return False
+        if reply.status != pb.HELD:
+            pull.turned_down(now_ms)
+        else:
+            self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)
+        return True
+
+    def _ask_producers(self, now_ms: int) -> None:
+        assert self._producers_pull is not None
+        self._state.send(self._producers_pull.source, self._producers_pull.ask(self._start(), now_ms))
+
+    def _start(self) -> Position:
+        return Position(self._state.active.start_offset, 0)
+
+    def _open(self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int) -> None:
+        state = self._state
+        self.opening = False
+        self._producers_pull = None
+        state.owner = Owner(state.active, producers=table, last_append_timestamp_us=last_append_timestamp_us)
+        if len(state.active.placement) > 1:
+            self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
+        state.emit(OwnerReady())
+        self._heartbeats(now_ms)
+
+    # --- being the owner still -------------------------------------------------------------------------
+
+    def confirm(self) -> int:
+        """Ask the replicas whether anything is promised in this epoch; `OwnerConfirmed` tells when a quorum says no.
+
+        Every seal quorum meets every ack quorum, so no successor had begun when the question left. An acknowledgement
+        would not do: one that waited in a socket while this process was stopped looks like a new one.
+        """
+        state = self._state
+        assert state.may_acknowledge
+        self._confirmations += 1
+        self._confirming[self._confirmations] = {state.node_id}
+        if len(self._confirming) > CONFIRMATIONS_MAX:
+            del self._confirming[min(self._confirming)]  # the answer to a later question answers that, too
+        for node in state.active.placement:
+            if node != state.node_id:
+                past = state.chain.previous_hash
+                ask = pb.PreVote(attempt=CONFIRMATION | self._confirmations, previous_hash=past)
+                state.send(node, state.about(ask, state.active.epoch))
+        self._count_confirmations(self._confirmations)
+        return self._confirmations
+
+    def unless_confirmed(
+        self, handle: Callable[[str, pb.PreVoteReply, int], None]
+    ) -> Callable[[str, pb.PreVoteReply, int], None]:
+        """Return a handler that takes the answers to `confirm` and leaves the others to `handle`."""
+
+        def on_reply(sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+            if reply.attempt & CONFIRMATION:
+                self._on_confirmation(sender, reply)
+            else:
+                handle(sender, reply, now_ms)
+
+        return on_reply
+
+    def _on_confirmation(self, sender: str, reply: pb.PreVoteReply) -> None:
+        state, number = self._state, reply.attempt & ~CONFIRMATION
+        if number not in self._confirming or reply.epoch != state.active.epoch or not state.may_acknowledge:
+            return
+        if reply.status == pb.HELD and not reply.HasField("promised") and sender in state.active.placement:
+            self._confirming[number].add(sender)
+            self._count_confirmations(number)
+
+    def _count_confirmations(self, number: int) -> None:
+        if len(self._confirming[number]) >= self._state.active.ack_quorum:
+            # Whoever asked before is answered by it, too.
+            self._confirming = {later: nodes for later, nodes in self._confirming.items() if later > number}
+            self._state.emit(OwnerConfirmed(number))
+
+    # --- replicating -----------------------------------------------------------------------------------
+
+    def reserve(self, candidates: Sequence[Candidate], *, now_us: int, now_ms: int) -> Group:
+        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        state = self._state
+        assert state.owner is not None
+        group = state.owner.reserve(candidates, now_us=now_us)
+        if group.batches:
+            base = state.tail.queued
+            positions = [Position(header.end_offset, header.digest) for header in group.headers]
+            state.append(group.batches, positions, self._own_written)
+            if self._pushes is not None:
+                commit, log_start = state.high_watermark, state.log_start
+                state.emit(
+                    *self._pushes.add(
+                        base, positions[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
+                    )
+                )
+        return group
+
+    def _own_written(self, durable: Position, _now_ms: int) -> None:
+        if self._state.may_acknowledge:
+            self._acknowledged(self._state.node_id, durable.offset)
+
+    def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        """Count what a replica holds of this epoch of this incarnation; nothing else counts."""
+        state = self._state
+        if not state.is_current(sender, ack.epoch, now_ms):
+            return
+        if not state.may_acknowledge or self._pushes is None:
+            self._hear_of_the_owner(sender, ack, now_ms)
+            return
+        if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
+            return
+        if ack.status == pb.FENCED:
+            self._contested(now_ms)
+        elif (
+            ack.status == pb.HELD
+            and ack.end_offset <= state.tail.queued.offset
+            and state.tail.digest_at(ack.end_offset, state.log) == ack.end_digest
+        ):
+            self._pushes.acknowledged(sender, ack.end_offset, now_ms)
+            self._acknowledged(sender, ack.end_offset)
+
+    def _hear_of_the_owner(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+        active = self._state.active
+        is_owner = sender != self._state.node_id and (sender, ack.owner_incarnation) == (
+            active.owner,
+            active.owner_incarnation,
+        )
+        if is_owner and ack.status == pb.IN_LIMBO:
+            self._resigned(now_ms)
+
+    def _acknowledged(self, node_id: str, end_offset: int) -> None:
+        assert self._state.owner is not None
+        self._state.raise_watermark(self._state.owner.acknowledge(node_id, end_offset))
+
+    def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+        """Push to a replica again, if what it lacks is still in memory."""
+        if self._pushes is None or not self._state.may_acknowledge:
+            return False
+        state = self._state
+        sends = self._pushes.resume(
+            node_id, from_offset, commit=state.high_watermark, log_start=state.log_start, now_ms=now_ms
+        )
+        state.emit(*(sends or ()))
+        return bool(sends)
+
+    @property
+    def window_kept_bytes(self) -> int:
+        """What is kept in memory for replicas that have not acknowledged it."""
+        return self._pushes.recent_bytes if self._pushes is not None else 0
+
+    def bound_window(self, window_bytes: int) -> None:
+        """Keep no more than this of the active epoch; whoever is further behind pulls."""
+        if self._pushes is not None:
+            self._pushes.bound(window_bytes)
+
+    def log_start_raised(self) -> None:
+        """See that the other replicas hear where the log begins."""
+        if self._pushes is not None:
+            self._pushes.log_start = self._state.log_start
+
+    def has_left_behind(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+        """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next.
+
+        What it has held may be asked for by an old message; who goes on asking, and acknowledges nothing, has lost it.
+        """
+        log_start = self._state.log_start
+        follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
+        if follower is None or from_offset >= log_start:
+            return False
+        if follower.held_offset < log_start:
+            return True
+        if follower.asks_again_ms is None:
+            follower.asks_again_ms = now_ms
+        return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
+
+    def plan_on(self) -> Plan:
+        """Plan the next epoch, which this node is to own as well."""
+        state = self._state
+        plan = state.surroundings.plan(state.key, state.active)
+        return replace(plan, owner=state.node_id) if state.node_id in plan.placement else plan
+
+    def _heartbeats(self, now_ms: int) -> None:
+        state = self._state
+        if self._pushes is None or not state.may_acknowledge or state.halted is not None:
+            return
+        if not self._pushes.quiet(state.tail.queued.offset, state.high_watermark):
+            state.emit(
+                *self._pushes.heartbeats(
+                    state.tail.queued,
+                    commit=state.high_watermark,
+                    log_start=state.log_start,
+                    alive=self._living(),
+                    now_ms=now_ms,
+                )
+            )
+
+    def _living(self) -> list[str]:
+        return [node for node in self._state.active.placement if self._state.surroundings.alive(node)]

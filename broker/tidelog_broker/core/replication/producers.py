@@ -1,0 +1,195 @@
+"""What a partition remembers of its idempotent producers, so that a retry is never stored twice.
+
+The table is a function of the log: applying every batch header of the partition in order gives the same
+table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
+
+A producer numbers its records from 0 and counts on; a batch names its first number. The next batch must
+begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with
+their offsets, so that a retry inside the window gets its first offset back (the idea is Kafka's, KIP-98;
+record numbers do not wrap here, so no epoch is needed to tell an old 0 from a new one).
+
+The table is bounded. Past `producers_max` the producer that appended least recently loses its window: where its
+batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
+refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
+is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
+UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is stored again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog_broker.core.replication.silent_producers import SilentProducers
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
+
+PRODUCERS_MAX: Final = 10_000
+
+
+class StoredBatch(NamedTuple):
+    """Where a batch of a producer went."""
+
+    base_sequence: int
+    end_sequence: int
+    base_offset: int
+    end_offset: int
+    epoch: int
+    append_timestamp_us: int
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """One producer on one partition; `window` is never empty."""
+
+    producer_epoch: int
+    window: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=SEQUENCE_WINDOW_BATCHES))
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence that the next batch must begin with."""
+        return self.window[-1].end_sequence
+
+
+class ProducerTable:
+    """producer id -> state, least recently appended first."""
+
+    def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
+        assert producers_max > 0
+        self._producers_max = producers_max
+        self._states: OrderedDict[int, ProducerState] = OrderedDict()
+        self._silent = SilentProducers()
+
+    def __len__(self) -> int:
+        """How many producers there are whose newest batches are remembered."""
+        return len(self._states)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept of anybody."""
+        return not self._states and self._silent.is_empty
+
+    def check(self, header: BatchHeader) -> StoredBatch | None:
+        """Judge a batch before an offset is given to it.
+
+        Returns:
+            None for a batch to append; for a retry, where the first attempt went.
+
+        Raises:
+            ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER or DUPLICATE_OUT_OF_WINDOW.
+        """
+        if header.producer_id == 0:
+            return None
+        state = self._states.get(header.producer_id)
+        known = state or self._silent.find(header.producer_id)
+        if known is None:
+            if header.base_sequence == 0:
+                return None
+            raise ProtocolError(
+                pb.UNKNOWN_PRODUCER,
+                f"producer {header.producer_id:#x} is not known here and its batch begins at sequence "
+                f"{header.base_sequence}; begin again with a new producer id",
+            )
+        if header.producer_epoch < known.producer_epoch:
+            raise ProtocolError(
+                pb.PRODUCER_FENCED,
+                f"producer {header.producer_id:#x} is at epoch {known.producer_epoch}, this batch at "
+                f"{header.producer_epoch}: a newer instance has taken its place",
+            )
+        expected = known.end_sequence if header.producer_epoch == known.producer_epoch else 0
+        if header.base_sequence == expected:
+            return None
+        if header.base_sequence > expected:
+            raise ProtocolError(
+                pb.SEQUENCE_GAP,
+                f"the batch begins at sequence {header.base_sequence}, {expected} is next: send in order",
+            )
+        return _find(state.window if state is not None else (), header)
+
+    def apply(self, header: BatchHeader) -> StoredBatch:
+        """Note a batch that now has its offset and return where it is. Call it for every batch, in log order."""
+        producer_id = header.producer_id
+        sequence, base_offset = header.base_sequence, header.base_offset
+        stored = StoredBatch(
+            sequence,
+            sequence + header.record_count,
+            base_offset,
+            base_offset + header.last_offset_delta + 1,
+            header.epoch,
+            header.append_timestamp_us,
+        )
+        if producer_id == 0:
+            return stored
+        state = self._states.get(producer_id)
+        if state is None or state.producer_epoch != header.producer_epoch:
+            state = self._states[producer_id] = ProducerState(header.producer_epoch)
+        state.window.append(stored)
+        self._states.move_to_end(producer_id)
+        if len(self._states) > self._producers_max:
+            silent_id, silent = self._states.popitem(last=False)
+            self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
+        return stored
+
+    def snapshot(self) -> bytes:
+        """Return the table as bytes, oldest producer first."""
+        message = pb.ProducerSnapshot(silent=self._silent.snapshot())
+        for producer_id, state in self._states.items():
+            entry = message.producers.add(producer_id=producer_id, producer_epoch=state.producer_epoch)
+            for stored in state.window:
+                entry.window.add(
+                    base_sequence=stored.base_sequence,
+                    record_count=stored.end_sequence - stored.base_sequence,
+                    base_offset=stored.base_offset,
+                    offset_count=stored.end_offset - stored.base_offset,
+                    epoch=stored.epoch,
+                    append_timestamp_us=stored.append_timestamp_us,
+                )
+        return message.SerializeToString()
+
+    @classmethod
+    def restore(cls, payload: bytes, *, producers_max: int = PRODUCERS_MAX) -> ProducerTable:
+        """Rebuild a table from `snapshot`'s bytes (whose integrity the storage has checked).
+
+        Raises:
+            DecodeError: they are none.
+        """
+        table = cls(producers_max=producers_max)
+        message = pb.ProducerSnapshot.FromString(payload)
+        table._silent = SilentProducers.restore(message.silent)
+        for entry in message.producers:
+            state = ProducerState(entry.producer_epoch)
+            for stored in entry.window:
+                state.window.append(
+                    StoredBatch(
+                        base_sequence=stored.base_sequence,
+                        end_sequence=stored.base_sequence + stored.record_count,
+                        base_offset=stored.base_offset,
+                        end_offset=stored.base_offset + stored.offset_count,
+                        epoch=stored.epoch,
+                        append_timestamp_us=stored.append_timestamp_us,
+                    )
+                )
+            table._states[entry.producer_id] = state
+        return table
+
+
+def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
+    """Find the first attempt of a retried batch; refuse what only overlaps one."""
+    for stored in window:
+        if stored.base_sequence == header.base_sequence:
+            if stored.end_sequence == header.base_sequence + header.record_count:
+                return stored
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"sequence {header.base_sequence} was stored with another number of records "
+                f"({stored.end_sequence - stored.base_sequence}, not {header.record_count}): "
+                "a batch must not change between attempts",
+            )
+    raise ProtocolError(
+        pb.DUPLICATE_OUT_OF_WINDOW,
+        f"sequence {header.base_sequence} lies behind the remembered batches: it was stored, its offset is forgotten",
+    )

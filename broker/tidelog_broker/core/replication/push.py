@@ -1,0 +1,239 @@
+"""The owner's pushing side: the newest groups, kept for replicas that keep up, and how far each one is.
+
+Every group goes to all replicas at once; the fastest quorum completes it. What a replica has not acknowledged
+stays in memory up to a bound for the whole partition, whatever the replica does. A replica behind that window
+is no longer pushed to: it learns from the next empty append that something is missing and pulls from the log in
+large reads until it meets the window again. So a slow replica costs the owner no memory and the others nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog_broker.core.replication.effects import Send
+from tidelog_broker.core.replication.ports import PartitionKey, Position, Timing
+from tidelog_proto import broker_pb2 as pb
+
+_EWMA_WEIGHT = 0.2
+
+KEEPS_UP_MS: Final = 1000
+"""Whoever lags for less keeps up: what was published a moment ago is on its way to everybody."""
+
+
+class Sent(NamedTuple):
+    """A group as it is sent: where it begins and ends, and its batches."""
+
+    base: Position
+    end: Position
+    batches: Sequence[memoryview]
+    size_bytes: int
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class Follower:
+    """One replica as the owner sees it."""
+
+    node_id: str
+    held_offset: int
+    """Its durable end, as it said last."""
+    streaming: bool = True
+    answered: bool = False
+    """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
+    told_commit: int = -1
+    told_log_start: int = 0
+    asks_again_ms: int | None = None
+    """When it first asked for what it once held, without an acknowledgement since: it may have lost that."""
+    next_heartbeat_ms: int = 0
+    last_heard_ms: int = 0
+    latency_ms: float = 0.0
+    """EWMA from a group's sending to its acknowledgement."""
+    goal_offset: int = 0
+    goal_ms: int = 0
+    """Where the log ended at some time since which the replica has not come so far, or has only just."""
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How long ago the log ended where this replica has not come to yet; 0 for one that keeps up."""
+        return now_ms - self.goal_ms if self.held_offset < self.goal_offset else 0
+
+    def keeps_up(self, now_ms: int) -> bool:
+        """Whether this replica could own the next epoch at once: it answers in this one, and lacks nothing old.
+
+        A node that lives does not tell that much: its copy may be damaged, or follow from far behind.
+        """
+        return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
+
+    def aim(self, end_offset: int, now_ms: int) -> None:
+        """Note where the log ends now, if the replica has what it had before."""
+        if self.held_offset >= self.goal_offset:
+            self.goal_offset, self.goal_ms = end_offset, now_ms
+
+
+@dataclass(slots=True)
+class Pushes:
+    """All replicas of the active epoch but the owner's own."""
+
+    key: PartitionKey
+    descriptor: pb.EpochDescriptor
+    timing: Timing
+    followers: dict[str, Follower] = field(default_factory=dict)
+    recent_bytes: int = 0
+    window_bytes: int = 0
+    """What may be kept; see `bound`."""
+    log_start: int = 0
+    """Where retention has let the log begin in this epoch: everybody is told, also when nothing more is published."""
+    _end_offset: int = 0
+    _recent: deque[Sent] = field(default_factory=deque)
+
+    @classmethod
+    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> Pushes:
+        """Begin an epoch: every replica is told of it by an empty append."""
+        others = [node for node in descriptor.placement if node != descriptor.owner]
+        start = descriptor.start_offset
+        followers = {node: Follower(node, start, next_heartbeat_ms=now_ms, last_heard_ms=now_ms) for node in others}
+        return cls(key, descriptor, timing, followers, window_bytes=timing.window_bytes)
+
+    def bound(self, window_bytes: int) -> None:
+        """Keep no more than this from now on, beside the newest group."""
+        self.window_bytes = window_bytes
+        self._trim()
+
+    def add(
+        self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
+    ) -> list[Send]:
+        """Keep a new group and send it to all who keep up."""
+        if not self.followers:
+            return []
+        sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
+        self._recent.append(sent)
+        self.recent_bytes += sent.size_bytes
+        self._trim()
+        self._end_offset = end.offset
+        message = self._message(sent, commit=commit, log_start=log_start)
+        sends: list[Send] = []
+        for follower in self.followers.values():
+            follower.aim(end.offset, now_ms)
+            if follower.streaming:
+                sends.append(Send(follower.node_id, message, batches))
+                self._told(follower, commit, log_start, now_ms)
+        return sends
+
+    def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
+        """Note what a replica holds durably."""
+        follower = self.followers.get(node_id)
+        if follower is None:
+            return
+        follower.answered = True
+        follower.last_heard_ms, follower.asks_again_ms = now_ms, None
+        follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms + self.timing.heartbeat_ms)
+        if end_offset <= follower.held_offset:
+            return
+        follower.held_offset = end_offset
+        follower.aim(self._end_offset, now_ms)
+        for sent in self._recent:
+            if sent.end.offset >= end_offset:
+                if sent.end.offset == end_offset:
+                    follower.latency_ms += _EWMA_WEIGHT * (now_ms - sent.sent_ms - follower.latency_ms)
+                break
+        self._trim()
+
+    def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
+        """Push to a replica again from where it is; None when that lies before what is kept."""
+        follower = self.followers.get(node_id)
+        if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
+            return None
+        follower.streaming = True
+        sends = [
+            Send(node_id, self._message(sent, commit=commit, log_start=log_start), sent.batches)
+            for sent in self._recent
+            if sent.end.offset > from_offset
+        ]
+        self._told(follower, commit, log_start, now_ms)
+        return sends
+
+    def heartbeats(
+        self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
+    ) -> list[Send]:
+        """Return the empty appends that are due: for who is silent, or does not know what everybody should."""
+        living = set(alive)
+        sends: list[Send] = []
+        for follower in self.followers.values():
+            if follower.node_id not in living or not self._needs(follower, end.offset, commit):
+                continue
+            if now_ms < follower.next_heartbeat_ms:
+                continue
+            beat = Sent(end, end, (), 0, now_ms)
+            sends.append(Send(follower.node_id, self._message(beat, commit=commit, log_start=log_start)))
+            self._told(follower, commit, log_start, now_ms)
+            # One that gets lost would leave readers there waiting until the next publish.
+            follower.answered = False
+        return sends
+
+    def deadline_ms(self, end_offset: int, *, commit: int, alive: Iterable[str]) -> int | None:
+        """When the next empty append is due; None when nobody needs one."""
+        living = set(alive)
+        return min(
+            (
+                follower.next_heartbeat_ms
+                for follower in self.followers.values()
+                if follower.node_id in living and self._needs(follower, end_offset, commit)
+            ),
+            default=None,
+        )
+
+    def quiet(self, end_offset: int, commit: int) -> bool:
+        """Whether everybody holds and knows everything: nobody needs an empty append, alive or not."""
+        return not any(self._needs(follower, end_offset, commit) for follower in self.followers.values())
+
+    def _needs(self, follower: Follower, end_offset: int, commit: int) -> bool:
+        return (
+            not follower.answered
+            or follower.held_offset < end_offset
+            or follower.told_commit < commit
+            or follower.told_log_start < self.log_start
+        )
+
+    def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
+        follower.told_commit = max(follower.told_commit, commit)
+        follower.told_log_start = max(follower.told_log_start, log_start)
+        # Who keeps up hears the commit soon; who is silent is reminded at leisure.
+        wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
+        silent_ms = now_ms - follower.last_heard_ms
+        follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
+
+    def _message(self, sent: Sent, *, commit: int, log_start: int) -> pb.AppendBatch:
+        return pb.AppendBatch(
+            topic_id=self.key[0],
+            partition=self.key[1],
+            epoch=self.descriptor.epoch,
+            owner=self.descriptor.owner,
+            owner_incarnation=self.descriptor.owner_incarnation,
+            base_offset=sent.base.offset,
+            end_offset=sent.end.offset,
+            previous_digest=sent.base.digest,
+            end_digest=sent.end.digest,
+            commit_offset=commit,
+            log_start_offset=log_start,
+            length=sent.size_bytes,
+        )
+
+    def _trim(self) -> None:
+        """Drop what all hold; past the window, drop the oldest and stop pushing to who has not acknowledged it."""
+        recent, followers = self._recent, self.followers.values()
+        everyone_streams, held_by_all = True, recent[-1].end.offset if recent else 0
+        for follower in followers:
+            everyone_streams = everyone_streams and follower.streaming
+            held_by_all = min(held_by_all, follower.held_offset)
+        while recent and (
+            self.recent_bytes > self.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
+        ):
+            if len(recent) == 1 and recent[0].end.offset > held_by_all:
+                break  # the newest group is on its way to everybody, however large it is
+            sent = recent.popleft()
+            self.recent_bytes -= sent.size_bytes
+            for follower in self.followers.values():
+                if follower.held_offset < sent.end.offset:
+                    follower.streaming = False

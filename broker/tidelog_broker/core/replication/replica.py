@@ -1,0 +1,494 @@
+"""A replica: one partition on one node, with everything it may be: follower, acceptor, candidate, owner.
+
+Theory of operation. A partition's log is a chain of epochs. The open epoch has one owner; its other replicas are
+followers that take nothing but the next contiguous append of that owner, so every copy is a prefix of one log. When
+the owner is missing, `Candidate` has the epoch's own replicas decide its end and its successor; whoever learns the
+decision journals it, cuts what it has past the end, and enters the next epoch. Messages about another epoch than
+the active one are never interpreted: they only make the two chains meet (`ReplicaState.is_current`).
+
+    role        is                                   leaves by
+    outsider    not in the active placement          a decision that names it
+    follower    in the placement, not its owner      a decision
+    opening     named owner, not yet exact           producers' state at the epoch's start is here
+    owner       gives out offsets                    roll-over, a promise, a decision
+
+Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
+it provides. Invariants are asserted at the end of every public step (`_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from google.protobuf.message import DecodeError
+
+from tidelog_broker.core.replication.acceptor import Acceptor, Opening
+from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.effects import (
+    Effect,
+    EpochDecided,
+    EpochFenced,
+    PeerMessage,
+    ReadLog,
+    RebuildProducers,
+    SyncAhead,
+)
+from tidelog_broker.core.replication.epoch_writer import Candidate as PublishCandidate
+from tidelog_broker.core.replication.epoch_writer import Group
+from tidelog_broker.core.replication.log_tail import BrokenRunError, Tail, check_run
+from tidelog_broker.core.replication.owner_failure import OwnerWatch
+from tidelog_broker.core.replication.ownership import Ownership
+from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
+from tidelog_broker.core.replication.ports import Batch, LogView, PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.push import Follower
+from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_proto import broker_pb2 as pb
+
+Role = Literal["outsider", "follower", "opening", "owner"]
+
+STALLED_MS = 300
+"""A takeover that was begun and has not ended for so long may be tried by others."""
+
+
+class Replica(ReplicaState):
+    """See the module. `fence` is what the journal holds of the active epoch; `doubt` see `replica_state.Doubt`."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        *,
+        node_id: str,
+        incarnation: int,
+        chain: EpochChain,
+        fence: pb.FenceEntry | None,
+        log: LogView,
+        surroundings: Surroundings,
+        now_ms: int,
+        timing: Timing | None = None,
+        doubt: Doubt = "",
+    ) -> None:
+        super().__init__(
+            key,
+            node_id=node_id,
+            incarnation=incarnation,
+            chain=chain,
+            log=log,
+            surroundings=surroundings,
+            timing=timing or Timing(),
+            doubt=doubt,
+        )
+        self.candidate = Candidate(self, surroundings, self.timing)
+        self.ownership = Ownership(self, contested=self._contested, resigned=self._resigned)
+        self.history = History(
+            self,
+            acknowledge=self._acknowledge,
+            reopen=self._reopen,
+            resume=self.ownership.resume,
+            whole=self.ownership.became_whole,
+        )
+        self._acceptor = Acceptor(
+            self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
+        )
+        self._learning = Learning(self, self.history, entered=self._enter)
+        self._rolling_over = False
+        self._planned_end = PlannedEnd(self, propose=self._propose)
+        self._watch = OwnerWatch(self, now_ms)
+        self._now_ms = now_ms
+        self._promised_ms: int | None = None
+        self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
+            pb.ReplicationAck: self.ownership.on_ack,
+            pb.PreVote: self._on_pre_vote,
+            pb.PreVoteReply: self._for_candidate(self.ownership.unless_confirmed(self._on_pre_vote_reply)),
+            pb.Seal: self._acceptor.on_seal,
+            pb.SealReply: self._for_candidate(self.candidate.on_seal_reply),
+            pb.OpenEpoch: self._acceptor.on_open,
+            pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
+            pb.MetadataUpdate: self._on_update,
+            pb.EpochStatus: self._learning.on_status,
+            pb.Backfill: self._on_backfill,
+        }
+        self._load(fence, now_ms)
+        self._settle(now_ms)
+
+    # --- beginning -------------------------------------------------------------------------------------
+
+    def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
+        self._learning.load(stored, now_ms)
+        if self.is_member:
+            self._promised_ms = now_ms
+        if stored is None and self.log.newest_epoch() is None and self._is_founding_owner():
+            self.ownership.begin_first(now_ms)
+
+    def _is_founding_owner(self) -> bool:
+        """Whether this very start of the node was made the first owner of a new partition.
+
+        With no fence ever stored for it here, nothing can have been promised or appended: no takeover is needed.
+        """
+        active = self.active
+        named = (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
+        return named and active.epoch == self.chain.genesis.epoch and active.start_offset == 0 and self.halted is None
+
+    # --- what is known ---------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this node is to the active epoch; see the module."""
+        if self.owner is not None:
+            return "owner"
+        if self.ownership.opening:
+            return "opening"
+        return "follower" if self.is_member else "outsider"
+
+    @property
+    def retiring(self) -> bool:
+        """Whether this incarnation owns the active epoch and appends nothing more to it."""
+        return self._rolling_over
+
+    @property
+    def moving(self) -> bool:
+        """Whether this incarnation owns the active epoch and is ending it: by plan, perhaps appending still, or not."""
+        return self._rolling_over or (self._planned_end.is_waiting and self.can_append)
+
+    @property
+    def can_append(self) -> bool:
+        """Whether `reserve` may be called."""
+        return self.owner is not None and not self._rolling_over and not self.promised and self.halted is None
+
+    @property
+    def followers(self) -> Sequence[Follower]:
+        """The other replicas as the owner sees them; none anywhere else."""
+        return self.ownership.followers
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is to be called; None: not before something else happens."""
+        shared = (self.candidate.deadline_ms, self.history.deadline_ms, self._planned_end.deadline_ms)
+        deadlines = (*shared, self.ownership.deadline_ms(), self._reconsider_ms())
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+
+    def take_effects(self) -> list[Effect]:
+        """Return what is to be done, in order, once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def misses_owner(self, now_ms: int) -> bool:
+        """Whether the owner seems to be gone: a reason to try a takeover, never a permission to do one."""
+        active = self.active
+        if not self.is_member or self.halted is not None:
+            return False
+        if self.promised:
+            return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
+        if self._rolling_over:
+            return True
+        if active.owner == self.node_id:
+            restarted = active.owner_incarnation != self.incarnation
+            return restarted and (len(active.placement) > 1 or self.candidate.eager)
+        return self._watch.misses(now_ms)
+
+    @property
+    def owner_may_be_slow(self) -> bool:
+        """Whether nothing but silence speaks against the owner, if it is missed at all."""
+        given_up = self.promised or self._rolling_over or self.active.owner == self.node_id
+        return not given_up and not self._watch.seems_gone()
+
+    def _reconsider_ms(self) -> int | None:
+        """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
+        if not self.is_member or self.halted is not None or self.candidate.phase != "idle":
+            return None
+        if self.promised:
+            return (self._promised_ms or 0) + STALLED_MS
+        return self._watch.reconsider_ms() if self.active.owner != self.node_id else None
+
+    # --- inputs ----------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> None:
+        """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain."""
+        self._now_ms = now_ms
+        try:
+            if isinstance(message, pb.AppendBatch):
+                self._on_append(sender, message, batches, now_ms)
+            elif isinstance(message, pb.BackfillReply):
+                self._on_backfill_reply(sender, message, batches, now_ms)
+            else:
+                self._handlers[type(message)](sender, message, now_ms)
+        except (DecodeError, BrokenRunError):
+            pass  # the peer is wrong; nothing of the message has been taken
+        self._settle(now_ms)
+
+    def wrote(self, now_ms: int, *, ok: bool = True) -> None:
+        """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
+        self._now_ms = now_ms
+        self._writes.popleft()(ok, now_ms)
+        self._settle(now_ms)
+
+    def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
+        """Answer a `ReadLog` with whole batches between two positions; none: it is not held any more."""
+        status = pb.HELD if batches else pb.NOT_HELD
+        self.history.reply(effect, batches, base, end, status)
+        self._settle(now_ms)
+
+    def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
+        """A `SyncAhead` is done: go on with the planned end, or answer the owner that has one in mind."""
+        if effect.to == self.node_id:
+            self._planned_end.synced(effect.attempt, now_ms)
+        elif effect.to:
+            ask = pb.PreVote(attempt=effect.attempt, probe=True)
+            self._acceptor.on_pre_vote(effect.to, self.about(ask, effect.epoch), now_ms)
+        self._settle(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what time asks for; too early or too late is fine."""
+        self.candidate.consider(now_ms)
+        self.candidate.tick(now_ms)
+        self.history.tick(now_ms)
+        self.ownership.tick(now_ms)
+        self._planned_end.tick(now_ms)
+        self._settle(now_ms)
+
+    def neighbours_changed(self, now_ms: int) -> None:
+        """Look again at who is alive."""
+        self.ownership.neighbours_changed(now_ms)
+        self.tick(now_ms)
+
+    def want_owner(self, now_ms: int) -> None:
+        """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
+        if self.owner is None and not self.ownership.opening:
+            self.candidate.eager = True
+            self.tick(now_ms)
+
+    # --- the owner -------------------------------------------------------------------------------------
+
+    def reserve(self, candidates: Sequence[PublishCandidate], *, now_us: int, now_ms: int) -> Group:
+        """Give offsets to verified batches, queue them for the log and send them to the replicas."""
+        assert self.can_append
+        group = self.ownership.reserve(candidates, now_us=now_us, now_ms=now_ms)
+        self._settle(now_ms)
+        return group
+
+    def roll_over(self, plan: Plan, now_ms: int) -> None:
+        """End the epoch by plan: propose its end and what follows in one round. Does nothing where that is too late.
+
+        Where appends are not synced, the replicas first sync ahead, while this one appends.
+        """
+        if self.can_append:
+            self._planned_end.begin(plan, now_ms)
+        self._settle(now_ms)
+
+    def _propose(self, plan: Plan, now_ms: int) -> None:
+        if self.can_append:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+            self.candidate.roll_over(plan, self.tail.queued, now_ms)
+
+    def _contested(self, now_ms: int) -> None:
+        """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
+        if not self._rolling_over and not self.promised:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+            self._promised_ms = now_ms
+            self.candidate.consider(now_ms)
+
+    # --- whether the owner is there ----------------------------------------------------------------------
+
+    def _resigned(self, now_ms: int) -> None:
+        """The owner has said that it takes no further part."""
+        self._watch.resigned()
+        self.candidate.consider(now_ms)
+
+    def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
+        self.ownership.note_end(sender, update)
+        self._learning.on_update(sender, update, now_ms)
+
+    def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
+        if self._planned_end.takes(sender, ask):
+            return
+        if not ask.probe and ask.epoch == self.active.epoch:
+            self.ownership.greet(sender, now_ms)
+        self._acceptor.on_pre_vote(sender, ask, now_ms)
+
+    def _on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
+        if reply.attempt & SYNC_AHEAD:
+            self._planned_end.on_reply(sender, reply, now_ms)
+            return
+        if sender == self.active.owner and not reply.agrees:
+            if reply.status == pb.HELD:
+                self._watch.answered(now_ms)
+            else:
+                self._watch.resigned()
+        self.candidate.on_pre_vote_reply(sender, reply, now_ms)
+
+    # --- the follower ----------------------------------------------------------------------------------
+
+    def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> None:
+        if not self.is_current(sender, append.epoch, now_ms):
+            return
+        active = self.active
+        if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
+            self.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
+            return
+        if self.fence is None:
+            return
+        if self.promised or self.halted is not None:
+            self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
+            return
+        self._watch.heard(now_ms)
+        self.raise_log_start(append.log_start_offset, now_ms)
+        self.note_commit(append.commit_offset)
+        held = self.tail.queued
+        if append.base_offset > held.offset or (self.doubt and self.doubt_ends is None):
+            self.history.fetch_tail(now_ms)
+        elif self._agrees(append):
+            fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
+            if not fresh:
+                self._acknowledge(now_ms)
+                return
+            positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
+            self.history.pushed()
+            self.append(self.batch_views(fresh), positions, lambda _, now_ms: self._acknowledge(now_ms))
+        else:
+            self.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
+            self._send_ack(pb.DIVERGED)
+
+    def raise_log_start(self, offset: int, now_ms: int) -> None:
+        """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
+        self.history.raise_log_start(offset, now_ms)
+        self.ownership.log_start_raised()
+
+    def _agrees(self, append: pb.AppendBatch) -> bool:
+        """Whether what an append repeats or continues is what is held here."""
+        held = self.tail.queued
+        if append.base_offset == held.offset < append.end_offset:  # the next one, as nearly always
+            return append.previous_digest == held.digest or held.offset < self.log_start
+        if append.base_offset >= self.log_start and self.tail.digest_at(append.base_offset, self.log) != (
+            append.previous_digest
+        ):
+            return False
+        if append.end_offset > self.tail.queued.offset or append.end_offset < self.log_start:
+            return True
+        return self.tail.digest_at(append.end_offset, self.log) == append.end_digest
+
+    def _acknowledge(self, now_ms: int) -> None:
+        """Tell the owner how far this copy is durable; after a promise no acknowledgement ever leaves."""
+        del now_ms
+        if not self.promised and self.halted is None and not self.doubt and self.active.owner != self.node_id:
+            self._send_ack(pb.HELD)
+
+    def _send_ack(self, status: pb.ReplicaStatus) -> None:
+        durable = self.tail.durable
+        ack = pb.ReplicationAck(
+            owner_incarnation=self.active.owner_incarnation,
+            end_offset=durable.offset,
+            end_digest=durable.digest,
+            status=status,
+        )
+        self.send(self.active.owner, self.about(ack, self.active.epoch))
+
+    def _stop_appending(self, now_ms: int) -> None:
+        """A promise was made: what is queued stands, nothing is added but for an accept."""
+        self._promised_ms = now_ms
+        self.history.forget_tail()
+        if self.owner is not None and not self._rolling_over:
+            self._rolling_over = True
+            self.emit(EpochFenced())
+
+    def no_space(self, tail: Tail) -> None:
+        """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
+        assert self.owner is None or tail is not self.tail, "an owner makes sure of space before it gives out offsets"
+        super().no_space(tail)
+        self.history.forget_tail()
+        if tail is not self.tail and tail.durable.offset < self.decision(tail.epoch).end_offset:
+            self.history.incomplete.add(tail.epoch)
+
+    # --- the chain -------------------------------------------------------------------------------------
+
+    def decided(self, decision: bytes) -> None:
+        """A quorum has accepted what this node proposed."""
+        old, first_epoch = self.active, self.active.epoch
+        self._learning.learn(self.node_id, first_epoch, [decision])
+        for node in dict.fromkeys([*old.placement, *self.active.placement]):
+            self.tell_chain(node, first_epoch)
+
+    def _enter(self, value: pb.EpochDecision) -> None:
+        held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
+        self.ownership.leave()
+        self._rolling_over = False
+        self._planned_end.forget()
+        self._watch.entered(self._now_ms)
+        self._promised_ms = None
+        self.doubt, self.doubt_ends = "", None
+        self.halted = None
+        self.history.forget_tail()
+        self.candidate.reset()
+        self._commit_known = 0
+        self.emit(
+            EpochDecided(
+                value.epoch,
+                value.end_offset,
+                self.active.owner,
+                value.unsafe,
+                value.short_logs,
+                min(held_by_all, value.end_offset),
+            )
+        )
+        self.commit_ends(value.end_offset, unsafe=value.unsafe)
+        if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
+            self.ownership.begin()
+
+    # --- becoming the owner ----------------------------------------------------------------------------
+
+    def producers_rebuilt(
+        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+    ) -> None:
+        """Take the producers' state at an epoch's end; None when the log here cannot tell it."""
+        self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms)
+        self._settle(now_ms)
+
+    def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
+        resumed = self.history.on_backfill(sender, ask, now_ms)
+        is_open = ask.epoch == self.active.epoch
+        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
+        if is_left and not self.moving:
+            self.roll_over(self.ownership.plan_on(), now_ms)
+
+    def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+        if not self.ownership.take_producers(sender, reply, now_ms):
+            self.history.on_reply(sender, reply, batches, now_ms)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _reopen(self, opening: Opening, now_ms: int) -> None:
+        self._acceptor.on_open(opening.sender, opening.message, now_ms)
+
+    def _for_candidate(self, handle: Callable[[str, Any, int], None]) -> Callable[[str, Any, int], None]:
+        def on_reply(sender: str, reply: Any, now_ms: int) -> None:
+            if self.is_current(sender, reply.epoch, now_ms):
+                handle(sender, reply, now_ms)
+
+        return on_reply
+
+    def _settle(self, now_ms: int) -> None:
+        """Receive what this node has sent to itself, then see that everything is as it must be."""
+        while self._to_self:
+            message = self._to_self.popleft()
+            if isinstance(message, pb.BackfillReply):
+                self._on_backfill_reply(self.node_id, message, (), now_ms)
+            else:
+                self._handlers[type(message)](self.node_id, message, now_ms)
+        self._check()
+
+    def _check(self) -> None:
+        tail, active, chain, owner = self.tail, self.chain.active, self.chain, self.owner
+        queued, epoch = tail.queued.offset, active.epoch
+        assert tail.epoch == epoch, "the tail is the active epoch's"
+        assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain is dense"
+        assert tail.durable.offset <= queued
+        assert self.high_watermark <= queued or self.high_watermark <= active.start_offset
+        assert (self.fence is not None) == self.is_member
+        if owner is not None:
+            assert (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
+            assert owner.next_offset == queued

@@ -1,0 +1,314 @@
+"""What the parts of a replica share: chain, fence, tail, watermark, and the queues of effects and writes.
+
+`Replica` is made of parts that each hold one idea: `Acceptor` promises and accepts, `History` fetches and serves
+the log, `Candidate` takes over, `Pushes` replicates. They meet in this state and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from tidelog_broker.core.replication.chain import EpochChain, decision_hash
+from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect, Halted, PeerMessage, Send, Write
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.fence import Fence
+from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.ports import Batch, LogView, PartitionKey, Position, Surroundings, Timing
+from tidelog_proto import broker_pb2 as pb
+
+Doubt = Literal["", "short", "damaged"]
+"""Why this copy of the open epoch may lack what it once acknowledged: its machine went down with flush other than
+ALWAYS (short), or damage was cut off it. It is over once it reaches the end of the owner's log."""
+
+Then = Callable[[bool, int], None]
+"""Called when a write is durable (or found no space), with the time in ms."""
+
+DECISIONS_MAX = 64
+"""Decisions in one METADATA_UPDATE; who lacks more asks again."""
+
+_COMMIT_MOVED = CommitMoved()
+
+MessageT = TypeVar("MessageT", bound=PeerMessage)
+
+
+class ReplicaState:
+    """One partition on one node. Times are milliseconds of a clock that never goes back."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        *,
+        node_id: str,
+        incarnation: int,
+        chain: EpochChain,
+        log: LogView,
+        surroundings: Surroundings,
+        timing: Timing,
+        doubt: Doubt,
+    ) -> None:
+        self.key = key
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.chain = chain
+        self.log = log
+        self.surroundings = surroundings
+        self.timing = timing
+        self.doubt: Doubt = doubt
+        self.halted: str | None = None
+        self.halted_for_good = False
+        """Not even the next epoch ends it: the chains fork, or the log is damaged."""
+        self.doubt_ends: int | None = None
+        """Where the owner's log ended when it was first asked after the doubt began."""
+        self.owner: Owner | None = None
+        self.fence: Fence | None = None
+        self.tail = Tail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
+        self.high_watermark = 0
+        self.log_start = 0
+        """Where the owner's log begins: what lies before it need not be held."""
+        self._looked_at: pb.EpochDescriptor | None = None
+        self._is_member = False
+        self._commit_known = 0
+        self._effects: list[Effect] = []
+        self._writes: deque[Then] = deque()
+        self._to_self: deque[PeerMessage] = deque()
+        self._asked_ms: dict[str, int] = {}
+
+    @property
+    def active(self) -> pb.EpochDescriptor:
+        """The newest epoch, whose end is not decided as far as is known here."""
+        return self.chain.active
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node stores the active epoch."""
+        active = self.chain.active
+        if active is not self._looked_at:  # asked with every append, and looking through a message takes its time
+            self._looked_at, self._is_member = active, self.node_id in active.placement
+        return self._is_member
+
+    @property
+    def syncs_appends(self) -> bool:
+        """Whether an append to the active epoch is done only once it is synced."""
+        return syncs_appends(self.chain.active)
+
+    @property
+    def promised(self) -> bool:
+        """Whether a ballot is promised for the active epoch: then nothing is appended or acknowledged."""
+        fence = self.fence
+        return fence is not None and fence.entry.HasField("promised")
+
+    @property
+    def may_acknowledge(self) -> bool:
+        """Whether this node owns the epoch and nothing is promised in it: what is acknowledged now counts."""
+        return self.owner is not None and not self.promised
+
+    def position_of(self, epoch: int, offset: int) -> int | None:
+        """Return the digest at an offset of an epoch as far as this node knows it."""
+        if epoch == self.tail.epoch:
+            return self.tail.digest_at(offset, self.log)
+        return 0 if offset == self.start_of(epoch) else self.log.digest_at(epoch, offset)
+
+    def start_of(self, epoch: int) -> int:
+        """Return where an epoch of the chain begins."""
+        genesis = self.chain.genesis
+        return genesis.start_offset if epoch == genesis.epoch else self.decision(epoch - 1).end_offset
+
+    def decision(self, epoch: int) -> pb.EpochDecision:
+        """Return the decision about a decided epoch."""
+        return pb.EpochDecision.FromString(self.chain.decisions[epoch - self.chain.genesis.epoch])
+
+    def holders_of(self, epoch: int) -> list[str]:
+        """Return who may hold a decided epoch: its own replicas and those of every later one, first of all the living.
+
+        Whoever stored a later epoch has fetched this one, or some of it: history moves with each change of placement,
+        and the epoch's own replicas may have left the cluster long ago.
+        """
+        genesis = self.chain.genesis
+        own = genesis.placement if epoch == genesis.epoch else self.decision(epoch - 1).next.placement
+        later = [self.decision(at).next.placement for at in range(epoch, self.active.epoch)]
+        nodes = dict.fromkeys(node for placement in (own, *later) for node in placement)
+        return sorted(nodes, key=lambda node: not self.surroundings.alive(node))
+
+    # --- effects ---------------------------------------------------------------------------------------
+
+    def emit(self, *effects: Effect) -> None:
+        """Give out effects that are no writes."""
+        self._effects += effects
+
+    def write(self, effect: Write, then: Then | None = None) -> None:
+        """Give out a write; `then` is called when it is durable."""
+        self._effects.append(effect)
+        self._writes.append(then or _nothing)
+
+    def append(
+        self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[Position, int], None]
+    ) -> None:
+        """Queue batches at the end of the active epoch; `then` gets the new durable end."""
+        tail = self.tail
+        base = tail.queued
+        tail.extend(positions)
+        end, rewinds = tail.queued, tail.rewinds
+
+        def wrote(ok: bool, now_ms: int) -> None:
+            if not ok:
+                if rewinds == tail.rewinds:  # else it was given up with one before it, and others may be queued since
+                    self.no_space(tail)
+                return
+            tail.wrote(end)
+            if tail is self.tail:
+                if self.doubt:
+                    self.settle_doubt()
+                self.note_commit(self._commit_known)
+                then(end, now_ms)
+
+        self.write(Append(tail.epoch, tail.start_offset, base.offset, end.offset, batches), wrote)
+
+    def no_space(self, tail: Tail) -> None:
+        """An append found no space, and nothing queued behind it continues the log."""
+        tail.rewind()
+
+    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+        """Send to a node; what is for this one is received at the end of the step."""
+        if to == self.node_id:
+            self._to_self.append(message)
+        else:
+            self._effects.append(Send(to, message, batches))
+
+    def about(self, message: MessageT, epoch: int) -> MessageT:
+        """Fill in which partition and epoch a message is about."""
+        message.topic_id, message.partition = self.key
+        if not isinstance(message, pb.MetadataUpdate):
+            message.epoch = epoch
+        return message
+
+    # --- the chain, towards others ---------------------------------------------------------------------
+
+    def tell_chain(self, to: str, epoch: int) -> None:
+        """Send the decisions from `epoch` on."""
+        at = epoch - self.chain.genesis.epoch
+        decisions = self.chain.decisions[at : at + DECISIONS_MAX] if at >= 0 else []
+        if decisions and to != self.node_id:
+            update = pb.MetadataUpdate(genesis=self.chain.genesis, first_epoch=epoch, decisions=decisions)
+            self.send(to, self.about(update, epoch))
+
+    def ask_chain(self, whom: str, now_ms: int) -> None:
+        """Ask a node that seems to know more for its chain, not too often."""
+        last_ms = self._asked_ms.get(whom)
+        if whom == self.node_id or (last_ms is not None and now_ms - last_ms < self.timing.ask_ms):
+            return
+        self._asked_ms[whom] = now_ms
+        self.send(whom, self.chain_status())
+
+    def chain_status(self) -> pb.EpochStatus:
+        """Return how long the chain is here, as a question."""
+        status = pb.EpochStatus(previous_hash=self.chain.previous_hash)
+        return self.about(status, self.active.epoch)
+
+    def hash_before(self, epoch: int) -> bytes:
+        """Return the hash of the decision that began an epoch; empty for the first."""
+        at = epoch - self.chain.genesis.epoch
+        return decision_hash(self.chain.decisions[at - 1]) if at > 0 else b""
+
+    def is_current(self, sender: str, epoch: int, now_ms: int, previous_hash: bytes = b"") -> bool:
+        """Whether a message is about the active epoch; otherwise see to it that the two chains meet.
+
+        Behind a recovery without a quorum another chain may have an epoch of the same number: `previous_hash`, where it
+        is told, tells them apart. What a node holds of one says nothing about the other.
+        """
+        current = self.chain.active.epoch
+        if epoch == current:
+            if not previous_hash or previous_hash == self.chain.previous_hash:
+                return True
+            self.ask_chain(sender, now_ms)
+            return False
+        if epoch > current:
+            self.ask_chain(sender, now_ms)
+        else:
+            self.tell_chain(sender, epoch)
+        return False
+
+    def forks(self, sender: str, epoch: int, reason: str) -> None:
+        """Another node's chain parts from this one before `epoch`: one is wrong, and no quorum can tell which.
+
+        An operator may have overruled what that node knows, where the chains part: this one then goes on. So its
+        decisions are asked for, as far back as one here is marked unsafe; `differs` finds where that is, and judges.
+        """
+        first_unsafe = self.chain.first_unsafe
+        if first_unsafe is None or epoch <= first_unsafe:
+            self.halt(reason, for_good=True)
+        elif not self.halted_for_good:
+            earlier = max(first_unsafe, epoch - DECISIONS_MAX)
+            self.send(sender, self.about(pb.EpochStatus(previous_hash=self.hash_before(earlier)), earlier))
+
+    def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
+        """Another node has another decision about a decided epoch.
+
+        Where the chains part in it and an operator had it decided here, without a quorum, this node goes on; the other
+        one is told of it, halts and is to be replaced. Otherwise this one halts.
+        """
+        here = self.decision(epoch)
+        if here.previous_hash != other.previous_hash:
+            self.forks(sender, epoch, f"{sender} knows another past of epoch {epoch}: the chains fork")
+            return
+        if here.unsafe or not other.unsafe:
+            self.tell_chain(sender, epoch)  # it has to judge, too
+        if here.unsafe and not other.unsafe:
+            return
+        how = ""
+        if other.unsafe:
+            how = (
+                f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum, "
+                "and this copy is to be replaced"
+            )
+        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", for_good=True)
+
+    # --- what is committed -----------------------------------------------------------------------------
+
+    def note_commit(self, offset: int) -> None:
+        """Learn that the active epoch is committed up to `offset`; what is not durable here counts later."""
+        known = self._commit_known
+        if offset > known:
+            known = self._commit_known = offset
+        durable = self.tail.durable.offset
+        if known > self.high_watermark < durable:
+            self.raise_watermark(min(known, durable))
+
+    def raise_watermark(self, offset: int) -> None:
+        """Note that everything below `offset` is committed; it never goes back."""
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self._effects.append(_COMMIT_MOVED)
+
+    def commit_ends(self, offset: int, *, unsafe: bool) -> None:
+        """An epoch is decided to end at `offset`: all of it is committed, and only an unsafe end lies below that."""
+        assert unsafe or offset >= self.high_watermark, "what is committed lies before the end that is decided"
+        self.high_watermark = min(self.high_watermark, offset)
+        self.raise_watermark(offset)
+
+    def halt(self, reason: str, *, for_good: bool = False) -> None:
+        """Take no further part in this epoch, or in any until an operator helps."""
+        self.halted_for_good |= for_good
+        if self.halted is None:
+            self.halted = reason
+            self.emit(Halted(reason))
+
+    def settle_doubt(self) -> None:
+        """The doubt is over once this copy holds all that the owner had given out when it was asked."""
+        if self.doubt and self.doubt_ends is not None and self.tail.durable.offset >= self.doubt_ends:
+            self.doubt = ""
+
+    def batch_views(self, batches: Sequence[Batch]) -> list[memoryview]:
+        """Return the bytes of received batches."""
+        return [batch.data for batch in batches]
+
+
+def syncs_appends(epoch: pb.EpochDescriptor) -> bool:
+    """Return whether an append to an epoch is done only once it is synced."""
+    return epoch.flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+
+
+def _nothing(ok: bool, now_ms: int) -> None:
+    del now_ms
+    assert ok, "only appends may find no space"

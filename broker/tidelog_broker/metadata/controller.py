@@ -1,0 +1,270 @@
+"""What only the owner of `__meta` does: change topics and nodes, one change at a time.
+
+A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
+computed from a state that holds everything committed before (`StateLog.ready`), so a former owner that has not heard
+of its successor can read an old state here, but nothing that it makes of it can be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+
+from tidelog_broker.base.config import REPLICATION_FACTOR_MAX
+from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.cluster.routes import Routes
+from tidelog_broker.core.placement.placement import NoPersistenceError
+from tidelog_broker.core.placement.registry import NodeRegistry, identity_fault
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
+from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import OFFSETS_TOPIC, check_topic_name
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Changes of `__meta`. Any node has one; its writes are refused wherever `__meta` is not owned.
+
+    Args:
+        meta_log: where changes are written.
+        topics, nodes: the state that they change.
+        cluster: for the places of new partitions.
+        routes: for who stores what.
+        copies_default: the replication factor of a topic whose creator says nothing.
+        partitions_max: of all topics; each costs every node some memory, and its replicas files, used or not.
+    """
+
+    def __init__(
+        self,
+        meta_log: MetaLog,
+        *,
+        topics: TopicRegistry,
+        nodes: NodeRegistry,
+        cluster: Cluster,
+        routes: Routes,
+        copies_default: int,
+        partitions_max: int,
+    ) -> None:
+        self._meta_log = meta_log
+        self._topics = topics
+        self._nodes = nodes
+        self._cluster = cluster
+        self._routes = routes
+        self._copies_default = copies_default
+        self._partitions_max = partitions_max
+        self._changing = asyncio.Lock()
+
+    # --- topics ----------------------------------------------------------------------------------------
+
+    async def create_topic(self, asked: pb.TopicCreate) -> pb.TopicRecord:
+        """Make a topic: its id, its configuration, the first epoch of each of its partitions.
+
+        Raises:
+            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, or what stopped the write.
+        """
+        check_topic_name(asked.name)
+        storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
+        copies_default = min(self._copies_default, max(storing, 1))
+        config = complete_config(asked.config, copies_default=copies_default, copies_max=self._copies_max)
+        async with self._changing:
+            await self._meta_log.ready()
+            if self._topics.exists(asked.name):
+                await self._meta_log.ready(confirmed=True)
+            if self._topics.exists(asked.name):
+                raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
+            self._refuse_too_many(config.partitions)
+            return await self._write_new(asked.name, uuid.uuid4().bytes, config)
+
+    async def alter_topic(self, change: pb.TopicAlter) -> pb.TopicRecord:
+        """Change a topic; new partitions get their first epochs.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, or what stopped the write.
+        """
+        async with self._changing:
+            await self._ready_for(change.name)
+            standing = self._topics.named(change.name)
+            record = altered(standing, change, copies_max=self._copies_max)
+            first = standing.config.partitions
+            self._refuse_too_many(record.config.partitions - first)
+            record.first_epochs.extend(self._first_epochs(record.topic_id, record.config, first))
+            await self._meta_log.write_topic(record)
+        return record
+
+    async def delete_topic(self, name: str, topic_id: bytes = b"") -> None:
+        """Delete a topic: final for this id, whatever happens next.
+
+        Args:
+            name: the topic's name.
+            topic_id: the only topic that is meant, so that a request that comes late or again spares a newer one of
+                its name; empty for whichever has the name.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
+        """
+        async with self._changing:
+            await self._ready_for(name, topic_id)
+            record = pb.TopicRecord()
+            record.CopyFrom(self._topics.named(name))
+            if topic_id and record.topic_id != topic_id:
+                raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {name!r} is another one than the one to be deleted")
+            record.revision += 1
+            record.deleted = True
+            await self._meta_log.write_topic(record)
+
+    async def found_offsets(self, config: pb.TopicConfig) -> None:
+        """Make `__offsets`, unless it is there.
+
+        Raises:
+            ProtocolError: what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            if self._topics.get(OFFSETS_TOPIC_ID) is None:
+                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config)
+                log.info("founded %s", OFFSETS_TOPIC)
+
+    async def _ready_for(self, name: str, topic_id: bytes = b"") -> None:
+        """Apply all that is committed; where there is no such topic then, only after the replicas were asked.
+
+        What is written is confirmed by that. What is refused is not, and a former owner may know of an old state only.
+        """
+        await self._meta_log.ready()
+        if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
+            await self._meta_log.ready(confirmed=True)
+
+    async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig) -> pb.TopicRecord:
+        first_epochs = self._first_epochs(topic_id, config, 0)
+        record = pb.TopicRecord(
+            name=name,
+            topic_id=topic_id,
+            config=config,
+            revision=1,
+            first_epoch=first_epochs[0],
+            first_epochs=first_epochs,
+            serial=self._topics.newest_serial + 1,
+        )
+        await self._meta_log.write_topic(record)
+        return record
+
+    def _refuse_too_many(self, added: int) -> None:
+        there = sum(record.config.partitions for record in self._topics.live())
+        if added and there + added > self._partitions_max:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{added} more partitions would make {there + added} in the cluster; at most {self._partitions_max} "
+                "are allowed (partitions_max): delete topics, or raise it on every node",
+            )
+
+    def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
+        try:
+            return self._cluster.first_epochs(topic_id, config, first)
+        except NoPersistenceError as error:
+            raise ProtocolError(pb.INVALID_REQUEST, str(error)) from error
+
+    @property
+    def _copies_max(self) -> int:
+        return 1 if self._cluster.is_alone else REPLICATION_FACTOR_MAX
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    async def announce(self, announce: pb.NodeAnnounce) -> None:
+        """Register a node, or what has changed about it.
+
+        A node that is new is admitted by that, so it is answered only by who certainly still owns `__meta`, and a
+        founder's name is refused to it: what founders have promised before they are registered stands nowhere here.
+
+        Raises:
+            ProtocolError: FORBIDDEN when the id is another node's, INVALID_REQUEST, or what stopped the write.
+        """
+        said = announce.node
+        async with self._changing:
+            await self._meta_log.ready(confirmed=announce.is_new)
+            known = self._nodes.get(said.node_id)
+            fault = identity_fault(
+                said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known
+            )
+            if announce.is_new and not fault and self._is_unregistered_founder(said.node_id, known):
+                fault = f"{said.node_id!r} is a founder: start it with the bootstrap file, or give this node another id"
+            if fault:
+                raise ProtocolError(pb.FORBIDDEN, fault)
+            record = self._nodes.announced(said)
+            if record is not None:
+                await self._meta_log.write_node(record)
+                log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
+
+    def _is_unregistered_founder(self, node_id: str, known: pb.NodeRecord | None) -> bool:
+        """Whether an id is that of a founder of which no directory is registered."""
+        if known is not None:
+            return known.incarnation == 0
+        meta = self._topics.get(META_TOPIC_ID)  # those that store it stand here, too, if a joiner knows no others
+        return meta is not None and node_id in meta.first_epoch.placement
+
+    async def change_node(self, change: pb.ClusterChange) -> None:
+        """Drain a node, end that, or remove it.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, or what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            match change.WhichOneof("change"):
+                case "drain":
+                    record = self._nodes.drained(change.drain, draining=True)
+                case "undrain":
+                    record = self._nodes.drained(change.undrain, draining=False)
+                case "remove" if self.is_removed(change.remove):
+                    return  # asked again because the answer got lost: perhaps with the very node
+                case "remove":
+                    self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
+                    record = self._nodes.removed(change.remove)
+                case _:
+                    raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
+            await self._meta_log.write_node(record)
+
+    def is_removed(self, node_id: str) -> bool:
+        """Whether a node was removed."""
+        record = self._nodes.get(node_id)
+        return record is not None and record.removed
+
+    def _is_there(self, node_id: str) -> bool:
+        """Whether a node can be counted on: a removed one may live on for a moment, until it is told."""
+        return self._cluster.alive(node_id) and not self.is_removed(node_id)
+
+    def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
+        """See that a node stores nothing: it is drained first. What nobody else can store leaves with the node's name.
+
+        With `accept_data_loss` a drained node that is gone may take with it what it alone stored.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST.
+        """
+        is_gone = self._cluster.membership(node_id) not in {"alive", "suspect"}
+        others = sum(
+            1
+            for record in self._nodes.live()
+            if record.node_id != node_id and not record.draining and pb.PERSISTENCE in record.roles
+        )
+        for record in self._topics.live():
+            for index in range(record.config.partitions):
+                route = self._routes.get((record.topic_id, index))
+                if route is None or node_id not in route.placement:
+                    continue
+                draining = (standing := self._nodes.get(node_id)) is not None and standing.draining
+                if accept_data_loss and draining and is_gone and route.placement == (node_id,):
+                    continue  # nobody can move it: with its node it is lost, and the operator says so
+                if not draining or others >= record.config.replication_factor or route.owner == node_id:
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST, f"{node_id!r} still stores {record.name}/{index}; drain it and wait"
+                    )
+                needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
+                left = sum(1 for node in route.placement if node != node_id and self._is_there(node))
+                if left < needed:
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST,
+                        f"without {node_id!r} only {left} of {len(route.placement)} replicas of {record.name}/{index} "
+                        f"would be there, {needed} are needed to write; let another node join first",
+                    )

@@ -1,0 +1,315 @@
+"""State that is a log: the topics and nodes in `__meta`, the groups' positions in `__offsets`.
+
+Both are partitions like any other, written by their owners through their pipelines. Their records carry a revision
+each and the highest holds, so the order of a replay does not matter, and a snapshot is nothing but the live records
+written once more. After a snapshot the segments before it are not needed and retention deletes them; a crash between
+the two only leaves more to replay.
+
+Every node that stores the log applies what is committed, as it becomes committed: `applied` says how far. What is not
+committed is never applied, so nothing ever has to be taken back. An owner answers from this state only once it has
+applied all that was committed before it became the owner (`ready`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.placement.registry import NodeRegistry, node_in, wrapped
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.services import Services
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
+from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
+"""A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
+
+_READ_BYTES: Final = 4 * MIB
+_WRITE_TIMEOUT_S: Final = 20.0
+_READY_TIMEOUT_S: Final = 5.0
+_RECORDS_PER_BATCH: Final = 10_000
+
+
+class StateRecord(Protocol):
+    """A protobuf message that is a record's value."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        """Return the message's bytes."""
+        ...
+
+
+class StateLog:
+    """Writes and replays one such partition.
+
+    Args:
+        node: whose it is.
+        find: the partition as it is stored here; raises ProtocolError where it is not.
+        apply: takes a record's value.
+        live: gives what a snapshot needs.
+    """
+
+    def __init__(
+        self,
+        node: Services,
+        find: Callable[[], Partition],
+        *,
+        apply: Callable[[bytes], None],
+        live: Callable[[], Iterable[StateRecord]],
+    ) -> None:
+        self._node = node
+        self._find = find
+        self._apply = apply
+        self._live = live
+        self.applied = 0
+        """Everything committed below this offset is in the state."""
+        self._bytes_since_snapshot = 0
+        self._snapshot_bytes = 0
+        self._snapshotting = False
+        self._unsettled = 0
+        """Appends on their way, those included whose writers have stopped waiting."""
+
+    @property
+    def _partition(self) -> Partition:
+        return self._find()
+
+    async def ready(self, *, confirmed: bool = False) -> None:
+        """Make sure that this node owns the log and that the state is exact: all is applied that is committed.
+
+        Args:
+            confirmed: ask the replicas, too, whether this node still owns it. For answers that are not written: what
+                is written is confirmed by that.
+
+        Raises:
+            ProtocolError: another node owns it, nobody does, or the log is damaged: half of a state is none.
+        """
+        partition = self._partition
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                await (partition.confirm_owner() if confirmed else partition.ensure_active())
+                end = partition.high_watermark
+                await self.catch_up()
+        except TimeoutError:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
+        if self.applied < end and partition.log_start < end:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
+
+    async def catch_up(self) -> None:
+        """Apply what is committed here and is not applied yet.
+
+        Raises:
+            ProtocolError: the log cannot be read.
+        """
+        partition = self._partition
+        offset = max(self.applied, partition.log_start)
+        while offset < partition.high_watermark:
+            buffers = await partition.read_log(offset, _READ_BYTES)
+            if not buffers:
+                return
+            for buffer in buffers:
+                offset = max(offset, self.take(buffer))
+
+    def take(self, buffer: memoryview) -> int:
+        """Apply committed batches, wherever they were read; return the offset behind them."""
+        for view in iter_batches(buffer):
+            batch = RecordBatch.parse(view)
+            if batch.end_offset > self.applied:
+                self._apply_all(batch.values())
+                self.applied = batch.end_offset
+                self._bytes_since_snapshot += len(view)
+        return self.applied
+
+    async def write(self, records: list[StateRecord]) -> None:
+        """Write records, wait until they are durable, apply them.
+
+        Raises:
+            ProtocolError: they were refused, or their outcome is unknown.
+        """
+        for start in range(0, len(records), _RECORDS_PER_BATCH):
+            values = [record.SerializeToString() for record in records[start : start + _RECORDS_PER_BATCH]]
+            self._bytes_since_snapshot += await self._append(values)
+        if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
+            self._snapshotting = True
+            self._node.spawn(self._snapshot(), f"snapshot {self._partition.name}")
+
+    def _apply_all(self, values: Iterable[bytes | None]) -> None:
+        for value in values:
+            if value is not None:
+                self._apply(value)
+
+    async def _append(self, values: list[bytes]) -> int:
+        """Append values and apply them in the moment in which they are durable; return the bytes written."""
+        encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
+        data = memoryview(bytearray(encoded.to_bytes()))
+        settled: asyncio.Future[None] = self._node.loop.create_future()
+
+        def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+            assert not duplicate, "the broker's own batches carry no producer id"
+            self._unsettled -= 1
+            if not isinstance(outcome, ProtocolError):
+                # Here and not after the wait: a snapshot that begins in between must hold all below the end.
+                self._apply_all(values)
+                if self.applied == outcome.base_offset:
+                    self.applied = outcome.end_offset
+            if settled.done():
+                return
+            if isinstance(outcome, ProtocolError):
+                settled.set_exception(outcome)
+            else:
+                settled.set_result(None)
+
+        self._unsettled += 1
+        self._partition.pipeline.submit(Pending(data, unpack_header(data), settle))
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await settled
+        except TimeoutError:
+            raise ProtocolError(
+                pb.TIMED_OUT, f"{self._partition.name} was not written in time: too few of its replicas answer"
+            ) from None
+        return len(data)
+
+    async def _snapshot(self) -> None:
+        """Write everything that stands, then let go of what lies before it."""
+        try:
+            start = self.applied
+            size_bytes = 0
+            live = list(self._live())
+            for first in range(0, len(live), _RECORDS_PER_BATCH):
+                values = [record.SerializeToString() for record in live[first : first + _RECORDS_PER_BATCH]]
+                size_bytes += await self._append(values)
+            self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
+            await self._partition.retention.delete_before(start)
+        except ProtocolError as error:
+            # Nothing is lost: the old records are all there, and the next write tries again.
+            log.warning("no snapshot of %s: %s", self._partition.name, error)
+        finally:
+            self._snapshotting = False
+
+
+class MetaLog(StateLog):
+    """`__meta`: the topics and the nodes.
+
+    Args:
+        node, find: as `StateLog`.
+        topics, nodes: the state.
+        follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
+        nodes_changed: is called after a node's record has changed.
+    """
+
+    def __init__(
+        self,
+        node: Services,
+        find: Callable[[], Partition],
+        *,
+        topics: TopicRegistry,
+        nodes: NodeRegistry,
+        follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
+        nodes_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(node, find, apply=self.apply_value, live=self.standing)
+        self._topics = topics
+        self._nodes = nodes
+        self._follow = follow
+        self._nodes_changed = nodes_changed
+        self._changed: dict[bytes, None] = {}
+        self._following = asyncio.Lock()
+
+    def standing(self) -> Iterator[StateRecord]:
+        """Yield all that holds now; `__meta` itself stands nowhere in its own log."""
+        yield from (record for record in self._topics.records() if record.revision)
+        for record in self._nodes.records():
+            if record.revision:
+                yield wrapped(record)
+
+    def apply_value(self, value: bytes) -> None:
+        """Apply a committed record; `follow_changes` is to be awaited after it."""
+        node = node_in(value)
+        if node is not None:
+            if self._nodes.apply(node):
+                self._nodes_changed()
+            return
+        record = pb.TopicRecord.FromString(value)
+        if self._topics.apply(record):
+            self._changed[record.topic_id] = None
+
+    async def follow_changes(self) -> None:
+        """Let the partitions follow the topics that have changed.
+
+        Raises:
+            ProtocolError: a log cannot be opened; what has not been followed is tried again with the next change.
+        """
+        async with self._following:
+            while self._changed:
+                topic_id = next(iter(self._changed))
+                record = self._topics.get(topic_id)
+                assert record is not None, "a topic that has changed is known"
+                await self._follow(record)
+                if self._topics.get(topic_id) is record:
+                    self._changed.pop(topic_id, None)
+
+    async def write_node(self, record: pb.NodeRecord) -> None:
+        """Make a node's new revision durable and apply it.
+
+        Raises:
+            ProtocolError: as `write_topic`.
+        """
+        self._one_at_a_time()
+        await self.write([wrapped(record)])
+
+    async def write_topic(self, record: pb.TopicRecord) -> None:
+        """Make a topic's new revision durable, apply it, and let the partitions follow.
+
+        Raises:
+            ProtocolError: as `StateLog.write`; EPOCH_CHANGING while a change before it has no outcome.
+        """
+        self._one_at_a_time()
+        await self.write([record])
+        await self.follow_changes()
+
+    def _one_at_a_time(self) -> None:
+        """Two changes made of one state have one revision, so the second would be lost if the first came about."""
+        if self._unsettled and not self._snapshotting:
+            raise ProtocolError(pb.EPOCH_CHANGING, "a change before this one has no outcome yet; send again")
+
+
+class OffsetsLog(StateLog):
+    """`__offsets`: where the groups stand. `is_gone` tells of a topic id that its topic was deleted."""
+
+    def __init__(
+        self, node: Services, find: Callable[[], Partition], groups: GroupOffsets, is_gone: Callable[[bytes], bool]
+    ) -> None:
+        super().__init__(node, find, apply=self._take, live=groups.records)
+        self._groups = groups
+        self._is_gone = is_gone
+
+    def _take(self, value: bytes) -> None:
+        record = pb.OffsetRecord.FromString(value)
+        if not self._is_gone(record.topic_id):  # else the topic was deleted while this was on its way
+            self._groups.apply(record)
+
+    async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
+        """Make prepared positions durable and apply them.
+
+        Raises:
+            ProtocolError: as `StateLog.write`; records of which it is certain that they were not written are withdrawn.
+                Others may come about, so what follows them gets a higher revision.
+        """
+        try:
+            await self.write(list(records))
+        except ProtocolError as error:
+            if NATURE[error.code].definite:
+                for record in records:
+                    self._groups.withdraw(record)
+            raise

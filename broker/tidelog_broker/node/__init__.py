@@ -1,0 +1,1 @@
+"""A node's life: its founding and admission, its part in the cluster, start, serving, stop."""

@@ -1,0 +1,303 @@
+"""A new data directory becomes a node's of the cluster, before that node votes, stores or gossips anything.
+
+A founder asks the other founders to keep durably which directory it has, until enough of them have
+(`core.membership.admission`). That needs no `__meta`, which the founders make only after it. Anybody else is admitted
+by a committed record of `__meta` that has its id and its directory, written by the owner, who knows of all that is
+committed: a node that lags might not have heard yet of the directory that had this id before. Once it stands anyone may
+tell the node so, which may have died before it was told: it may be one of those without whom nobody owns `__meta`.
+
+Either way the answers of all nodes that can be reached are looked at, because any of them may know better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog_broker.base.bootstrap import Bootstrap, roles_named
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.membership.admission import Binders
+from tidelog_broker.core.placement.registry import identity_fault, roles_to
+from tidelog_broker.core.topics import META_TOPIC_ID
+from tidelog_broker.node.seeds import Seed
+from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
+from tidelog_broker.wire.links import Links
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+ASK_TIMEOUT_S: Final = 2.0
+ASK_AGAIN_S: Final = 0.1
+PATIENCE_S: Final = 1.0
+"""Who has enough answers waits so long for those that are still missing, and says only after it whom it waits for."""
+REGISTER_TIMEOUT_S: Final = 20.0
+"""The node that is asked looks for the owner of `__meta`, and the owner writes."""
+KEEP_BINDING_S: Final = 5.0
+_NAMED_MAX: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """How a node comes to its cluster: as a founder by the bootstrap file, or by seeds that were found to be nodes."""
+
+    secret: bytes
+    bootstrap: Bootstrap | None = None
+    seeds: tuple[Seed, ...] = ()
+
+    def founders(self, node_id: str) -> frozenset[str]:
+        """Return the founders if this node is one of them; else nobody."""
+        named = frozenset(node.node_id for node in self.bootstrap.nodes) if self.bootstrap is not None else frozenset()
+        return named if node_id in named else frozenset()
+
+
+class IdentityError(Exception):
+    """The cluster knows this node's id as that of another node; the message says what to do."""
+
+
+def own_record(node: Broker, *, gossip_port: int) -> pb.NodeRecord:
+    """Return what a node says of itself to `__meta`."""
+    settings = node.settings
+    return pb.NodeRecord(
+        node_id=node.node_id,
+        host=settings.advertised_host,
+        port=node.port,
+        gossip_host=settings.advertised_host,
+        gossip_port=gossip_port,
+        zone=settings.zone,
+        weight=settings.weight,
+        roles=roles_to(roles_named(settings.roles)),
+        incarnation=node.incarnation,
+        directory_id=node.dir.directory_id,
+    )
+
+
+class Admitting:
+    """See the module.
+
+    Args:
+        node: that wants to take part.
+        founding: how it comes to its cluster.
+        links: to the other nodes.
+        gossip_port: where it will gossip; 0 where that is not known yet.
+        look: is called when more nodes have become known.
+    """
+
+    def __init__(
+        self, node: Broker, founding: Founding, links: Links, *, gossip_port: int, look: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._founders = founding.founders(node.node_id)
+        self._links = links
+        self._gossip_port = gossip_port
+        self._look = look
+        self._answered: set[str] = set()
+        self._is_registered = False
+        """Somebody knows this node's record, with this directory, as committed."""
+        self._told = ""
+
+    @property
+    def _is_new(self) -> bool:
+        return not self._node.dir.admitted
+
+    async def admit(self) -> None:
+        """Return when the cluster has agreed, durably, that this node's id has this directory, and that is noted here.
+
+        Raises:
+            IdentityError: the id is another directory's and this one must not be used under it; or those that could
+                admit it refuse to speak with it (another cluster, another secret, an id that is in use).
+        """
+        node = self._node
+        if node.dir.admitted:
+            if not self._founders:
+                await self._hear_of_meta()
+            return
+        if self._founders:
+            await self._be_bound()
+        else:
+            await self._be_registered()
+        await asyncio.to_thread(node.dir.mark_admitted)
+        log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())
+
+    async def keep_bound(self) -> None:
+        """Of a founder that is admitted: have the other founders bind it that were away then, or did not yet bind.
+
+        So one that loses its disk much later is found out by each of the others.
+        """
+        if not self._founders:
+            return
+        binders = Binders(self._node.node_id, self._node.dir.directory_id, self._founders)
+        asked: set[str] = set()
+        while True:
+            gone = {record.node_id for record in self._node.nodes.records() if record.removed}
+            left = set(binders.waited_for) - gone - asked
+            if not left:
+                return
+            for peer in sorted(left & self._node.cluster.linked):
+                reply = await self._ask(peer, bind=True)
+                fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
+                if fault:  # an earlier or a later directory of this name asked there and was never admitted
+                    asked.add(peer)
+                    log.info("this directory is admitted all the same: %s", fault)
+            await asyncio.sleep(KEEP_BINDING_S)
+
+    # --- founders --------------------------------------------------------------------------------------
+
+    async def _be_bound(self) -> None:
+        binders = Binders(self._node.node_id, self._node.dir.directory_id, self._founders)
+        patient_until_s = self._node.loop.time() + PATIENCE_S
+        while True:
+            await self._ask_all(binders)
+            patient = self._node.loop.time() < patient_until_s
+            if not binders.missing and not (patient and binders.waited_for):
+                return
+            if not patient:
+                self._give_up_if_turned_away(binders.missing)
+                self._say_who_is_missing(binders)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _say_who_is_missing(self, binders: Binders) -> None:
+        waited_for = binders.waited_for
+        named = [f"{name} ({self._links.problem(name) or 'no answer yet'})" for name in waited_for[:_NAMED_MAX]]
+        if len(waited_for) > _NAMED_MAX:
+            named.append(f"{len(waited_for) - _NAMED_MAX} others")
+        self._say(
+            f"the founder {self._node.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
+            f"write down that it has this data directory: {', '.join(named)}. Start them. If they are gone for good "
+            "and the cluster runs without them, start this node with --replace in an empty directory",
+            about=str(waited_for),
+        )
+
+    # --- joiners ---------------------------------------------------------------------------------------
+
+    async def _be_registered(self) -> None:
+        patient_until_s = self._node.loop.time() + PATIENCE_S
+        while True:
+            await self._ask_all(None)
+            problem = "" if self._is_registered else await self._register()
+            if not problem:
+                return
+            if self._node.loop.time() >= patient_until_s:
+                self._give_up_if_turned_away(1)
+                self._say(f"the node {self._node.node_id!r} waits to be registered in the cluster: {problem}")
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _hear_of_meta(self) -> None:
+        """Of one that died after its admission and before it had a copy of anything: hear what there is.
+
+        What `__meta` is stands in no log, and who does not know it can store none of it; nor has gossip anybody to ask.
+
+        Raises:
+            IdentityError: somebody knows another directory under this node's id.
+        """
+        node = self._node
+        kept = await node.io.call(0, load_meta_snapshot, node.disk.fs, node.dir.meta_state)
+        if kept is not None and kept.HasField("meta"):
+            return
+        while node.topics.get(META_TOPIC_ID) is None:
+            self._answered.clear()
+            await self._ask_all(None)
+            self._say(
+                f"the node {node.node_id!r} was admitted, knows nothing of the cluster yet and waits to hear of it"
+            )
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _register(self) -> str:
+        """Have the owner of `__meta` write this node's record; return what is in the way, empty when it stands.
+
+        Raises:
+            IdentityError: the owner refuses.
+        """
+        node = self._node
+        said = own_record(node, gossip_port=self._gossip_port or node.port)  # it says the right one when it knows
+        problem = "none of its seeds and of the nodes that they know can be reached; start them, or give others"
+        for peer in sorted(node.cluster.linked):
+            announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
+            try:
+                asked = node.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
+                reply = (await asked).envelope.node_announce_reply
+            except ProtocolError as error:
+                if error.code in {pb.FORBIDDEN, pb.INVALID_REQUEST}:
+                    raise IdentityError(error.message) from error
+                problem = f"{peer} says: {error.message}"
+                continue
+            self._learn(reply)
+            if self._is_registered:
+                return ""
+            problem = f"{peer} has not written it; it may run an older build"
+        return problem
+
+    # --- both ------------------------------------------------------------------------------------------
+
+    async def _ask_all(self, binders: Binders | None) -> None:
+        """Ask whoever can be reached and has not answered yet; those that are to bind, until they have."""
+        to_bind = set(binders.waited_for) if binders is not None else set()
+        asked = sorted(self._node.cluster.linked - (self._answered - to_bind))
+        replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in asked))
+        for peer, reply in zip(asked, replies, strict=True):
+            if reply is None:
+                continue
+            self._answered.add(peer)
+            self._learn(reply)
+            fault = binders.answered(peer, reply.bound_directory_id) if binders is not None else ""
+            if fault:
+                raise IdentityError(fault)
+
+    async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
+        """Ask a node what it knows, and to bind this one; None when it does not answer."""
+        node = self._node
+        own = pb.NodeRecord(node_id=node.node_id, incarnation=node.incarnation, directory_id=node.dir.directory_id)
+        told, last = pb.NodeAnnounceReply(), ""
+        try:
+            while True:
+                question = pb.NodeAnnounce(node=own, is_new=self._is_new, ask=True, bind=bind and not last, after=last)
+                answer = await node.cluster.request(peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S)
+                reply = answer.envelope.node_announce_reply
+                told.MergeFrom(reply)
+                if reply.last <= last:
+                    return told
+                last = reply.last
+        except ProtocolError as error:
+            log.debug("%s does not say what it knows of this node: %s", peer, error.message)
+            return None
+
+    def _learn(self, reply: pb.NodeAnnounceReply) -> None:
+        """Take what another node knows.
+
+        Raises:
+            IdentityError: it knows another directory under this node's id.
+        """
+        node = self._node
+        if reply.HasField("meta"):
+            node.topics.apply(reply.meta)
+        for record in reply.nodes:
+            if record.node_id != node.node_id:
+                node.nodes.apply(record)
+                continue
+            fault = identity_fault(
+                node.node_id, node.incarnation, node.dir.directory_id, is_new=self._is_new, known=record
+            )
+            if fault:
+                raise IdentityError(fault)
+            self._is_registered |= _stands(record, node.dir.directory_id)
+        self._look()
+
+    def _give_up_if_turned_away(self, needed: int) -> None:
+        own = (self._node.settings.advertised_host, self._node.port)
+        refusals = {address: what for address, what in self._links.refusals().items() if address != own}
+        if not self._answered and needed and len(refusals) >= needed:
+            raise IdentityError("; ".join(sorted(set(refusals.values()))))
+
+    def _say(self, what: str, *, about: str = "") -> None:
+        """Say what is waited for, once as long as it is about the same."""
+        if self._told != (about or what):
+            self._told = about or what
+            log.info("%s", what)
+
+
+def _stands(record: pb.NodeRecord, directory_id: bytes) -> bool:
+    """Whether a record that was committed gives a node the directory that it has: none gives it another one later."""
+    return record.revision > 0 and not record.removed and record.directory_id == directory_id

@@ -1,0 +1,263 @@
+"""This node's part in a cluster: its links and its gossip, its admission, and its own record in `__meta`.
+
+    open         this node can be called, and calls the others
+    admit        the others know durably that its id has this data directory; then it may vote
+    begin        gossip tells who is alive; the node's own record is kept right in `__meta`
+    close
+
+A founder begins with the bootstrap file, a joiner with seeds. A seed is asked for the cluster's id before there is a
+directory to write it to (`find_cluster`); whether it told the truth shows when both sides prove that they have the
+secret, which binds that id. From then on a joiner asks for the registered nodes like anybody who starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog_broker.base.bootstrap import roles_named
+from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.cluster.gossip import Gossip
+from tidelog_broker.core.membership import members
+from tidelog_broker.core.membership.reach import Reach
+from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
+from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.placement.registry import removal
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.node.admitting import Admitting, Founding, own_record
+from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.wire.budget import Budget
+from tidelog_broker.wire.links import Address, Links
+from tidelog_broker.wire.peers import Peers
+from tidelog_broker.wire.sockets import check_udp_port
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+ANNOUNCE_AGAIN_S: Final = 1.0
+ANNOUNCE_TIMEOUT_S: Final = 10.0
+LOOK_S: Final = 0.5
+
+
+class Membership:
+    """See the module. `LinkEvents` for the links, and the callback of gossip."""
+
+    def __init__(self, node: Broker, founding: Founding) -> None:
+        self._node = node
+        self._founding = founding
+        self._links: Links | None = None
+        self._gossip: Gossip | None = None
+        self._look_soon = False
+        self._admitting: Admitting | None = None
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    def check_port(self) -> None:
+        """See to it, before anything is written, that gossip will find its port free.
+
+        Raises:
+            OSError: the port is in use or the address is not ours.
+        """
+        check_udp_port(self._node.settings.host, self._gossip_port)
+
+    @property
+    def _gossip_port(self) -> int:
+        settings = self._node.settings
+        return settings.port if settings.gossip_port is None else settings.gossip_port  # 0 picks another free one
+
+    def open(self) -> None:
+        """Let other nodes call, and call them. The server listens already: this node's address must be true."""
+        node, founding = self._node, self._founding
+        identity = Identity(
+            cluster_id=node.cluster_id,
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            secret=founding.secret,
+            bootstrap_hash=founding.bootstrap.hash if founding.bootstrap is not None else b"",
+            software=SOFTWARE,
+        )
+        if founding.bootstrap is not None:
+            for record in founding.bootstrap.records():
+                node.nodes.apply(record)
+            node.topics.apply(node.meta_record(founding.bootstrap.genesis()))
+        node.peers = Peers(
+            identity,
+            received=self._received,
+            budget=Budget(node.settings.peers_in_flight_bytes),
+            verifiers=node.verifiers,
+            metrics=node.metrics,
+        )
+        self._links = Links(identity, events=self, queue_bytes=node.settings.peer_queue_bytes, metrics=node.metrics)
+        node.cluster.use_links(self._links)
+        self._admitting = Admitting(node, founding, self._links, gossip_port=self._gossip_port, look=self._look)
+        self._look()
+
+    async def admit(self) -> None:
+        """Wait until the cluster agrees that this node's id has this data directory; see `admitting`.
+
+        Raises:
+            IdentityError: it never will.
+        """
+        assert self._admitting is not None
+        await self._admitting.admit()
+
+    async def begin(self) -> None:
+        """Start gossip and keep this node's record right; the replicas hear of every change.
+
+        Raises:
+            OSError: the gossip port cannot be used.
+            ValueError: something that this node would tell of itself cannot be told.
+        """
+        node, settings = self._node, self._node.settings
+        seeds = [
+            members.Address(record.gossip_host, record.gossip_port)
+            for record in node.nodes.live()
+            if record.node_id != node.node_id
+        ]
+        me = members.Member(
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            host=settings.advertised_host,
+            port=node.port,
+            gossip=members.Address(settings.advertised_host, 0),
+            zone=settings.zone,
+            roles=roles_named(settings.roles),
+            weight=settings.weight,
+        )
+        self._gossip = Gossip(
+            me,
+            cluster_id=node.cluster_id,
+            secret=self._founding.secret,
+            listen=members.Address(settings.host, self._gossip_port),
+            seeds=seeds,
+            on_event=self._on_gossip,
+        )
+        await self._gossip.start()
+        node.cluster.use_members(self._gossip.members)
+        node.spawn(self._keep_announced(), "announcing")
+        node.spawn(self._watch_connections(), "watching connections")
+        assert self._admitting is not None
+        node.spawn(self._admitting.keep_bound(), "having other founders know this directory")
+        self.look_soon()
+
+    async def close(self) -> None:
+        """Say goodbye, then end the links."""
+        if self._gossip is not None:
+            await self._gossip.stop(leave=self._node.exit_code == 0)
+        if self._links is not None:
+            await self._links.close()
+
+    # --- the own record --------------------------------------------------------------------------------
+
+    async def _keep_announced(self) -> None:
+        """Write this node's record to `__meta` until it stands there, and again if it is ever another one."""
+        node = self._node
+        while not node.stopping:
+            said = self._said()
+            try:
+                if node.nodes.announced(said) is not None:
+                    await self._announce(said)
+            except ProtocolError as error:
+                if error.code == pb.FORBIDDEN:
+                    node.give_up(error.message)
+                    return
+                log.info("this node's record is not in __meta yet: %s", error.message)
+            await asyncio.sleep(ANNOUNCE_AGAIN_S)
+
+    async def _announce(self, said: pb.NodeRecord) -> None:
+        node = self._node
+        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, is_new=False))
+
+        async def local(asked: pb.Envelope) -> pb.Envelope:
+            await node.controller.announce(asked.node_announce)
+            return asked
+
+        if node.routes.get(META_KEY) is not None:
+            await ask_owner(node, META_KEY, envelope, local)
+            return
+        for peer in sorted(node.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
+            await node.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
+            return
+
+    def _said(self) -> pb.NodeRecord:
+        assert self._gossip is not None
+        return own_record(self._node, gossip_port=self._gossip.address.port)
+
+    async def _watch_connections(self) -> None:
+        """See who lives and cannot be spoken with."""
+        node, reach = self._node, Reach()
+        while True:
+            assert node.peers is not None
+            assert self._gossip is not None
+            known = node.cluster.addresses()  # without those that were removed: they are not called any more
+            living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
+            now_ms = int(node.loop.time() * 1000)
+            cut_off = reach.cut_off(living, outgoing=node.cluster.linked, incoming=node.peers.connected, now_ms=now_ms)
+            if node.cluster.note_cut_off(cut_off):
+                log.warning("alive, but without a connection: %s", ", ".join(sorted(cut_off)) or "nobody any more")
+                self.look_soon()
+            await asyncio.sleep(LOOK_S)
+
+    # --- what happens around ---------------------------------------------------------------------------
+
+    def established(self, node_id: str, incarnation: int) -> None:
+        """A link stands."""
+        del node_id, incarnation
+        self.look_soon()
+
+    def lost(self, node_id: str) -> None:
+        """A link is gone; whether its node is, gossip finds out."""
+
+    def refused(self, node_id: str) -> None:
+        """The machine answers and the process is gone."""
+        if self._gossip is not None:
+            self._gossip.suspect_now(node_id)
+
+    def removed(self, why: str) -> None:
+        """The cluster has removed this node. One that is not admitted yet learns it there."""
+        if self._node.dir.admitted:
+            self._node.give_up(why)
+
+    def _on_gossip(self, event: Event) -> None:
+        if isinstance(event, IdentityConflict):
+            self._node.give_up(
+                f"another process uses the node id {event.node_id!r}: stop it, or give this node an id and a data "
+                "directory of its own"
+            )
+        elif event.change is not Change.SUSPECT:  # who is suspected still counts as alive
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Who there is, or who is alive, has changed: tell the links and the replicas, once for this turn."""
+        if not self._look_soon:
+            self._look_soon = True
+            self._node.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_soon = False
+        if self._links is None or self._node.stopping:
+            return
+        addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
+        addresses |= self._node.cluster.addresses()
+        self._links.update_peers(addresses)
+        self._part_with_removed()
+        self._node.neighbours_changed()
+
+    def _part_with_removed(self) -> None:
+        """End the connections of nodes that were removed, of this one by stopping."""
+        node = self._node
+        assert node.peers is not None
+        for record in node.nodes.records():
+            if record.removed and record.node_id in node.peers.connected:
+                node.peers.dismiss(record.node_id)
+            elif record.removed and record.node_id == node.node_id:
+                self.removed(removal(node.node_id))
+
+    def _received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        if not self._node.starting:
+            self._node.received(peer_id, message, batches)

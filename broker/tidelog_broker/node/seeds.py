@@ -1,0 +1,70 @@
+"""Asking seeds which cluster they belong to, before this node has a directory or an identity of its own.
+
+A seed answers HELLO like to any client, with its node id and its cluster's. That is only a claim; it is proven later
+(see `membership`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.wire.link import Link
+from tidelog_broker.wire.links import Address
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import MIB, PROTOCOL_VERSION
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 3.0
+AGAIN_S: Final = 0.5
+
+
+class Seed(NamedTuple):
+    """A node that was found at a seed's address, and the cluster that it says it belongs to."""
+
+    node_id: str
+    address: Address
+    cluster_id: bytes
+
+
+async def find_cluster(seeds: Sequence[str], *, patience_s: float) -> list[Seed]:
+    """Return the nodes at the seeds' addresses (HOST:PORT), as soon as at least one answers.
+
+    Args:
+        seeds: addresses.
+        patience_s: how long to try; after it the answer is empty.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + patience_s
+    told: dict[str, str] = {}
+    while True:
+        found = [seed for seed in await asyncio.gather(*(_hello(seed, told) for seed in seeds)) if seed is not None]
+        if found or loop.time() >= until_s:
+            return found
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _hello(seed: str, told: dict[str, str]) -> Seed | None:
+    """Ask one seed; why it does not answer is said once, and again when it is another reason."""
+    host, _, port = seed.rpartition(":")
+    address = (host.strip("[]"), int(port))
+    link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.get_running_loop().create_connection(lambda: link, *address)
+            asked = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION, client_id="a node that wants to join"))
+            said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.hello_reply
+    except (OSError, TimeoutError, ProtocolError) as error:
+        why = str(error) or "no answer in time"
+        if told.get(seed) != why:
+            told[seed] = why
+            log.warning("the seed %s does not answer, it is asked again: %s", seed, why)
+        return None
+    finally:
+        link.close("it has said who it is")
+    return Seed(said.node_id, address, said.cluster_id)

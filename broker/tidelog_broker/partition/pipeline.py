@@ -1,0 +1,322 @@
+"""A partition's pipeline: the single writer. Drain, verify, reserve, append, sync, complete.
+
+One group is on its way to the disk at a time. While it is written and synced the next one gathers in the queue, so a
+partition under load makes few large writes and an idle one answers at once; no linger knob is needed. Verification
+happens as batches arrive, in parallel to the write of the group before them; a batch that is refused gets its error and
+its neighbours go on. The replicas' acknowledgements are not waited for before the next group: what has its offsets
+waits in `Waiting`, up to a bound, for the high watermark.
+
+Disk space is made sure of before an offset is given out, so a full disk refuses a group cleanly. A write or sync that
+fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
+
+When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
+that is definite. What has no offsets yet goes on if this node owns the next epoch, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition.waiting import Settle, Waiting
+from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.storage.segment.layout import padded
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+
+log = logging.getLogger(__name__)
+
+DISK_FULL_RETRY_MS = 1000
+OVERLOADED_RETRY_MS = 20
+
+
+class Pending:
+    """A batch on its way through the pipeline. `header` is None until its verification has passed."""
+
+    __slots__ = ("acks", "data", "header", "refusal", "settle")
+
+    def __init__(
+        self, data: memoryview, header: BatchHeader | None, settle: Settle, *, acks: pb.Acks = pb.QUORUM
+    ) -> None:
+        self.data = data
+        self.header = header
+        self.refusal: ProtocolError | None = None
+        self.settle = settle
+        self.acks = acks
+
+
+class WrittenPartition(Protocol):
+    """The partition as its pipeline sees it."""
+
+    name: str
+    io_key: int
+    offload: Offload
+
+    @property
+    def writer(self) -> Owner | None:
+        """The owner's state, while offsets may be given out."""
+        ...
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed."""
+        ...
+
+    def unwritable(self) -> ProtocolError | None:
+        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
+        ...
+
+    def want_owner(self) -> None:
+        """Somebody wants to write here; `go_on` is called when that is possible, or clearly not."""
+
+    def has_room(self, owner: Owner, needed_bytes: int) -> bool:
+        """Whether a group can be appended at once."""
+        ...
+
+    def make_room(self, owner: Owner, needed_bytes: int) -> None:
+        """Make sure of the space for a group; runs on an I/O worker."""
+
+    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+        """Give offsets to a group; `pump` sends and writes it."""
+        ...
+
+    def pump(self) -> None:
+        """Carry out what `reserve` has ordered; `Pipeline.written` tells of its end."""
+
+    def failed(self, error: BaseException) -> None:
+        """The disk has failed."""
+
+
+class Pipeline:
+    """The queue of one partition and the group that is being written."""
+
+    def __init__(self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int) -> None:
+        self._partition = partition
+        self._bytes_max = bytes_max
+        self._group_bytes = group_bytes
+        self._queue: deque[Pending] = deque()
+        self._waiting = Waiting()
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._waiting_for_idle: list[asyncio.Future[None]] = []
+        self._busy = False
+        self._refusal: ProtocolError | None = None
+        self.group: Group | None = None
+        """What is being written."""
+        self.queued_bytes = 0
+        self.full_since_s: float | None = None
+        """Since when there has been no space for what was to be appended, on the monotonic clock."""
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a publish waits for every replica."""
+        return self._waiting.wants_all
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued, being written or waiting for replicas."""
+        while self._busy or self._queue or self._waiting:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_for_idle.append(done)
+            await done
+
+    def _tell_idle(self) -> None:
+        if self._waiting_for_idle and not (self._busy or self._queue or self._waiting):
+            waiting, self._waiting_for_idle = self._waiting_for_idle, []
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
+
+    def submit(self, pending: Pending) -> None:
+        """Queue a batch. It is settled exactly once, possibly before this returns."""
+        if self._refusal is not None:
+            pending.settle(self._refusal, False)
+            return
+        if self._queue and self.queued_bytes + len(pending.data) > self._bytes_max:
+            name = self._partition.name
+            pending.settle(
+                ProtocolError(
+                    pb.OVERLOADED, f"{name} has all it can queue; send again", retry_after_ms=OVERLOADED_RETRY_MS
+                ),
+                False,
+            )
+            return
+        self._queue.append(pending)
+        self.queued_bytes += len(pending.data)
+        if not self._busy:
+            self.go_on()
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Refuse everything that waits for its turn and everything that comes: the partition is gone or failed."""
+        self._refusal = error
+        self.flush(error)
+
+    def flush(self, error: ProtocolError) -> None:
+        """Refuse everything that waits for its turn."""
+        while self._queue:
+            self._take().settle(error, False)
+        self._tell_idle()
+
+    def abandon(self, error: ProtocolError) -> None:
+        """Refuse everything for good, also what has offsets: its outcome stays unknown."""
+        self._waiting.fail(error)
+        self._busy = False
+        self.group = None
+        self.refuse(error)
+
+    # --- one group after the other ---------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Start the next group if the partition may be written and the head of the queue is verified."""
+        if self._busy:
+            return
+        if not self._queue:
+            if self._waiting_for_idle:
+                self._tell_idle()
+            return
+        if self._uncommitted_bytes > self._bytes_max:
+            return  # the replicas do not keep up; `released` goes on
+        unwritable = self._partition.unwritable()
+        if unwritable is not None:
+            self.flush(unwritable)
+            return
+        owner = self._partition.writer
+        if owner is None:
+            self._partition.want_owner()
+            return
+        picked = self._drain()
+        if not picked:
+            self._tell_idle()
+            return
+        self._busy = True
+        needed_bytes = 0
+        for pending in picked:
+            needed_bytes += padded(len(pending.data))
+        if self._partition.has_room(owner, needed_bytes):
+            self._append(picked)
+            return
+        self._partition.offload.start(
+            self._partition.io_key,
+            lambda: self._partition.make_room(owner, needed_bytes),
+            lambda _, error: self._reserved(owner, picked, error),
+        )
+
+    def _drain(self) -> list[Pending]:
+        """Take verified batches from the head, up to a group's size; settle refused ones."""
+        picked: list[Pending] = []
+        size_bytes = 0
+        while self._queue:
+            head = self._queue[0]
+            if head.refusal is not None:
+                self._take().settle(head.refusal, False)
+                continue
+            if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
+                break
+            picked.append(self._take())
+            size_bytes += len(head.data)
+        return picked
+
+    def _take(self) -> Pending:
+        pending = self._queue.popleft()
+        self.queued_bytes -= len(pending.data)
+        return pending
+
+    def _reserved(self, owner: Owner, picked: list[Pending], error: BaseException | None) -> None:
+        if self._refusal is not None:
+            # Deleted or stopped while space was taken: the files may be closed by the time a write came to them.
+            self._turn_down(picked, self._refusal)
+        elif error is not None and not isinstance(error, DiskFullError):
+            self._fail(picked, error)
+        elif owner is not self._partition.writer:
+            # The epoch has ended meanwhile: back to the head of the queue, as if nothing had been.
+            self._queue.extendleft(reversed(picked))
+            self.queued_bytes += sum(len(pending.data) for pending in picked)
+            self._busy = False
+            self.go_on()
+        elif error is not None:
+            self.full_since_s = self.full_since_s or time.monotonic()
+            self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
+        else:
+            self.full_since_s = None
+            self._append(picked)
+
+    def _turn_down(self, picked: list[Pending], refusal: ProtocolError) -> None:
+        """Refuse a group that has no offsets yet, and go on."""
+        for pending in picked:
+            pending.settle(refusal, False)
+        self._busy = False
+        self.go_on()
+
+    def _append(self, picked: list[Pending]) -> None:
+        """Give offsets to a group and let it be written."""
+        candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
+        assert len(candidates) == len(picked), "only verified batches are drained"
+        owner = self._partition.writer
+        assert owner is not None
+        group = self._partition.reserve(candidates)
+        for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
+            if isinstance(outcome, StoredBatch):
+                self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
+            else:
+                pending.settle(outcome, False)
+        if not group.batches:
+            self._busy = False
+            self.released()
+            return
+        self.group = group
+        size_bytes = group.size_bytes
+        self._uncommitted.append((group.end_offset, size_bytes))
+        self._uncommitted_bytes += size_bytes
+        self._partition.pump()
+
+    def _fail(self, picked: list[Pending], error: BaseException) -> None:
+        """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""
+        failure = ProtocolError(
+            pb.STORAGE_FAILED, f"{self._partition.name}: the log cannot be written any more: {error}"
+        )
+        for pending in picked:
+            pending.settle(failure, False)
+        self._partition.failed(error)
+
+    # --- what becomes of it ----------------------------------------------------------------------------
+
+    def written(self, end_offset: int) -> None:
+        """This node's log is durable up to `end_offset`: the next group may go."""
+        if self.group is not None and end_offset >= self.group.end_offset:
+            self.group = None
+            self._busy = False
+
+    def released(self) -> None:
+        """More is held by more replicas: settle what is complete, and go on."""
+        if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
+            return  # a follower
+        high_watermark, owner = self._partition.high_watermark, self._partition.writer
+        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
+            self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+        if owner is not None:
+            self._waiting.release(owner, high_watermark)
+        self.go_on()
+
+    def acknowledged(self) -> None:
+        """Some replica holds more, which matters to who waits for all of them."""
+        if not self._waiting.wants_all:
+            return
+        owner = self._partition.writer
+        if owner is not None:
+            self._waiting.release(owner, self._partition.high_watermark)
+            self._tell_idle()
+
+    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
+        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`."""
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here
+        self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
+        self.go_on()

@@ -1,0 +1,223 @@
+"""Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
+
+A partition that lacks copies gets them as soon as there are nodes for all, and one that only nodes hold that merely
+store copies gets one where it may be owned. `ownership_advice`, `standing_in` and `homing` know what else should not
+stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
+round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
+and no more than a few ahead of the history (see `copy_progress`). Each is tried a few times only: a move that does not
+come about (a node that does not answer) must not fence the same epoch for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.core.placement.planning import can_live
+from tidelog_broker.core.placement.registry import NodeRegistry
+from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.rebalance.copy_progress import NewCopies
+from tidelog_broker.rebalance.ownership_advice import Owned
+from tidelog_proto import broker_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 16
+"""Moves under way at an owner, and begun in a period: some thirty a second, each some milliseconds for its writers."""
+PERIOD_S: Final = 0.5
+AGAIN_S: Final = 2.0
+TRIES: Final = 3
+REBALANCE_MS: Final = 10_000
+"""A rebalancing looks around for so long at least: who was just started can own only once it has answered."""
+
+
+class Adviser(Protocol):
+    """Knows of a reason why a partition should move."""
+
+    def plan(self, owned: Owned) -> Plan | None:
+        """Return the epoch that would be better than this one, if there is one."""
+        ...
+
+    def taken(self, key: PartitionKey) -> None:
+        """The plan for a partition is being carried out."""
+
+
+_Move = tuple[Owned, Plan, Adviser | None]
+
+
+class Mover:
+    """Sees to it that what this node owns goes where it should be.
+
+    Args:
+        owned: what this node owns at the moment.
+        roll_over: ends an epoch by plan; does nothing where that is too late.
+        cluster: for where placement wants a partition.
+        nodes: for who is draining.
+        advisers: know what is to move although nobody has asked for it, the most urgent first.
+        copies: keeps count of those that moves have asked for and that are not whole.
+        now_ms: the clock by which replicas were heard.
+    """
+
+    def __init__(
+        self,
+        *,
+        owned: Callable[[], Iterable[Owned]],
+        roll_over: Callable[[PartitionKey, Plan], None],
+        cluster: Cluster,
+        nodes: NodeRegistry,
+        advisers: Sequence[Adviser],
+        copies: NewCopies,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._owned = owned
+        self._roll_over = roll_over
+        self._cluster = cluster
+        self._nodes = nodes
+        self._advisers = advisers
+        self._copies = copies
+        self._now_ms = now_ms
+        self._rebalancing = False
+        self._rebalance_until_ms = 0
+        self._tries: dict[PartitionKey, tuple[int, int]] = {}
+        """The newest epoch that was to be ended, and how often that was tried."""
+        self._holds_back = False
+        """Whether more would move if the copies of earlier moves were whole."""
+        self._woken = asyncio.Event()
+
+    def rebalance(self) -> int:
+        """Begin to move everything that this node owns to where placement wants it; return how much that is."""
+        moves = len(self.wanted(everything=True))
+        self._rebalancing = True
+        self._rebalance_until_ms = self._now_ms() + REBALANCE_MS
+        self._tries.clear()
+        self._woken.set()
+        return moves
+
+    def wake(self) -> None:
+        """Look again: a node may have been drained."""
+        self._tries.clear()
+        self._woken.set()
+
+    def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
+        """Return what should move, and where to: off leaving nodes, for missing copies; or all that is out of place.
+
+        A node that stores nothing by its role leaves what it stored when it had another one.
+        """
+        leaving = {
+            record.node_id
+            for record in self._nodes.records()
+            if record.draining or record.removed or pb.PERSISTENCE not in record.roles
+        }
+        found: list[tuple[Owned, Plan]] = []
+        for owned in self._owned():
+            key, active = owned.key, owned.active
+            is_lacking = self._cluster.lacks_copies(key, active) or self._cluster.lacks_owner(active)
+            if everything or is_lacking or leaving.intersection(active.placement):
+                plan = self._cluster.wanted(key, active)
+                plan = self._with_able_owner(owned, plan) if plan is not None else None
+                if plan is not None and (everything or active.owner in leaving or _moves_copies(active, plan)):
+                    found.append((owned, plan))
+        return found
+
+    def _with_able_owner(self, owned: Owned, plan: Plan) -> Plan | None:
+        """Return a plan that names no replica that cannot own at once, while another can; None if nothing is left.
+
+        Who lives according to gossip may have a damaged copy. Named as the owner, it would be replaced in a takeover,
+        and by whoever takes over named again.
+        """
+        active, behind = owned.active, owned.behind(self._now_ms())
+        if plan.owner not in behind:
+            return plan
+        if active.owner in plan.placement:
+            stays = replace(plan, owner=active.owner)
+            return stays if _moves_copies(active, stays) else None
+        heir = self._cluster.heir(owned.key, active, behind=behind)
+        return replace(plan, owner=heir.owner) if heir is not None and heir.owner in plan.placement else plan
+
+    async def run(self) -> None:
+        """Move what is to be moved, for as long as the node runs."""
+        while True:
+            await self._copies.look()
+            moved = self._step()
+            is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
+            if not moved and not is_waiting:
+                self._rebalancing = self._rebalancing and self._holds_back
+                self._woken.clear()
+                with contextlib.suppress(TimeoutError):  # what this node has come to own meanwhile may have to go, too
+                    async with asyncio.timeout(AGAIN_S):
+                        await self._woken.wait()
+            await asyncio.sleep(PERIOD_S)
+
+    def _step(self) -> int:
+        """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
+
+        Both may concern the same partition, which moves once. Those whose logs are still being synced ahead count, too:
+        the disks would get to the last of many too late. Returns how many are under way.
+        """
+        asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
+        moved = {owned.key for owned in self._owned() if owned.is_moving}
+        self._holds_back = False
+        for owned, plan, adviser in _by_turns(self._advised(), asked):
+            if len(moved) >= AT_ONCE:
+                break
+            if owned.key in moved:
+                continue
+            new, advised = set(plan.placement).difference(owned.active.placement), adviser is not None
+            if new and not self._copies.has_room(owned.key, advised=advised):
+                self._holds_back = True
+            elif self._move(owned, plan):
+                moved.add(owned.key)
+                if new:
+                    self._copies.begun(owned.key, owned.active.epoch + 1, new, advised=advised)
+                if adviser is not None:
+                    adviser.taken(owned.key)
+        return len(moved)
+
+    def _advised(self) -> Iterator[_Move]:
+        for owned, adviser in itertools.product(self._owned(), self._advisers):
+            plan = adviser.plan(owned) if not owned.is_moving else None
+            if plan is not None:
+                yield owned, plan, adviser
+
+    def _move(self, owned: Owned, plan: Plan) -> bool:
+        """Move a partition, unless that was tried often enough or its writers would have to wait."""
+        if not self._is_able(owned, plan):
+            return False
+        epoch, tries = self._tries.get(owned.key, (-1, 0))
+        if epoch != owned.active.epoch:
+            tries = 0
+        elif tries >= TRIES:
+            return False
+        self._tries[owned.key] = owned.active.epoch, tries + 1
+        where = f"{plan.owner} with {', '.join(node for node in plan.placement if node != plan.owner) or 'no other'}"
+        log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
+        self._roll_over(owned.key, plan)
+        return True
+
+    def _is_able(self, owned: Owned, plan: Plan) -> bool:
+        """Whether replicas that keep up are enough to end the epoch, and enough that live to write to the next.
+
+        A damaged copy has no vote, and one that is in doubt must first have what it lacks.
+        """
+        now_ms = self._now_ms()
+        behind = owned.behind(now_ms)
+        return owned.can_end(now_ms) and can_live(
+            plan, alive=lambda node: node not in behind and self._cluster.alive(node)
+        )
+
+
+def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]:
+    for pair in itertools.zip_longest(some, others):
+        yield from (move for move in pair if move is not None)
+
+
+def _moves_copies(active: pb.EpochDescriptor, plan: Plan) -> bool:
+    """Whether a plan changes more than the owner."""
+    copies = (set(active.placement), active.ack_quorum, active.flush or plan.flush)
+    return copies != (set(plan.placement), plan.ack_quorum, plan.flush)

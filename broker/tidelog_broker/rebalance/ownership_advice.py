@@ -1,0 +1,148 @@
+"""When the owner of a partition should do without one of its nodes, or without itself, although none has died.
+
+    a replica lags      for longer than a bound, or it is away and a publish waits for all: a spare node takes its place
+    this disk is full   for a while: another replica owns the partition, this one stores what it can
+
+Failover is as long as the shortest log of a quorum, and a lagging replica makes it one replica shorter. What lags is a
+matter of time and not of bytes: a burst is caught up with, a broken disk is not. Without a spare everything stays: a
+slow copy is better than none, and a publish that asks for all copies times out.
+
+Each remedy costs a copy of the log, or an epoch, and may turn out to be none: the spare may be as slow, the next disk
+as full. So the same partition is left alone for a minute after one, then for two, up to an hour; and a node that lagged
+is nobody's spare for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.push import Follower
+from tidelog_proto import broker_pb2 as pb
+
+FULL_S: Final = 5.0
+"""A disk that has been full for so long stays full: retention has had its turn."""
+AGAIN_S: Final = 60.0
+AGAIN_S_MAX: Final = 3600.0
+NO_SPARE_S: Final = 600.0
+"""So long a node that lagged is not taken for a spare."""
+
+
+class Owned(NamedTuple):
+    """A partition that this node owns and appends to.
+
+    Attributes:
+        key: the partition.
+        active: its epoch.
+        followers: its other replicas.
+        waits_for_all: whether a publish waits for every replica.
+        full_since_s: since when there has been no space to append to it, on the monotonic clock; None: there is.
+        is_moving: whether the end of its epoch is planned already.
+    """
+
+    key: PartitionKey
+    active: pb.EpochDescriptor
+    followers: Sequence[Follower] = ()
+    waits_for_all: bool = False
+    full_since_s: float | None = None
+    is_moving: bool = False
+
+    def behind(self, now_ms: int) -> set[str]:
+        """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.
+
+        A copy that is in doubt or damaged is among them: it acknowledges nothing.
+        """
+        return {follower.node_id for follower in self.followers if not follower.keeps_up(now_ms)}
+
+    def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
+        """Whether replicas that keep up, `without` some, are enough to decide the epoch's end: writers wait for it."""
+        unable = self.behind(now_ms).union(without)
+        return len(self.active.placement) - len(unable) >= self.active.ack_quorum
+
+
+@dataclass(slots=True)
+class _Left:
+    """A partition that is left alone until a time, and for how long it will be after the next remedy."""
+
+    until_s: float
+    next_s: float
+
+
+class LeftAlone:
+    """Partitions that nothing is done about for a while, after each time for twice as long.
+
+    Which is forgotten when nothing was done for `AGAIN_S_MAX` longer than that.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[PartitionKey, _Left] = {}
+
+    def includes(self, key: PartitionKey, now_s: float) -> bool:
+        """Whether a partition is to be left alone."""
+        left = self._left.get(key)
+        return left is not None and now_s < left.until_s
+
+    def add(self, key: PartitionKey, now_s: float, *, first_s: float) -> None:
+        """Something is done now: leave the partition alone for `first_s`, or for longer than the last time."""
+        self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
+        before = self._left.get(key)
+        wait_s = before.next_s if before is not None else first_s
+        self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
+
+
+class Remedies:
+    """See the module.
+
+    Args:
+        cluster: who lives, and where a copy can go.
+        lag_ms: the bound.
+        now_ms: the clock by which replicas were heard.
+        clock_s: the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        lag_ms: int,
+        now_ms: Callable[[], int],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._lag_ms = lag_ms
+        self._now_ms = now_ms
+        self._clock_s = clock_s
+        self._left = LeftAlone()
+        self._lagged_s: dict[str, float] = {}
+
+    def plan(self, owned: Owned) -> Plan | None:
+        """Return the epoch that would be better than this one; None when this one is fine, or nothing can be done."""
+        if self._left.includes(owned.key, self._clock_s()):
+            return None
+        is_full = owned.full_since_s is not None and self._clock_s() - owned.full_since_s >= FULL_S
+        return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
+
+    def taken(self, key: PartitionKey) -> None:
+        """A plan is being carried out: leave the partition alone for a while."""
+        self._left.add(key, self._clock_s(), first_s=AGAIN_S)
+
+    def _another_owner(self, owned: Owned) -> Plan | None:
+        return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))
+
+    def _without_laggard(self, owned: Owned) -> Plan | None:
+        now_ms, alive = self._now_ms(), self._cluster.alive
+        laggards = [
+            follower.node_id
+            for follower in owned.followers
+            if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
+        ]
+        if not laggards or not owned.can_end(now_ms, without=laggards):
+            return None  # with a quorum of laggards nothing could be decided: the load is too much, or the owner slow
+        now_s = self._clock_s()
+        self._lagged_s |= dict.fromkeys(laggards, now_s)
+        self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}
+        return self._cluster.without(owned.key, owned.active, laggards[0], avoid=self._lagged_s)

@@ -1,0 +1,442 @@
+"""Carries out what one partition's replica wants: sends, reads, and writes one after the other.
+
+Theory of operation. After every input `pump` takes the replica's effects. Messages leave at once, before the node's own
+write, so that the replicas write at the same time. Writes form one queue: each is begun when the one before it is done,
+and `Replica.wrote` tells of each in order. Appends that continue each other, queued while a write was on its way, are
+written as one and synced once. Journal entries of all partitions meet in `Chains`, which merges them.
+
+A write that needs no sync, is small and finds its space taken already, is done on the event loop itself while that is
+quick (see `core.replication.inline_writes`); everything else goes to the I/O worker of the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidelog_broker.base.stall_probe import sleeps
+from tidelog_broker.core.replication.effects import (
+    Append,
+    AppendFill,
+    CommitMoved,
+    Effect,
+    EpochDecided,
+    EpochFenced,
+    FinishFill,
+    Halted,
+    OwnerConfirmed,
+    OwnerReady,
+    PeerMessage,
+    ReadLog,
+    RebuildProducers,
+    Send,
+    SetAside,
+    SyncAhead,
+    SyncLog,
+    Truncate,
+    Write,
+    WriteChain,
+    WriteFences,
+)
+from tidelog_broker.core.replication.epoch_writer import Candidate, Group
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.replication import write_queue
+from tidelog_broker.replication.driver_ports import Listener, Tools
+from tidelog_broker.replication.replica_log import LogView, Stretch
+from tidelog_broker.replication.syncing_ahead import SyncingAhead
+from tidelog_broker.storage.io.errors import StorageError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
+
+QUEUED_BYTES_MAX: Final = 32 * MIB
+"""Past this, appends of the owner are passed over; what is missed is pulled later, at this node's pace."""
+
+
+class _Queued(NamedTuple):
+    """Something for the disk; `size_bytes` of it came from other nodes."""
+
+    effect: Write | RebuildProducers
+    size_bytes: int
+
+
+class ReplicaDriver:
+    """See the module. Nothing is carried out before `start`.
+
+    Args:
+        key, name: the partition.
+        io_key: its I/O worker.
+        replica, view: its core, and what that sees of the log.
+        tools: the node's.
+        schedule: called when the replica's deadline may have changed.
+        schedule_later: the same after what comes by the thousand, and moves no deadline that is near.
+    """
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        name: str,
+        io_key: int,
+        *,
+        replica: Replica,
+        view: LogView,
+        tools: Tools,
+        schedule: Callable[[ReplicaDriver], None],
+        schedule_later: Callable[[ReplicaDriver], None],
+    ) -> None:
+        self.key = key
+        self.name = name
+        self.replica = replica
+        self.view = view
+        self.scheduled_ms: int | None = None
+        """When it will be ticked."""
+        self.is_touched = False
+        """Whether its deadline is to be looked at."""
+        self.stopped = False
+        self.queued_bytes = 0
+        """Of batches from other nodes that are not written yet."""
+        self._io_key = io_key
+        self._tools = tools
+        self._schedule = schedule
+        self._schedule_later = schedule_later
+        self._listener: Listener | None = None
+        self._queue: deque[_Queued] = deque()
+        self._cuts: deque[int] = deque()
+        """Of the cuts in the queue, in its order."""
+        self._writing = False
+        self._pumping = False
+        self._in_doubt = bool(view.doubt)
+        self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
+
+    @property
+    def cut_offset(self) -> int | None:
+        """Where the log is about to be cut; None when it is not. What lies behind that may have been decided otherwise.
+
+        The watermark moves when a decision is known, the cut is done when the disk gets to it.
+        """
+        return min(self._cuts, default=None)
+
+    # --- inputs ----------------------------------------------------------------------------------------
+
+    def start(self, listener: Listener) -> None:
+        """Begin to carry out effects, and to tell of news."""
+        self._listener = listener
+        self.tick()  # whoever is missing now is not going to be missed later
+
+    def stop(self) -> None:
+        """Begin no more writes; what is on its way to the disk gets there, and nobody is told."""
+        self.stopped = True
+        self._ahead.stop()
+        self._queue.clear()
+        self._count(-self.queued_bytes)
+
+    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
+        """Hand a message of another node to the replica."""
+        kind = type(message)
+        if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
+            return
+        self.replica.receive(sender, message, batches, self._tools.now_ms())
+        if isinstance(message, pb.ReplicationAck):
+            self._carry_on(soon=message.status != pb.HELD)
+            if self._listener is not None:
+                self._listener.acknowledged()
+        else:
+            self._carry_on(soon=kind is not pb.AppendBatch)
+
+    def tick(self) -> None:
+        """Let time pass for the replica."""
+        if not self.stopped:
+            self.replica.tick(self._tools.now_ms())
+            self.pump()
+
+    def neighbours_changed(self) -> None:
+        """Let the replica look again at who is alive."""
+        if not self.stopped:
+            self.replica.neighbours_changed(self._tools.now_ms())
+            self.pump()
+
+    def want_owner(self) -> None:
+        """Somebody wants to write here."""
+        if not self.stopped:
+            self.replica.want_owner(self._tools.now_ms())
+            self.pump()
+
+    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+        """Give offsets to verified batches; they are sent and written by the `go` that must follow."""
+        return self.replica.reserve(candidates, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
+
+    def roll_over(self, plan: Plan) -> None:
+        """End the epoch by plan, if this node owns it."""
+        if not self.stopped:
+            self.replica.roll_over(plan, self._tools.now_ms())
+            self.pump()
+
+    def confirm(self) -> int:
+        """Ask whether this node still owns the epoch; `Listener.owner_confirmed` tells. Only while it may append."""
+        number = self.replica.ownership.confirm()
+        self.pump()
+        return number
+
+    def raise_log_start(self, offset: int) -> None:
+        """Retention has deleted what lies below `offset`."""
+        if not self.stopped:
+            self.replica.raise_log_start(offset, self._tools.now_ms())
+            self.pump()
+
+    # --- effects ---------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Carry out what the replica wants, until it wants nothing more for now."""
+        self._carry_on(soon=True)
+
+    def go(self) -> None:
+        """Carry out what `reserve` has ordered."""
+        self._carry_on(soon=False)
+
+    def _carry_on(self, *, soon: bool, writes: bool = True) -> None:
+        """As `pump`; not `soon`: what the replica was told moves no deadline that is near; not `writes`: begin none."""
+        listener = self._listener
+        if self._pumping or listener is None or self.stopped:
+            return
+        self._pumping = True
+        take_effects = self.replica.take_effects
+        try:
+            effects = take_effects()
+            while True:
+                for effect in effects:
+                    if isinstance(effect, Append):  # the most frequent by far
+                        self._enqueue(effect)
+                    else:
+                        self._carry_out(effect, listener)
+                if writes and self._queue and not self._writing:
+                    self._write_next()
+                effects = take_effects()
+                if not effects:
+                    break
+        finally:
+            self._pumping = False
+        if soon:
+            self._schedule(self)
+        elif not self.is_touched:
+            self._schedule_later(self)
+
+    def _carry_out(self, effect: Effect, listener: Listener) -> None:
+        match effect:
+            case CommitMoved():
+                listener.commit_moved()
+            case Send():
+                self._tools.neighbours.send(effect.to, effect.message, effect.batches)
+            case ReadLog():
+                self._read(effect)
+            case SyncAhead():
+                self._ahead.add(effect)
+            case OwnerReady():
+                listener.owner_ready()
+            case OwnerConfirmed():
+                listener.owner_confirmed(effect.number)
+            case EpochFenced():
+                listener.fenced()
+            case EpochDecided():
+                listener.decided(effect)
+            case Halted():
+                listener.halted(effect.reason)
+            case _:
+                self._enqueue(effect)
+
+    def _read(self, effect: ReadLog) -> None:
+        def done(found: Stretch | None, error: BaseException | None) -> None:
+            if self.stopped:
+                return
+            if found is None:
+                log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
+                nothing = Position(effect.from_offset, 0)
+                found = Stretch((), nothing, nothing)
+            self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())
+            self.pump()
+
+        self._tools.readers.start(self._io_key, lambda: self.view.read_epoch(effect), done)
+
+    def _synced_ahead(self, effect: SyncAhead) -> None:
+        self.replica.synced_ahead(effect, self._tools.now_ms())
+        self.pump()
+
+    # --- writes ----------------------------------------------------------------------------------------
+
+    def _enqueue(self, effect: Write | RebuildProducers) -> None:
+        size_bytes = 0
+        if isinstance(effect, Append):
+            if not self._is_own(effect):
+                size_bytes = sum(map(len, effect.batches))
+                self._count(size_bytes)
+        elif isinstance(effect, AppendFill):
+            size_bytes = sum(map(len, effect.batches))
+            self._count(size_bytes)
+        elif isinstance(effect, Truncate):
+            self._cuts.append(effect.end_offset)
+        elif isinstance(effect, SetAside):
+            self._cuts.append(self.replica.start_of(effect.epoch))
+        self._queue.append(_Queued(effect, size_bytes))
+
+    def _is_own(self, effect: Append) -> bool:
+        owner, active = self.replica.owner, self.replica.chain.active
+        if owner is not None and owner.epoch == effect.epoch:
+            return True
+        descriptor = active if active.epoch == effect.epoch else self.view.descriptor(effect.epoch)
+        return descriptor.owner == self.replica.node_id
+
+    def _count(self, size_bytes: int) -> None:
+        self.queued_bytes += size_bytes
+        budget = self._tools.peers_budget()
+        if budget is not None:
+            budget.take(size_bytes)
+
+    def _write_next(self) -> None:
+        """Begin the next write; writes that are done at once are followed by the one after them."""
+        while self._queue and not self._writing and not self.stopped:
+            self._writing = True
+            effect = self._queue[0].effect
+            if isinstance(effect, Append):
+                self._append(self._merged() if len(self._queue) > 1 else [effect])
+                continue
+            chains = self._tools.chains
+            match effect:
+                case WriteFences():
+                    chains.write_fences(effect.entries, lambda: self._written(ok=True))
+                case WriteChain():
+                    chains.write_chain(self.key, effect.entries, lambda: self._written(ok=True))
+                case RebuildProducers():
+                    self._rebuild(effect)
+                case _:
+                    self._perform(effect)
+
+    def _merged(self) -> list[Append]:
+        """Return the first append and those behind it that continue it, up to a group's size."""
+        group: list[Append] = []
+        size_bytes = 0
+        for queued in self._queue:
+            effect = queued.effect
+            if not isinstance(effect, Append):
+                break
+            size_bytes += sum(map(len, effect.batches))
+            if group and (
+                (effect.epoch, effect.base_offset) != (group[-1].epoch, group[-1].end_offset)
+                or size_bytes > self._tools.group_bytes
+            ):
+                break
+            group.append(effect)
+        return group
+
+    def _append(self, group: list[Append]) -> None:
+        """Write appends here and now if that is quick, else on the worker."""
+        started = time.perf_counter()
+        synced = self.view.synced(group[0].epoch)
+        inline_writes = self._tools.inline_writes
+        if not synced and self._tools.io.idle:
+            size_bytes = write_queue.padded_bytes(group)
+            if inline_writes.allows(size_bytes, started) and write_queue.has_room(self.view, group[0], size_bytes):
+                failed: StorageError | None = None
+                slept = sleeps()
+                try:
+                    write_queue.append_in_place(self.view, group)
+                except StorageError as error:
+                    failed = error
+                ended = time.perf_counter()
+                inline_writes.took(ended - started, ended, slept=sleeps() != slept)
+                self._appended(group, started, ok=True, error=failed)
+                return
+        write = partial(write_queue.append, self.view, group, synced=synced)
+        self._tools.io.start(
+            self._io_key, write, lambda ok, error: self._appended(group, started, ok=bool(ok), error=error)
+        )
+
+    def _appended(self, group: list[Append], started: float, *, ok: bool, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._writing = False
+        if self.stopped:
+            return
+        assert self._listener is not None
+        ended = time.perf_counter()
+        self._tell(len(group), ok=ok)
+        if self.replica.owner is None:  # the owner waits for the acknowledgement, nobody for the rest
+            self._carry_on(soon=not ok, writes=False)  # the next append is told of after this one
+        if ok:
+            self._listener.appended(group, seconds=ended - started)
+        self._carry_on(soon=not ok)
+
+    def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
+        def done(ok: bool | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._fail(error)
+                return
+            self._written(ok=bool(ok))
+            if self._listener is not None and isinstance(effect, FinishFill) and not self.stopped:
+                self._listener.filled()
+
+        self._tools.io.start(self._io_key, partial(write_queue.perform, self.view, effect), done)
+
+    def _written(self, *, ok: bool) -> None:
+        """Tell the replica of a write that is done."""
+        self._writing = False
+        if self.stopped:
+            return
+        self._tell(1, ok=ok)
+        self.pump()
+
+    def _tell(self, count: int, *, ok: bool) -> None:
+        now_ms = self._tools.now_ms()
+        for _ in range(count):
+            queued = self._queue.popleft()
+            if queued.size_bytes:
+                self._count(-queued.size_bytes)
+            if isinstance(queued.effect, Truncate | SetAside):
+                self._cuts.popleft()
+            self.replica.wrote(now_ms, ok=ok)
+        if self._in_doubt:
+            self._look_at_doubt()
+
+    def _look_at_doubt(self) -> None:
+        """A copy that lacked something is whole again once the core has no doubt about it."""
+        if not self.replica.doubt and not self._writing:
+            self._in_doubt = False
+            self._writing = True
+            self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))
+
+    def _repaired(self, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._fail(error)
+        else:
+            self.pump()
+
+    def _rebuild(self, effect: RebuildProducers) -> None:
+        log_start = self.replica.log_start
+
+        def done(found: tuple[ProducerTable | None, int] | None, error: BaseException | None) -> None:
+            self._writing = False
+            if self.stopped:
+                return
+            if found is None:
+                self._fail(error or AssertionError("nothing came of a rebuild"))
+                return
+            self._queue.popleft()
+            self.replica.producers_rebuilt(effect, *found, self._tools.now_ms())
+            self.pump()
+
+        self._tools.io.start(self._io_key, lambda: self.view.producers_at(effect.offset, log_start=log_start), done)
+
+    def _fail(self, error: BaseException) -> None:
+        """The disk has failed, or the code: either way nothing more is written, and the node stops."""
+        if self.stopped:
+            return
+        self.stop()
+        assert self._listener is not None
+        self._listener.failed(error)

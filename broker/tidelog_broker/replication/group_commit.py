@@ -1,0 +1,133 @@
+"""Synced appends of many partitions to one journal, as few syncs as possible.
+
+Whatever is submitted in one turn of the event loop goes into one append, and so does whatever gathers while that one
+is on its way. A takeover of a thousand partitions costs a few syncs. Entries keep their order.
+
+A journal without space has changed nothing, so its append is tried again; a journal that failed is never used again.
+Once nothing has come for a moment, the journal is told to mark what it has as synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.io.errors import DiskFullError
+
+log = logging.getLogger(__name__)
+
+EntryT = TypeVar("EntryT")
+
+FULL_RETRY_S: Final = 0.5
+MARK_AFTER_S: Final = 1.0
+
+
+class GroupCommit(Generic[EntryT]):
+    """The way into one journal. Used on the event loop's thread.
+
+    Args:
+        append: makes entries durable; runs on the I/O worker of `key`.
+        mark: called after a quiet moment behind appends, on the same worker.
+        failed: told of a disk that failed.
+        full: told whenever there was no space.
+    """
+
+    def __init__(
+        self,
+        append: Callable[[list[EntryT]], None],
+        *,
+        mark: Callable[[], None],
+        offload: Offload,
+        key: int,
+        failed: Callable[[BaseException], None],
+        full: Callable[[DiskFullError], None],
+    ) -> None:
+        self._append = append
+        self._mark = mark
+        self._offload = offload
+        self._key = key
+        self._failed = failed
+        self._full = full
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Sequence[EntryT], Callable[[], None]]] = []
+        self._group: list[tuple[Sequence[EntryT], Callable[[], None]]] = []
+        self._handle: asyncio.Handle | None = None
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def submit(self, entries: Sequence[EntryT], done: Callable[[], None]) -> None:
+        """Append entries; `done` is called when they are durable, and never if that is not to be."""
+        if self._closed:
+            return
+        self._waiting.append((entries, done))
+        if self._idle.is_set():
+            self._cancel_mark()
+            self._idle.clear()
+            self._handle = self._loop.call_soon(self._begin)
+
+    async def close(self) -> None:
+        """Take no more, and wait for what is on its way to the disk."""
+        self._closed = True
+        self._waiting.clear()
+        self._cancel_mark()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+            self._idle.set()
+        await self._idle.wait()
+
+    def _begin(self) -> None:
+        self._handle = None
+        self._group += self._waiting
+        self._waiting = []
+        entries = [entry for some, _ in self._group for entry in some]
+        self._offload.start(self._key, lambda: self._append(entries), lambda _, error: self._ended(error))
+
+    def _ended(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFullError) and not self._closed:
+            log.warning("a journal has no space: %s", error)
+            self._handle = self._loop.call_later(FULL_RETRY_S, self._begin)
+            self._full(error)
+            return
+        if error is not None:
+            self._broke(error)
+            return
+        group, self._group = self._group, []
+        for _, done in group:
+            done()
+        self._go_on()
+        if self._idle.is_set() and not self._closed:
+            self._mark_timer = self._loop.call_later(MARK_AFTER_S, self._begin_mark)
+
+    def _begin_mark(self) -> None:
+        self._mark_timer = None
+        self._idle.clear()
+        self._offload.start(self._key, self._mark, lambda _, error: self._marked(error))
+
+    def _marked(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._broke(error)
+        else:
+            self._go_on()
+
+    def _cancel_mark(self) -> None:
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+            self._mark_timer = None
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._handle = self._loop.call_soon(self._begin)
+        else:
+            self._idle.set()
+
+    def _broke(self, error: BaseException) -> None:
+        self._idle.set()
+        if not self._closed:
+            self._closed = True
+            self._failed(error)

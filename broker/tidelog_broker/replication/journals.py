@@ -1,0 +1,152 @@
+"""What the journals hold of every partition: the chain of its epochs, and what was promised and accepted in the newest.
+
+The genesis of a chain stands in `__meta`, in its topic's record, and gets into the journal together with the first
+decision, which would mean nothing without it. Until then the stored fence of the first epoch carries it, and wins: what
+was promised was promised about that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.replication.chain import ChainError, EpochChain
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.replication.group_commit import GroupCommit
+from tidelog_broker.storage.io.errors import DamagedError, DiskFullError
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_proto import broker_pb2 as pb
+
+EntryT = TypeVar("EntryT")
+
+FENCES_WORKER: Final = 0
+CHAINS_WORKER: Final = 1
+"""All appends to one journal go through one worker."""
+
+
+class Chains:
+    """The chains and fences of a node, loaded at its start; and the only writer of both journals.
+
+    Args:
+        meta, fences: the open journals.
+        offload: the journals' workers.
+        failed: told of a journal that failed; the node must stop.
+        full: told when a journal has no space.
+    """
+
+    def __init__(
+        self,
+        meta: MetaJournal,
+        fences: FenceJournal,
+        *,
+        offload: Offload,
+        failed: Callable[[BaseException], None],
+        full: Callable[[DiskFullError], None],
+    ) -> None:
+        self._loaded: dict[PartitionKey, EpochChain] = {}
+        self._fences = fences.load()
+        self._journalled: set[PartitionKey] = set()
+        self._chain_writes: GroupCommit[pb.ChainEntry] = GroupCommit(
+            meta.append, mark=meta.mark, offload=offload, key=CHAINS_WORKER, failed=failed, full=full
+        )
+        self._fence_writes: GroupCommit[pb.FenceEntry] = GroupCommit(
+            fences.append, mark=fences.mark, offload=offload, key=FENCES_WORKER, failed=failed, full=full
+        )
+        self.load(meta.entries())
+
+    def load(self, entries: Sequence[pb.ChainEntry]) -> None:
+        """Take the chains from the metadata journal's entries, in their order.
+
+        Raises:
+            DamagedError: an entry does not continue its chain.
+        """
+        for entry in entries:
+            key = (entry.topic_id, entry.partition)
+            match entry.WhichOneof("entry"):
+                case "genesis":
+                    self._loaded[key] = EpochChain(entry.genesis)
+                    self._journalled.add(key)
+                case "decision":
+                    if key not in self._loaded:
+                        raise DamagedError(f"the metadata journal decides about partition {key[1]} without a genesis")
+                    try:
+                        self._loaded[key].extend(entry.decision)
+                    except ChainError as error:
+                        raise DamagedError(f"the metadata journal is damaged: {error}") from error
+                case "forgotten":
+                    self._loaded.pop(key, None)
+                    self._journalled.discard(key)
+                case _:
+                    raise DamagedError("the metadata journal has an entry of a kind that this version does not know")
+
+    def knows(self, topic_id: bytes, partition: int) -> bool:
+        """Whether anything about a partition is kept here."""
+        return (topic_id, partition) in self._loaded
+
+    def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:
+        """Return a partition's chain, which is its replica's from now on; a new one begins with `genesis`."""
+        chain = self._loaded.get(key)
+        if chain is None:
+            fence = self._fences.get((*key, genesis.epoch))
+            stored = fence.descriptor if fence is not None and fence.HasField("descriptor") else None
+            chain = self._loaded[key] = EpochChain(stored or genesis)
+        return chain
+
+    def fence(self, key: PartitionKey, epoch: int) -> pb.FenceEntry | None:
+        """Return what was stored, when the node started, of the fence of an epoch."""
+        return self._fences.get((*key, epoch))
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def write_chain(self, key: PartitionKey, entries: Sequence[pb.ChainEntry], done: Callable[[], None]) -> None:
+        """Append decisions about a partition to its journal; `done` is called when they are durable."""
+        if key not in self._journalled:
+            self._journalled.add(key)
+            genesis = pb.ChainEntry(topic_id=key[0], partition=key[1], genesis=self._loaded[key].genesis)
+            entries = [genesis, *entries]
+        self._chain_writes.submit(entries, done)
+
+    def write_fences(self, entries: Sequence[pb.FenceEntry], done: Callable[[], None]) -> None:
+        """Append fences to their journal; `done` is called when they are durable."""
+        self._fence_writes.submit(entries, done)
+
+    async def forget(self, topic_id: bytes, partitions: int) -> None:
+        """Forget the chains of a deleted topic, durably, and then its fences."""
+        keys = [(topic_id, index) for index in range(partitions)]
+        gone = [key for key in keys if key in self._journalled]
+        dropped = [
+            pb.FenceEntry(topic_id=topic_id, partition=index, epoch=epoch, dropped=True)
+            for topic, index, epoch in self._fences
+            if topic == topic_id
+        ]
+        for key in keys:
+            chain = self._loaded.pop(key, None)
+            self._journalled.discard(key)
+            if chain is not None:
+                # A promise, or the step into an epoch, may have been on its way when the replica was stopped.
+                dropped += [
+                    pb.FenceEntry(topic_id=topic_id, partition=key[1], epoch=epoch, dropped=True)
+                    for epoch in (chain.active.epoch, chain.active.epoch - 1)
+                    if epoch >= 0
+                ]
+        for entry in dropped:
+            self._fences.pop((topic_id, entry.partition, entry.epoch), None)
+        if gone:
+            forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in gone]
+            await _written(self._chain_writes, forgotten)
+        if dropped:
+            await _written(self._fence_writes, dropped)
+
+    async def close(self) -> None:
+        """Write no more, and wait for what is on its way to the disk."""
+        await self._chain_writes.close()
+        await self._fence_writes.close()
+
+
+async def _written(writes: GroupCommit[EntryT], entries: Sequence[EntryT]) -> None:
+    written = asyncio.Event()
+    writes.submit(entries, written.set)
+    await written.wait()

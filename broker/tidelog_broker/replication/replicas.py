@@ -1,0 +1,218 @@
+"""All replicas of this node: made when a topic's partitions are opened, ticked when they are due, fed by other nodes.
+
+One heap holds when each replica wants to be ticked and one timer of the event loop waits for the first of them. A
+deadline that has moved earlier is pushed again; one that has moved later is found out when it comes up. After an append
+or an acknowledgement nothing is due for a heartbeat's time, so the deadlines of replicas that are busy with those are
+looked at together, every few milliseconds: to look at one with every record cost as much as to store the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.ports import Batch, PartitionKey, Timing
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.partition.log_start import load_log_start
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+
+LOOK_MS: Final = 5
+
+
+class Founding(NamedTuple):
+    """A partition as its topic's record names it: key, name for people, and its first epoch."""
+
+    key: PartitionKey
+    name: str
+    genesis: pb.EpochDescriptor
+
+
+class Replication:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        node_id, incarnation: this node.
+        tools: what the drivers work with.
+        rebooted: whether the machine went down under this node since it last ran, unless it had stopped in order.
+        timing: of the core.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        incarnation: int,
+        *,
+        tools: Tools,
+        rebooted: bool,
+        timing: Timing | None = None,
+    ) -> None:
+        self.chains = tools.chains
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._tools = tools
+        self._rebooted = rebooted
+        self._timing = timing or Timing()
+        self._loop = asyncio.get_running_loop()
+        self._drivers: dict[PartitionKey, ReplicaDriver] = {}
+        self._deleted: set[bytes] = set()
+        self._due: list[tuple[int, int, ReplicaDriver]] = []
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._touched: list[ReplicaDriver] = []
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._ringing = False
+        self._closed = False
+
+    # --- partitions ------------------------------------------------------------------------------------
+
+    async def open(self, founding: Founding, store: PartitionLog, io_key: int) -> ReplicaDriver:
+        """Make the replica of a partition whose log is open; it does nothing before `ReplicaDriver.start`.
+
+        Raises:
+            StorageError: the disk failed while the log was healed.
+        """
+        key = founding.key
+        chain = self.chains.chain(key, founding.genesis)
+
+        def open_view() -> LogView:
+            log_start = load_log_start(self._tools.fs, store.directory)
+            return LogView.open(store, chain, node_id=self._node_id, log_start=log_start, rebooted=self._rebooted)
+
+        view = await self._tools.io.call(io_key, open_view)
+        replica = Replica(
+            key,
+            node_id=self._node_id,
+            incarnation=self._incarnation,
+            chain=chain,
+            fence=self.chains.fence(key, chain.active.epoch),
+            log=view,
+            surroundings=self._tools.neighbours,
+            now_ms=self._tools.now_ms(),
+            timing=self._timing,
+            doubt=view.doubt,
+        )
+        driver = ReplicaDriver(
+            key,
+            founding.name,
+            io_key,
+            replica=replica,
+            view=view,
+            tools=self._tools,
+            schedule=self._schedule,
+            schedule_later=self._schedule_later,
+        )
+        self._drivers[key] = driver
+        return driver
+
+    def get(self, key: PartitionKey) -> ReplicaDriver | None:
+        """Return what drives a partition's replica, None for a partition that is not known here."""
+        return self._drivers.get(key)
+
+    def all(self) -> list[ReplicaDriver]:
+        """Return every driver."""
+        return list(self._drivers.values())
+
+    def drop(self, topic_id: bytes) -> None:
+        """Stop the replicas of a deleted topic at once; whoever asks for them is told that it is gone."""
+        self._deleted.add(topic_id)
+        for key in [key for key in self._drivers if key[0] == topic_id]:
+            self._drivers.pop(key).stop()
+
+    async def forget(self, topic_id: bytes, partitions: int) -> None:
+        """Forget what the journals hold of a deleted topic, whose replicas have been dropped."""
+        self._deleted.add(topic_id)
+        await self.chains.forget(topic_id, partitions)
+
+    # --- the other nodes -------------------------------------------------------------------------------
+
+    def receive(self, peer_id: str, message: PeerMessage, batches: Sequence[Batch]) -> bool:
+        """Take a one-way message of another node; False when there is no replica here for it: it will come again."""
+        driver = self._drivers.get((message.topic_id, message.partition))
+        if driver is not None:
+            driver.receive(peer_id, message, batches)
+        elif message.topic_id in self._deleted and not isinstance(message, pb.MetadataUpdate):
+            gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
+            self._tools.neighbours.send(peer_id, gone)
+        else:
+            return message.topic_id in self._deleted
+        return True
+
+    def neighbours_changed(self) -> None:
+        """Who is alive has changed."""
+        for driver in self.all():
+            driver.neighbours_changed()
+
+    def statuses(self) -> list[pb.EpochStatus]:
+        """Return how long every chain is here, as questions to another node."""
+        return [driver.replica.chain_status() for driver in self._drivers.values()]
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def _schedule(self, driver: ReplicaDriver) -> None:
+        deadline_ms = driver.replica.deadline_ms
+        if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
+            return
+        # Whatever is overdue waits a moment: a core that asked for the past again would have the loop to itself.
+        deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
+        driver.scheduled_ms = deadline_ms
+        heapq.heappush(self._due, (deadline_ms, next(self._numbers), driver))
+        if not self._ringing and (self._timer is None or deadline_ms < self._timer_ms):
+            self._arm()
+
+    def _schedule_later(self, driver: ReplicaDriver) -> None:
+        assert not driver.is_touched
+        driver.is_touched = True
+        self._touched.append(driver)
+        if self._look_timer is None and not self._closed:
+            self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        touched, self._touched = self._touched, []
+        for driver in touched:
+            driver.is_touched = False
+            if not driver.stopped:
+                self._schedule(driver)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due and not self._closed:
+            self._timer_ms = self._due[0][0]
+            delay_s = max(0, self._timer_ms - self._tools.now_ms()) / 1000
+            self._timer = self._loop.call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_ms = self._tools.now_ms()
+        due: list[ReplicaDriver] = []
+        while self._due and self._due[0][0] <= now_ms:
+            at_ms, _, driver = heapq.heappop(self._due)
+            if driver.scheduled_ms == at_ms:  # else it is scheduled for an earlier time, or was
+                driver.scheduled_ms = None
+                due.append(driver)
+        self._ringing = True
+        for driver in due:
+            driver.tick()
+        self._ringing = False
+        self._arm()
+
+    async def close(self) -> None:
+        """Stop everything; return when nothing of it is on its way to the journals."""
+        self._closed = True
+        self._arm()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        for driver in self._drivers.values():
+            driver.stop()
+        await self.chains.close()

@@ -1,0 +1,75 @@
+"""The syncs of one partition that no write waits for: one at a time, on their own worker.
+
+What is asked for while one is under way waits for it; of each node that asks only the newest question, because its
+answer covers those before. So a peer that asks all the time costs no memory, and no more than one sync after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.replication.effects import SyncAhead
+from tidelog_broker.replication.replica_log import LogView
+
+
+class SyncingAhead:
+    """See the module. For the event loop's thread.
+
+    Args:
+        offload, key: the worker.
+        view: the log.
+        done: told of each that is done.
+        failed: told of a disk that failed; nothing is synced ahead after that.
+    """
+
+    def __init__(
+        self,
+        offload: Offload,
+        key: int,
+        view: LogView,
+        *,
+        done: Callable[[SyncAhead], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._offload = offload
+        self._key = key
+        self._view = view
+        self._done = done
+        self._failed = failed
+        self._waiting: dict[str, SyncAhead] = {}
+        self._is_syncing = False
+        self._stopped = False
+
+    def add(self, effect: SyncAhead) -> None:
+        """Sync what is written by now, or a little later."""
+        self._waiting[effect.to] = effect
+        if not self._is_syncing:
+            self._next()
+
+    def stop(self) -> None:
+        """Begin none any more; nobody is told of the one that is under way."""
+        self._stopped = True
+        self._waiting.clear()
+
+    def _next(self) -> None:
+        self._is_syncing = True
+        effect = self._waiting.pop(next(iter(self._waiting)))
+        epoch, slack_bytes = effect.epoch, effect.slack_bytes
+        self._offload.start(
+            self._key,
+            lambda: self._view.sync_ahead(epoch, slack_bytes),
+            lambda _, error: self._ended(effect, error),
+        )
+
+    def _ended(self, effect: SyncAhead, error: BaseException | None) -> None:
+        self._is_syncing = False
+        if self._stopped:
+            return
+        if error is not None:
+            self.stop()
+            self._failed(error)
+            return
+        self._done(effect)
+        if self._waiting and not self._is_syncing:
+            self._next()

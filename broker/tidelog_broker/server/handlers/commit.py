@@ -1,0 +1,191 @@
+"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply, on the node that owns `__offsets`.
+
+A commit is a record batch of `__offsets` like any other and shares that partition's group sync with all
+commits that arrive together. A commit that does not move a position forward is answered with the position
+that stands, unless it asks for a reset.
+
+Both answers are bounded: COMMITTED comes in pages, and a commit whose answer would not fit, because of the notes that
+stand, is refused before anything of it is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.groups import OffsetKey, Place
+from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
+from tidelog_proto.names import check_group_name
+
+_RESULT_BYTES: Final = 128
+"""A position in an answer, without its note and the topic's name: at most so much."""
+PAGE_POSITIONS: Final = 2_000
+"""So that a page takes the event loop no longer than a few milliseconds."""
+
+
+async def commit(node: Broker, request: Request) -> None:
+    """Handle COMMIT: all entries in one batch, then what holds for each.
+
+    Raises:
+        ProtocolError: a name is bad, or the write was refused: then nothing of the request holds.
+    """
+    check_group_name(request.envelope.commit.group)
+    check_entries(len(request.envelope.commit.entries))
+    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _commit(node, envelope.commit)))
+
+
+async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
+    await node.offsets_log.ready()
+    _check_answer(node, asked)
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    now_us = time.time_ns() // 1000
+    reply = pb.CommitReply()
+    records: list[pb.OffsetRecord] = []
+    results: list[tuple[OffsetKey, pb.CommittedResult]] = []
+    for entry in asked.entries:
+        result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        try:
+            _check_entry(node, entry)
+            key = OffsetKey(asked.group, entry.topic_id, entry.partition)
+            record = node.groups.prepare(
+                key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
+            )
+        except ProtocolError as error:
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            continue
+        if record is not None:
+            records.append(record)
+        results.append((key, result))
+    await node.offsets_log.write_offsets(records)
+    for key, result in results:
+        standing = node.groups.get(key)
+        if standing is None:
+            result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
+        else:
+            _fill(result, standing)
+    return pb.Envelope(commit_reply=reply)
+
+
+def _check_answer(node: Broker, asked: pb.Commit) -> None:
+    """Refuse a commit whose answer might fit no envelope: an older one is answered with the notes that stand."""
+    size_bytes = 0
+    for entry in asked.entries:
+        standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if standing is None else len(standing.note.encode()))
+    if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{len(asked.entries)} positions with such long notes; commit fewer at a time"
+        )
+
+
+def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
+    record = node.topics.with_id(entry.topic_id)
+    if len(entry.note.encode()) > NOTE_BYTES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
+    if entry.partition >= record.config.partitions:
+        raise ProtocolError(
+            pb.UNKNOWN_PARTITION,
+            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+        )
+    if node.routes.owner((entry.topic_id, entry.partition)) != node.node_id:
+        return  # only its owner knows where the log ends
+    partition = node.partitions.find((entry.topic_id, entry.partition))
+    if partition is None:
+        return  # its topic was just made, and its log is being opened
+    if partition.is_alone and entry.next_offset > partition.high_watermark:  # else a successor may know of more
+        raise ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{partition.name}: {entry.next_offset} lies behind the end of the log",
+            log_start_offset=partition.log_start,
+            high_watermark=partition.high_watermark,
+        )
+
+
+async def committed(node: Broker, request: Request) -> None:
+    """Handle COMMITTED: the asked-for positions, or all of the group, or of the group in one topic.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a bad group name or too many entries, UNKNOWN_TOPIC.
+    """
+    asked = request.envelope.committed
+    check_group_name(asked.group)
+    if asked.entries:
+        check_entries(len(asked.entries))
+    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _committed(node, envelope.committed)))
+
+
+async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
+    if asked.topic_id:
+        await node.hearing.hear_of([(asked.topic_id, 0)])
+        node.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
+    await node.offsets_log.ready(confirmed=True)
+    after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
+    reply = _of_entries(node, asked, after) if asked.entries else _of_group(node, asked, after)
+    return pb.Envelope(committed_reply=reply)
+
+
+def _of_entries(node: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+    """Return a page of the positions that are asked for, in the order of the question."""
+    reply = pb.CommittedReply()
+    size_bytes = 0
+    for entry in _behind(asked.entries, after):
+        if size_bytes >= PAGE_BYTES:
+            last = reply.results[-1]
+            reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
+            break
+        result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        if standing is not None:
+            _fill(result, standing)
+        size_bytes += result.ByteSize()
+    return reply
+
+
+def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
+    """Return the entries behind the one that the page before ended with; none if that is not among them."""
+    places = iter(entries)
+    if after is not None:
+        for entry in places:
+            if (entry.topic_id, entry.partition) == after:
+                break
+    return places
+
+
+def _of_group(node: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+    """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition."""
+    reply = pb.CommittedReply()
+    size_bytes = 0
+    if asked.topic_id:
+        after = max(after, (asked.topic_id, -1)) if after is not None else (asked.topic_id, -1)
+    for count, standing in enumerate(node.groups.of_group(asked.group, after)):
+        if asked.topic_id and standing.topic_id != asked.topic_id:
+            break
+        if size_bytes >= PAGE_BYTES or count >= PAGE_POSITIONS:
+            last = reply.results[-1]
+            reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
+            break
+        topic = node.topics.get(standing.topic_id)
+        result = reply.results.add(
+            topic_id=standing.topic_id,
+            partition=standing.partition,
+            topic="" if topic is None or topic.deleted else topic.name,
+        )
+        _fill(result, standing)
+        size_bytes += result.ByteSize()
+    return reply
+
+
+def _fill(result: pb.CommittedResult, record: pb.OffsetRecord) -> None:
+    result.found = True
+    result.next_offset = record.next_offset
+    result.note = record.note
+    result.commit_timestamp_us = record.commit_timestamp_us

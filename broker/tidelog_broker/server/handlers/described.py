@@ -1,0 +1,81 @@
+"""What the nodes of a cluster tell of the partitions on a page: this one first, the others in place of what it knows.
+
+Each node knows its own copies (`rebalance.status_merge`). So the others are asked for exactly the partitions of the
+page, and who does not answer in time is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.rebalance.status_merge import merge_topic, told_topics
+from tidelog_broker.server.pages import DESCRIBED_ENTRIES, Bounds, Item, Page, Piece, fill
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+
+def page_of(node: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None) -> Page:
+    """Return a page of topics as this node describes them."""
+    return fill(items, cursor, Bounds(DESCRIBED_ENTRIES), node.describe_some)
+
+
+async def told_by(
+    node: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float
+) -> list[pb.ClusterStatusReply]:
+    """Return what other nodes tell of the partitions of a page; each reply names who tells it."""
+    names = [
+        pb.PartitionName(topic_id=piece.record.topic_id, partition=index)
+        for piece in pieces
+        for index in range(piece.first, piece.stop)
+    ]
+    if not names:
+        return []
+    asked = pb.ClusterStatus(partitions=names)
+    told = await asyncio.gather(*(ask(node, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
+    return [reply for reply in told if reply is not None]
+
+
+async def ask(node: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
+    """Return a node's answer, which names it; None if it gives none in time."""
+    try:
+        frame = await node.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
+    except ProtocolError:  # away, perhaps since a moment ago
+        return None
+    reply = frame.envelope.cluster_status_reply
+    if not reply.nodes:
+        reply.nodes.add().node.node_id = peer
+    return reply
+
+
+def merge(node: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
+    """Put what others tell in place of what this node knows of the partitions on a page."""
+    by_topic = told_topics(told)
+    for info in page.infos:
+        merge_topic(node.node_id, info, by_topic.get(info.topic_id, {}))
+
+
+def named_partitions(node: Broker, request: Request) -> pb.ClusterStatusReply:
+    """Return what a node tells of the partitions that another one names.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for too many.
+    """
+    asked = request.envelope.cluster_status.partitions
+    if len(asked) > ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{len(asked)} partitions; ask for at most {ENTRIES_PER_REQUEST_MAX} at a time"
+        )
+    indices: dict[bytes, set[int]] = {}
+    for name in asked:
+        indices.setdefault(name.topic_id, set()).add(name.partition)
+    reply = pb.ClusterStatusReply()
+    for topic_id, wanted in indices.items():
+        record = node.topics.get(topic_id)
+        if record is not None and not record.deleted:
+            there = sorted(index for index in wanted if index < record.config.partitions)
+            reply.topics.append(node.describe(record, there))
+    return reply

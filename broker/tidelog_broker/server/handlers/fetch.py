@@ -1,0 +1,219 @@
+"""FETCH and LIST_OFFSETS: reading ranges, with the wait on the server's side.
+
+A fetch that finds too little waits for the high watermark to move; the append wakes it, nothing polls. Hot
+data comes out of the rings without a copy and without a thread; older data is read by a reader thread, one
+fetch at a time per connection and only while the client keeps up with its answers, so that a client that
+asks much and reads nothing costs one reply's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, MIB
+
+FETCH_BYTES_DEFAULT: Final = 4 * MIB
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The answer to a fetch so far."""
+
+    reply: pb.FetchReply = field(default_factory=pb.FetchReply)
+    attachments: list[memoryview] = field(default_factory=list)
+    size_bytes: int = 0
+    failed: bool = False
+    bytes_max: int = 0
+    """What it might have been."""
+
+
+async def fetch(node: Broker, request: Request) -> None:
+    """Handle FETCH.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+    """
+    asked = request.envelope.fetch
+    check_entries(len(asked.entries))
+    bytes_max = min(asked.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
+    min_bytes = min(asked.min_bytes, bytes_max)
+    deadline = node.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    woken = asyncio.Event()
+    partitions = _listen(node, asked.entries, woken)
+    heard = True
+    epochs: list[tuple[Partition, int]] = []
+    request.connection.closed_listeners.add(woken.set)
+    try:
+        if len(partitions) < len(asked.entries):
+            heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            partitions = _listen(node, asked.entries, woken)
+        while True:
+            woken.clear()
+            async with request.connection.reading:
+                gathered = await _gather_what_fits(node, request, bytes_max, heard=heard)
+                _tell_changes(gathered, epochs)
+                epochs = epochs or [(partition, partition.epoch) for partition in partitions]
+                left_s = deadline - node.loop.time()
+                enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
+                    gathered.size_bytes > 0 or min_bytes == 0
+                )
+                if gathered.failed or enough or left_s <= 0 or node.stopping or not request.connection.is_open:
+                    node.metrics.bytes_out.inc(gathered.size_bytes)
+                    request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
+                    return
+            with contextlib.suppress(TimeoutError):  # the time is over: the loop answers with what there is
+                async with asyncio.timeout(left_s):
+                    await woken.wait()
+    finally:
+        request.connection.closed_listeners.discard(woken.set)
+        for partition in partitions:
+            partition.listeners.discard(woken.set)
+
+
+def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
+    """Let a fetch that would wait on answer now, if a partition of it is in another epoch than when it came."""
+    if gathered.failed or not epochs:
+        return
+    for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
+        if partition.is_changing(epoch):
+            gathered.failed = True
+            if result.length:
+                continue
+            error = ProtocolError(
+                pb.EPOCH_CHANGING, f"{partition.name} is changing hands: ask for metadata and read on"
+            )
+            result.error.CopyFrom(error.to_message())
+
+
+def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
+    """Be woken by every partition of the request that exists; the others are answered with their error."""
+    partitions: list[Partition] = []
+    for entry in entries:
+        with contextlib.suppress(ProtocolError):  # _gather reports it in the entry's result
+            partition = node.partitions.get(entry.topic_id, entry.partition)
+            partition.listeners.add(woken.set)
+            partitions.append(partition)
+    return partitions
+
+
+async def _gather_what_fits(node: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
+    """Read what there is now, as much of it as there is room for among all that waits to be sent."""
+    connection, backlog = request.connection, request.connection.backlog
+    while True:
+        await connection.drained()
+        room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
+        with backlog.reserving(room_bytes):
+            gathered = await _gather(node, request.envelope.fetch.entries, room_bytes, heard=heard)
+        gathered.bytes_max = room_bytes
+        if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
+            return gathered
+        backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
+
+
+async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
+    """Read what there is now, at least one batch of the first entry that has any."""
+    gathered = _Gathered()
+    for entry in entries:
+        result = gathered.reply.results.add(next_offset=entry.offset)
+        try:
+            partition = node.partitions.get(entry.topic_id, entry.partition)
+            await partition.ensure_readable()
+            partition.check_offset(entry.offset)
+            room = bytes_max - gathered.size_bytes
+            if entry.max_bytes:
+                room = min(room, entry.max_bytes)
+            if room > 0:
+                await _read(partition, entry.offset, room, result, gathered)
+            result.log_start_offset = partition.log_start
+            result.high_watermark = partition.high_watermark
+            result.epoch = partition.epoch
+        except ProtocolError as error:
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            gathered.failed = True
+    return gathered
+
+
+async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.FetchResult, gathered: _Gathered) -> None:
+    hot = partition.read_hot(offset, bytes_max)
+    if hot is not None:
+        batches = [entry.data for entry in hot]
+        next_offset = hot[-1].end_offset if hot else offset
+    else:
+        batches = await partition.read_log(offset, bytes_max)
+        next_offset = end_of(batches) if batches else offset
+    result.length = sum(map(len, batches))
+    result.next_offset = next_offset
+    gathered.attachments.extend(batches)
+    gathered.size_bytes += result.length
+
+
+async def list_offsets(node: Broker, request: Request) -> None:
+    """Handle LIST_OFFSETS: earliest, latest, by time.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+    """
+    entries = request.envelope.list_offsets.entries
+    check_entries(len(entries))
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
+    reply = pb.ListOffsetsReply()
+    for entry in entries:
+        result = reply.results.add()
+        try:
+            await _locate(node, entry, result)
+        except ProtocolError as error:
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+    request.reply(pb.Envelope(list_offsets_reply=reply))
+
+
+async def _locate(node: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
+    partition = node.partitions.get(entry.topic_id, entry.partition)
+    await partition.ensure_readable()
+    match entry.WhichOneof("at"):
+        case "earliest":
+            result.offset = partition.log_start
+        case "latest":
+            await partition.confirm_owner()
+            result.offset = partition.high_watermark
+        case "timestamp_us":
+            found = await partition.find_by_time(entry.timestamp_us)
+            if found is None:
+                await partition.confirm_owner()
+            result.found = found is not None
+            result.offset, result.timestamp_us = found if found is not None else (partition.high_watermark, 0)
+        case _:
+            raise ProtocolError(pb.INVALID_REQUEST, "say earliest, latest or a timestamp")
+    result.log_start_offset = partition.log_start
+    result.high_watermark = partition.high_watermark
+
+
+def check_entries(count: int) -> None:
+    """Refuse a request that names no partition or too many.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    if not 1 <= count <= ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"{count} partitions; a request names 1 to {ENTRIES_PER_REQUEST_MAX}")
+
+
+def end_of(batches: Sequence[memoryview]) -> int:
+    """Return the offset behind the last batch in buffers of whole batches, walking their headers."""
+    last = batches[-1]
+    at = 0
+    while True:
+        header = unpack_header(last, at)
+        at += header.length
+        if at >= len(last):
+            return header.end_offset

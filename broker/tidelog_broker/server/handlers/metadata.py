@@ -1,0 +1,118 @@
+"""METADATA: who owns what, and where the nodes are; a page at a time, at once or when there is news.
+
+What a node knows it tells by itself. Who decides something by the answer has it ask the owner of `__meta` first whether
+that is all there is. A name that it does not know may have been given to a topic a moment ago, so it hears of what
+there is before it denies one to a client.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.cluster.route_watch import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
+from tidelog_broker.core.topics import no_such_topic
+from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill, named_items
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+
+async def metadata(node: Broker, request: Request) -> None:
+    """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for too many names, or too much that is known.
+    """
+    asked = request.envelope.metadata
+    if len(asked.topics) > ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{len(asked.topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}"
+        )
+    check_known(asked.known)
+    holds = asked.wait_ms > 0 and node.route_news.may_hold(asked.known)
+    if holds:
+        await _until_news(node, request)
+        if not request.connection.is_open:
+            request.drop()
+            return
+    is_client = request.connection.peer_id is None
+    unconfirmed = is_client and asked.confirmed and not await is_current(node)
+    async with node.turns.turn(request.connection):
+        names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
+        unknown = _first_unknown(node, names, cursor_of(asked))
+    unsure = None
+    if unknown is not None and is_client and not await is_current(node):
+        unsure = cannot_be_asked(unknown)
+    async with node.turns.turn(request.connection):
+        if not request.connection.is_open:
+            request.drop()
+            return
+        answer = _answer(node, request, names, unsure, shared=holds)
+        answer.metadata_reply.unconfirmed = unconfirmed
+        request.reply(answer)
+
+
+def _answer(
+    node: Broker, request: Request, names: list[str], unsure: ProtocolError | None, *, shared: bool
+) -> pb.Envelope:
+    """Return the page that is asked for; `shared`: others ask the same, as they all wait for the same news."""
+    cursor = cursor_of(request.envelope.metadata)
+
+    def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
+        if shared and stop - first == record.config.partitions:
+            return node.route_news.view(record, node.routes.get).info
+        return view_of(record, node.routes.get, range(first, stop)).info
+
+    def unknown(name: str) -> pb.TopicInfo:
+        return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
+
+    internal = request.connection.peer_id is not None
+    items = named_items(node.topics, names, cursor) if names else all_items(node.topics, cursor, internal=internal)
+    page: Page = fill(items, cursor, Bounds(ROUTED_ENTRIES), describe, unknown)
+    reply = pb.MetadataReply(cluster_id=node.cluster_id, topics=page.infos, next=page.next)
+    if cursor is None:
+        reply.nodes.extend(node.cluster.nodes())
+    return pb.Envelope(metadata_reply=reply)
+
+
+def _first_unknown(node: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:
+    """Return a name on this page that no topic has."""
+    page = islice(named_items(node.topics, names, cursor), ROUTED_ENTRIES + 1)
+    return next((name for name, record in page if record is None), None)
+
+
+async def _until_news(node: Broker, request: Request) -> None:
+    """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
+    asked = request.envelope.metadata
+    wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
+    with node.route_news.listening(asked.known, wait_s=wait_s) as held:
+        request.connection.closed_listeners.add(held.woken.set)
+        try:
+            while True:
+                await held.woken.wait()
+                held.woken.clear()
+                if held.is_over or node.stopping or not request.connection.is_open:
+                    return
+                if any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
+                    return
+        finally:
+            request.connection.closed_listeners.discard(held.woken.set)
+
+
+def _view(node: Broker, topic_id: bytes) -> TopicView | None:
+    record = node.topics.get(topic_id)
+    return None if record is None or record.deleted else node.route_news.view(record, node.routes.get)
+
+
+async def is_current(node: Broker) -> bool:
+    """Apply all that is in `__meta` by now; return whether that could be done."""
+    return node.cluster.is_alone or await node.hearing.is_current()
+
+
+def cannot_be_asked(name: str) -> ProtocolError:
+    """Return what to say of a name while nobody who knows can be asked."""
+    return ProtocolError(
+        pb.EPOCH_CHANGING, f"whether there is a topic {name!r} cannot be asked at the moment; send again"
+    )

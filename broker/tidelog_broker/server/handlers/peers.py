@@ -1,0 +1,67 @@
+"""PEER_HELLO and PEER_PROOF: another node proves that it belongs to this one's cluster (see `core/peer_auth.py`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.peer_auth import answer_hello
+from tidelog_broker.wire.connection import Request
+from tidelog_broker.wire.peers import Peers
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES
+
+log = logging.getLogger(__name__)
+
+
+def hello(node: Broker, request: Request) -> None:
+    """Handle PEER_HELLO.
+
+    Raises:
+        ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST for one out of turn.
+    """
+    peers = _peers(node)
+    connection = request.connection
+    if connection.greeted or connection.challenge is not None:
+        raise ProtocolError(pb.INVALID_REQUEST, "this connection has been greeted; a node calls on one of its own")
+    reply, connection.challenge = answer_hello(
+        peers.identity, request.envelope.peer_hello, os.urandom(PEER_NONCE_BYTES)
+    )
+    request.reply(pb.Envelope(peer_hello_reply=reply))
+
+
+def proof(node: Broker, request: Request) -> None:
+    """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
+
+    A node that was removed is told so, and not by an error: it stops for that, as it does for nothing else it may hear.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
+    """
+    peers = _peers(node)
+    connection = request.connection
+    challenge, connection.challenge = connection.challenge, None
+    if challenge is None:
+        raise ProtocolError(pb.INVALID_REQUEST, "PEER_HELLO comes first")
+    try:
+        challenge.check(request.envelope.peer_proof.proof)
+        record = node.nodes.get(challenge.node_id)
+        if record is not None and record.removed:
+            request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
+            connection.close()
+            return
+        peers.welcome(connection, challenge)
+    except ProtocolError as error:
+        log.warning("a caller that says it is node %r is refused: %s", challenge.node_id, error)
+        request.fail(error)
+        connection.close()
+        return
+    request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX)))
+
+
+def _peers(node: Broker) -> Peers:
+    if node.peers is None:
+        raise ProtocolError(pb.FORBIDDEN, f"the node {node.node_id!r} stands alone: it belongs to no cluster")
+    return node.peers

@@ -1,0 +1,214 @@
+"""PUBLISH: batches in, offsets out; what another node owns is handed on to it.
+
+Nothing here looks at a record. Each batch is verified as it arrives (on the event loop when that is cheaper
+than a thread switch, on a worker when it is large once decompressed), queued on its partition's pipeline,
+and the reply leaves when the last batch of the request is settled or the request's time is over. Results
+that come after that go nowhere: the client has been told that the outcome is unknown, and retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.server.forwarding import Forwarded
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import split_attachment
+from tidelog_proto.header import BatchHeader, Flags, claims_plain
+from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, PUBLISH_TIMEOUT_MS_DEFAULT
+from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.verify import verify_batch
+
+VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
+"""Up to this size a batch that claims to be uncompressed is verified on the loop: about 60 µs and 50 µs a MB."""
+
+
+class PublishInProgress:
+    """A PUBLISH whose batches are on their way."""
+
+    __slots__ = ("_answer_envelope", "_left", "_metrics", "_request", "_results", "_timer")
+
+    def __init__(self, node: Broker, request: Request, entries: int) -> None:
+        self._request: Request | None = request
+        self._metrics = node.metrics
+        self._answer_envelope = pb.Envelope()
+        self._results = self._answer_envelope.publish_reply.results
+        for _ in range(entries):
+            self._results.add()
+        self._left = entries
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
+        """Answer in `timeout_ms` at the latest. Called when all is queued: most small batches are settled by then."""
+        if self._request is not None:
+            self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
+
+    def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        """Note what became of one batch; answer after the last."""
+        if self._request is None:
+            return
+        result = self._results[index]
+        if isinstance(outcome, ProtocolError):
+            self._metrics.batches_refused.inc()
+            result.error.CopyFrom(outcome.to_message())
+        else:
+            result.base_offset = outcome.base_offset
+            result.epoch = outcome.epoch
+            result.append_timestamp_us = outcome.append_timestamp_us
+            if duplicate:
+                self._metrics.duplicates.inc()
+                result.duplicate = True
+        self._settled()
+
+    def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
+        """Note what the owner of one batch has made of it."""
+        if self._request is not None:
+            self._results[index].CopyFrom(told)
+            self._settled()
+
+    def _settled(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._answer()
+
+    def _answer(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        request.reply(self._answer_envelope)
+
+    def _time_out(self) -> None:
+        error = ProtocolError(
+            pb.TIMED_OUT, "not settled in the request's time; the batch may be stored: retry it unchanged"
+        )
+        for result in self._results:
+            if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
+                result.error.CopyFrom(error.to_message())
+        self._answer()
+
+
+def publish(node: Broker, request: Request) -> None:
+    """Handle PUBLISH.
+
+    Raises:
+        ProtocolError: the request as a whole is malformed; nothing of it was queued.
+    """
+    asked = request.envelope.publish
+    entries = asked.entries
+    if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{len(entries)} batches; a PUBLISH carries 1 to {BATCHES_PER_PUBLISH_MAX}"
+        )
+    batches = split_attachment(request.attachment, [entry.length for entry in entries])
+    progress = PublishInProgress(node, request, len(entries))
+    timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
+    may_forward = not (node.cluster.is_alone or asked.forwarded)
+    forwarded: Forwarded | None = None
+    unheard: list[_Unheard] = []
+    for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
+        settle = partial(progress.settle, index)
+        try:
+            owner = _other_owner(node, entry) if may_forward else ""
+            if owner:
+                forwarded = forwarded or Forwarded(node, asked, timeout_ms / 1000)
+                forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
+            else:
+                _submit(node, _writable(node, entry), data, settle, acks)
+        except ProtocolError as error:
+            key = (entry.topic_id, entry.partition)
+            if asked.forwarded or not node.topics.is_open_question(*key):
+                # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
+                settle(as_heard(error, heard=not asked.forwarded), False)
+            else:
+                unheard.append(_Unheard(key, settle))
+    if forwarded is not None:
+        forwarded.send()
+    if unheard:
+        node.spawn(_refuse_heard(node, unheard), "hearing of topics for a publish")
+    progress.start_clock(node.loop, timeout_ms)
+
+
+class _Unheard(NamedTuple):
+    key: PartitionKey
+    settle: partial[None]
+
+
+async def _refuse_heard(node: Broker, unheard: list[_Unheard]) -> None:
+    """Refuse batches for what this node had not heard of: for good, or until the client sends them again.
+
+    They are not queued when it has heard: batches that came later may have been queued already.
+    """
+    heard = False
+    try:
+        heard = await node.hearing.hear_of(each.key for each in unheard)
+    finally:  # also when the node stops
+        for key, settle in unheard:
+            settle(_found(node, key, heard=heard), False)
+
+
+def _found(node: Broker, key: PartitionKey, *, heard: bool) -> ProtocolError:
+    try:
+        node.partitions.get(*key)
+    except ProtocolError as error:
+        return as_heard(error, heard=heard)
+    return ProtocolError(pb.EPOCH_CHANGING, "this node has just heard of the partition; send again")
+
+
+def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
+    """Return the other node that owns a partition; "" for one of this node's, and where nobody can be asked."""
+    owner = node.routes.owner((entry.topic_id, entry.partition))
+    if owner == node.node_id or owner not in node.cluster.linked:
+        return ""
+    record = node.topics.with_id(entry.topic_id)
+    if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
+        return ""  # refused here, and rightly
+    return owner
+
+
+def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
+    """Return the partition that a producer names."""
+    partition = node.partitions.get(entry.topic_id, entry.partition)
+    if partition.is_internal:
+        raise ProtocolError(pb.FORBIDDEN, f"{partition.topic.name} is written by the broker alone")
+    return partition
+
+
+def _submit(node: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:
+    """Verify a batch here or on a worker, and queue it in its place either way."""
+    if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
+        partition.pipeline.submit(Pending(data, _verified(data), settle, acks=acks))
+        return
+    pending = Pending(data, None, settle, acks=acks)
+
+    def judged(header: BatchHeader | None, error: BaseException | None) -> None:
+        pending.header = header
+        if error is not None:
+            pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
+        partition.pipeline.go_on()
+
+    node.verifiers.start(0, lambda: _verified(data), judged)
+    partition.pipeline.submit(pending)
+
+
+def _verified(data: memoryview) -> BatchHeader:
+    """Check a foreign batch, and that it claims nothing that only the broker may."""
+    header = verify_batch(data)
+    if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, "control, derived and transactional batches are not for producers")
+    return header
+
+
+def _unexpected(error: BaseException) -> ProtocolError:
+    if isinstance(error, asyncio.CancelledError):
+        return ProtocolError(pb.SHUTTING_DOWN, "the node stops")
+    return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")

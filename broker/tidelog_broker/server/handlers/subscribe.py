@@ -1,0 +1,258 @@
+"""SUBSCRIBE, CREDIT, UNSUBSCRIBE: pushing batches to whoever has credit.
+
+Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
+and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
+a time per connection, until the position has caught up with the ring. Both are addressed by offset and both end at the
+high watermark, so the seam between them can neither skip nor repeat a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.credit import PartitionKey, Subscription
+from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.server.handlers.fetch import check_entries, end_of
+from tidelog_broker.wire.connection import Connection, Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import MIB
+
+EVENT_BYTES: Final = 1 * MIB
+"""About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
+
+
+class Pump:
+    """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
+
+    def __init__(self, node: Broker, connection: Connection, subscription: Subscription) -> None:
+        self._node = node
+        self._connection = connection
+        self.subscription = subscription
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._reading = False
+        self._started = False
+        self.stopped = False
+
+    def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        """Add a partition and listen to its appends.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
+        """
+        followed_max = self._node.settings.followed_max
+        if self._node.followed >= followed_max or self._connection.followed >= followed_max // 4:
+            raise ProtocolError(
+                pb.OVERLOADED,
+                f"subscriptions follow {self._node.followed} partitions, {self._connection.followed} of them on this "
+                f"connection; followed_max is {followed_max} for all and a quarter of that for one: end some first",
+                retry_after_ms=1000,
+            )
+        self.subscription.add(key, offset)
+        self._count(1)
+        self._partitions[key] = partition
+        partition.listeners.add(self.pump)
+
+    def start(self) -> None:
+        """Begin to send: the client has been told what it subscribed to."""
+        self._started = True
+        self.pump()
+
+    def grant(self, *, records: int, size_bytes: int) -> None:
+        """Take credit from the client and send what may be sent with it."""
+        self.subscription.grant(records=records, size_bytes=size_bytes)
+        self.pump()
+
+    def stop(self) -> None:
+        """Stop listening and sending."""
+        self.stopped = True
+        self._count(-len(self._partitions))
+        for partition in self._partitions.values():
+            partition.listeners.discard(self.pump)
+        self._partitions.clear()
+
+    def _count(self, more: int) -> None:
+        self._node.followed += more
+        self._connection.followed += more
+
+    def pump(self) -> None:
+        """Send all that may be sent now, the partitions taking turns."""
+        progress = True
+        while progress and self._may_send:
+            progress = False
+            for key in self.subscription.turns():
+                progress = self._send_next(key) or progress
+
+    @property
+    def _may_send(self) -> bool:
+        return self._started and not self.stopped and self.subscription.may_send and self._connection.is_writable
+
+    def _send_next(self, key: PartitionKey) -> bool:
+        """Send one event of a partition; False when there is nothing or it has to be read first."""
+        partition = self._partitions.get(key)
+        if partition is None or not self._may_send:
+            return False
+        ended = partition.refusal
+        if ended is None and not partition.replica.is_member:
+            ended = partition.not_owner()
+        if ended is not None:
+            self._end(key, ended)
+            return False
+        offset = self.subscription.positions[key]
+        bytes_max = self._bytes_max
+        hot = partition.read_hot(offset, bytes_max, self.subscription.credit_records)
+        if hot is None:
+            if not self._reading:
+                self._reading = True
+                self._node.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
+            return False
+        if not hot:
+            return False
+        if not self._fits(sum(len(entry.data) for entry in hot)):
+            return False
+        records = sum(entry.record_count for entry in hot)
+        self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
+        return True
+
+    @property
+    def _bytes_max(self) -> int:
+        """How much the next event may carry; where it `may_send` that is above zero."""
+        room_bytes = EVENT_BYTES if self._connection.backlog.is_node else self._connection.backlog.room_bytes
+        return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
+
+    def _fits(self, size_bytes: int) -> bool:
+        """Whether an event of this size has room; a single batch may be larger than was asked for."""
+        if self._connection.backlog.fits(size_bytes):
+            return True
+        self._connection.backlog.want(size_bytes)
+        return False
+
+    async def _read(self, key: PartitionKey, partition: Partition) -> None:
+        """Read once and send it.
+
+        The connection's lock and the credit are asked first, so that a subscription to many partitions that lie
+        behind holds one read in memory, not one each.
+        """
+        try:
+            async with self._connection.reading:
+                if self._may_send and key in self._partitions:
+                    offset = self.subscription.positions[key]
+                    batches = await partition.read_log(offset, self._bytes_max)
+                    if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
+                        self._send(key, partition, batches, count_records(batches), end_of(batches))
+        except ProtocolError as error:
+            if not self.stopped and key in self._partitions:  # else its end has been told already
+                self._end(key, error)
+        finally:
+            self._reading = False
+        self.pump()
+
+    def _send(
+        self, key: PartitionKey, partition: Partition, batches: list[memoryview], records: int, next_offset: int
+    ) -> None:
+        size_bytes = sum(map(len, batches))
+        self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
+        event = pb.MessageEvent(
+            subscription_id=self.subscription.subscription_id,
+            topic_id=key[0],
+            partition=key[1],
+            record_count=records,
+            high_watermark=partition.high_watermark,
+            next_offset=next_offset,
+        )
+        self._node.metrics.bytes_out.inc(size_bytes)
+        self._connection.send(pb.Envelope(message_event=event), batches)
+
+    def _end(self, key: PartitionKey, error: ProtocolError) -> None:
+        """Tell the client that a partition has ended, and why."""
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            partition.listeners.discard(self.pump)
+            self._count(-1)
+        self.subscription.remove(key)
+        ended = pb.SubscriptionEnded(
+            subscription_id=self.subscription.subscription_id,
+            topic_id=key[0],
+            partition=key[1],
+            error=error.to_message(),
+        )
+        self._connection.send(pb.Envelope(subscription_ended=ended), [])
+
+
+async def subscribe(node: Broker, request: Request) -> None:
+    """Handle SUBSCRIBE: answer per partition, then push.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a used id, too many subscriptions or no partition.
+    """
+    asked = request.envelope.subscribe
+    connection = request.connection
+    check_entries(len(asked.entries))
+    if asked.subscription_id in connection.pumps:
+        raise ProtocolError(pb.INVALID_REQUEST, f"subscription {asked.subscription_id} exists on this connection")
+    if len(connection.pumps) >= node.settings.subscriptions_max:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a connection has at most {node.settings.subscriptions_max} subscriptions"
+        )
+    subscription = Subscription(
+        asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
+    )
+    pump = connection.pumps[asked.subscription_id] = Pump(node, connection, subscription)
+    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    reply = pb.SubscribeReply()
+    for entry in asked.entries:
+        result = reply.results.add()
+        try:
+            partition = node.partitions.get(entry.topic_id, entry.partition)
+            await partition.ensure_readable()
+            partition.check_offset(entry.offset)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
+            result.log_start_offset = partition.log_start
+            result.high_watermark = partition.high_watermark
+            result.epoch = partition.epoch
+        except ProtocolError as error:
+            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+    if pump.stopped or not connection.is_open:
+        pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
+    elif not subscription.positions:
+        del connection.pumps[asked.subscription_id]
+    request.reply(pb.Envelope(subscribe_reply=reply))
+    pump.start()
+
+
+def credit(_node: Broker, request: Request) -> None:
+    """Handle CREDIT, which has no reply; credit for a subscription that has ended is no fault."""
+    granted = request.envelope.credit
+    request.drop()
+    pump = request.connection.pumps.get(granted.subscription_id)
+    if pump is not None:
+        pump.grant(records=granted.records, size_bytes=granted.bytes)
+
+
+def unsubscribe(_node: Broker, request: Request) -> None:
+    """Handle UNSUBSCRIBE; nothing of the subscription is sent after the reply.
+
+    Raises:
+        ProtocolError: UNKNOWN_SUBSCRIPTION.
+    """
+    subscription_id = request.envelope.unsubscribe.subscription_id
+    pump = request.connection.pumps.pop(subscription_id, None)
+    if pump is None:
+        raise ProtocolError(pb.UNKNOWN_SUBSCRIPTION, f"there is no subscription {subscription_id} on this connection")
+    pump.stop()
+    request.reply(pb.Envelope(unsubscribe_reply=pb.UnsubscribeReply()))
+
+
+def count_records(buffers: list[memoryview]) -> int:
+    """Return how many records buffers of whole batches hold, walking their headers."""
+    records = 0
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            header = unpack_header(buffer, at)
+            records += header.record_count
+            at += header.length
+    return records

@@ -1,0 +1,147 @@
+"""TOPIC create, describe, list, alter, delete.
+
+What a node knows it tells, a page at a time: it answers list and describe by itself. Who decides something by the
+answer has it ask the owner of `__meta` first whether that is all there is. Changes are the `controller`'s, on the node
+that owns `__meta`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.handlers import described
+from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
+from tidelog_broker.server.pages import DESCRIBED_ENTRIES, ROUTED_ENTRIES, Bounds, all_items, cursor_of, fill
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import INTERNAL_PREFIX
+
+HEAR_TIMEOUT_S: Final = 1.0
+HEAR_AGAIN_S: Final = 0.01
+
+
+async def _wait_until(condition: Callable[[], bool]) -> None:
+    """Wait a little for what is committed elsewhere to be applied here; whoever asked this node asks it again next."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HEAR_TIMEOUT_S):
+            while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare
+                await asyncio.sleep(HEAR_AGAIN_S)
+
+
+async def create(node: Broker, request: Request) -> None:
+    """Handle TOPIC create.
+
+    Raises:
+        ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST.
+    """
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        return _reply(node, await node.controller.create_topic(envelope.topic_create))
+
+    reply = await at_owner(node, META_KEY, request, local)
+    made = [topic.topic_id for topic in reply.topic_reply.topics]
+    await _wait_until(lambda: all(node.topics.get(topic_id) is not None for topic_id in made))
+    request.reply(reply)
+
+
+async def alter(node: Broker, request: Request) -> None:
+    """Handle TOPIC alter.
+
+    Raises:
+        ProtocolError: UNKNOWN_TOPIC, FORBIDDEN, INVALID_REQUEST.
+    """
+    _refuse_internal(request.envelope.topic_alter.name)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        return _reply(node, await node.controller.alter_topic(envelope.topic_alter))
+
+    reply = await at_owner(node, META_KEY, request, local)
+    wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
+    await _wait_until(lambda: all(node.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    request.reply(reply)
+
+
+async def delete(node: Broker, request: Request) -> None:
+    """Handle TOPIC delete: final for this id, whatever happens next.
+
+    Raises:
+        ProtocolError: UNKNOWN_TOPIC, FORBIDDEN.
+    """
+    _refuse_internal(request.envelope.topic_delete.name)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await node.controller.delete_topic(envelope.topic_delete.name, envelope.topic_delete.topic_id)
+        return pb.Envelope(topic_reply=pb.TopicReply())
+
+    name, standing = request.envelope.topic_delete.name, request.envelope.topic_delete.topic_id
+    if not standing and node.topics.exists(name):
+        standing = node.topics.named(name).topic_id
+    reply = await at_owner(node, META_KEY, request, local)
+    await _wait_until(lambda: not standing or node.topics.config_of(standing) is None)
+    request.reply(reply)
+
+
+async def describe_one(node: Broker, request: Request) -> None:
+    """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
+
+    Raises:
+        ProtocolError: UNKNOWN_TOPIC, EPOCH_CHANGING when nobody can be asked whether there is one, or, if that is asked
+            for, whether it is still the one that is known here.
+    """
+    asked = request.envelope.topic_describe
+    name = asked.name
+    is_client = request.connection.peer_id is None
+    if is_client and not await is_current(node) and (asked.confirmed or not node.topics.exists(name)):
+        raise cannot_be_asked(name)
+    cursor = cursor_of(asked)
+    async with node.turns.turn(request.connection):
+        page = described.page_of(node, [(name, node.topics.named(name))], cursor)
+    if is_client:
+        stored_by = {
+            holder
+            for info in page.infos
+            for partition in info.partitions
+            for holder in (partition.owner, *partition.placement)
+        }
+        told = await described.told_by(node, page.pieces, stored_by & node.cluster.linked, timeout_s=HEAR_TIMEOUT_S)
+        described.merge(node, page, told)
+    request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
+
+
+async def list_some(node: Broker, request: Request) -> None:
+    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked."""
+    asked = request.envelope.topic_list
+    cursor = cursor_of(asked)
+    begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
+    if begins and request.connection.peer_id is None:
+        await is_current(node)
+    async with node.turns.turn(request.connection):
+        items = all_items(node.topics, cursor, internal=asked.internal)
+        if asked.brief:
+            page = fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
+        else:
+            page = fill(items, cursor, Bounds(DESCRIBED_ENTRIES, asked.limit), node.describe_some)
+        request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
+
+
+def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
+    del first, stop
+    return pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
+
+
+def _reply(node: Broker, record: pb.TopicRecord) -> pb.Envelope:
+    """Return the answer to a change: the topic, or the first page of it."""
+    page = described.page_of(node, [(record.name, record)], None)
+    return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
+
+
+def _refuse_internal(name: str) -> None:
+    if name.startswith(INTERNAL_PREFIX):
+        raise ProtocolError(pb.FORBIDDEN, f"{name} is the broker's own")

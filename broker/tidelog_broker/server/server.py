@@ -1,0 +1,242 @@
+"""The listening side: connections, the dispatch of their requests, and HELLO.
+
+Dispatch is a table from envelope kind to handler. A handler is a plain function (hot path, answers by
+itself or later by callback) or a coroutine function (runs as a task). A `ProtocolError` that leaves a
+handler is the request's answer; anything else is a bug of ours: it is logged with its trace and answered
+with INTERNAL, and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.server.handlers import cluster, commit, fetch, metadata, peers, publish, subscribe, topics
+from tidelog_broker.wire.connection import Connection, Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.idle_poll import IdlePoll
+from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
+
+log = logging.getLogger(__name__)
+
+_ACCEPT_TURNS: Final = 3
+"""Turns of the event loop in which what is accepted becomes a connection."""
+
+Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
+
+
+def hello(node: Broker, request: Request) -> None:
+    """Handle HELLO.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
+    """
+    asked = request.envelope.hello
+    if asked.version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_VERSION, f"protocol version {asked.version}; this node speaks {PROTOCOL_VERSION}"
+        )
+    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
+    connection = request.connection
+    if not connection.greeted:
+        if node.open_clients >= node.settings.connections_max:
+            request.fail(_too_many(node))
+            connection.close()
+            return
+        node.open_clients += 1
+        connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
+    request.reply(
+        pb.Envelope(
+            hello_reply=pb.HelloReply(
+                version=PROTOCOL_VERSION,
+                node_id=node.node_id,
+                cluster_id=node.cluster_id,
+                incarnation=node.incarnation,
+                software=SOFTWARE,
+                frame_bytes_max=FRAME_BYTES_MAX,
+                batch_bytes_max=BATCH_BYTES_MAX,
+            )
+        )
+    )
+
+
+def _too_many(node: Broker) -> ProtocolError:
+    return ProtocolError(
+        pb.OVERLOADED, f"the node has its {node.settings.connections_max} connections", retry_after_ms=1000
+    )
+
+
+HANDLERS: dict[str, Handler] = {
+    "hello": hello,
+    "metadata": metadata.metadata,
+    "publish": publish.publish,
+    "fetch": fetch.fetch,
+    "list_offsets": fetch.list_offsets,
+    "subscribe": subscribe.subscribe,
+    "credit": subscribe.credit,
+    "unsubscribe": subscribe.unsubscribe,
+    "commit": commit.commit,
+    "committed": commit.committed,
+    "topic_create": topics.create,
+    "topic_describe": topics.describe_one,
+    "topic_list": topics.list_some,
+    "topic_alter": topics.alter,
+    "topic_delete": topics.delete,
+    "cluster_status": cluster.cluster_status,
+    "cluster_change": cluster.cluster_change,
+    "peer_hello": peers.hello,
+    "peer_proof": peers.proof,
+    "node_announce": cluster.node_announce,
+}
+"""Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
+
+NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
+"""Kinds that are refused from clients."""
+
+_GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
+_WHILE_STARTING: Final = _GREETINGS | {"node_announce"}
+
+RESERVED_CONNECTIONS: Final = 64
+"""Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
+
+
+class Server:
+    """The node's native port."""
+
+    def __init__(self, node: Broker) -> None:
+        self.node = node
+        self.settings = node.settings
+        self.metrics = node.metrics
+        self.budget = node.budget
+        self.arriving = node.arriving
+        self.outgoing = node.outgoing
+        self.connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self._deserted = asyncio.Event()
+        self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
+
+    async def listen(self) -> int:
+        """Open the port and return its number.
+
+        Raises:
+            OSError: the port is in use or the address is not ours.
+        """
+        self._listener = await self.node.loop.create_server(
+            lambda: Connection(self), self.settings.host, self.settings.port, backlog=512
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def idle_poll(self) -> IdlePoll:
+        """Who looks for the next message; there once the node's services are open."""
+        return self.node.idle_poll
+
+    async def stop_listening(self) -> None:
+        """Take no new connections."""
+        if self._listener is None:
+            return
+        # What asyncio is about to accept while a listener closes it never closes: accept nothing new, then close.
+        for listening in self._listener.sockets:
+            self.node.loop.remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        self._listener.close()
+
+    async def worked_off(self) -> None:
+        """Wait for the requests that run as tasks; with the node stopping, no more of them begin."""
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def close_connections(self, deadline: float) -> None:
+        """Close every connection once its answers have left, or at `deadline` (of the event loop's clock)."""
+        for connection in list(self.connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):  # who does not take the answers by then goes without
+            async with asyncio.timeout_at(deadline):
+                while self.connections:
+                    self._deserted.clear()
+                    await self._deserted.wait()
+        for connection in list(self.connections):
+            connection.cut_off()
+
+    def _count(self) -> None:
+        self.node.open_connections = len(self.connections)
+        self.metrics.connections.set(len(self.connections))
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted; one too many is told so and closed."""
+        self.connections.add(connection)
+        self._count()
+        if len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
+            connection.abort(_too_many(self.node))
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if connection.greeted and connection.peer_id is None:
+            self.node.open_clients -= 1
+        self._count()
+        if not self.connections:
+            self._deserted.set()
+
+    def dispatch(self, request: Request) -> None:
+        """Start work on a request."""
+        kind = request.envelope.WhichOneof("kind") or "unknown"
+        try:
+            work = self._handler(kind, request)(self.node, request)
+        except ProtocolError as error:
+            request.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
+            self._broken(request, error)
+            return
+        if work is not None:
+            task = self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
+            self._working.add(task)
+            task.add_done_callback(partial(self._worked, work, request))
+
+    def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
+        """Note that a request's task has ended, perhaps before it began: the node stopped first."""
+        self._working.discard(task)
+        work.close()
+        if not request.answered:
+            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
+
+    def _handler(self, kind: str, request: Request) -> Handler:
+        if kind in NODES_ONLY and request.connection.peer_id is None:
+            raise ProtocolError(pb.FORBIDDEN, f"{kind} is taken from nodes of the cluster only")
+        handler = HANDLERS.get(kind)
+        if handler is None:
+            if kind in ONE_WAY_KINDS:
+                raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
+            raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
+        if not request.connection.greeted and kind not in _GREETINGS:
+            raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
+        if self.node.starting and kind not in _WHILE_STARTING:
+            raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; send to another or again later")
+        if self.node.stopping:
+            raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")
+        self._requests[kind].inc()
+        return handler
+
+    async def _finish(self, work: Coroutine[Any, Any, None], request: Request) -> None:
+        try:
+            await work
+        except ProtocolError as error:
+            request.fail(error)
+        except Exception as error:  # noqa: BLE001 - as in dispatch
+            self._broken(request, error)
+
+    def _broken(self, request: Request, error: Exception) -> None:
+        log.error("a handler failed: %r", error, exc_info=error)
+        if not request.answered:
+            request.fail(ProtocolError(pb.INTERNAL, "the node has a bug; its log says more"))

@@ -1,0 +1,1 @@
+"""One epoch's log: segments in a directory, and their recovery."""

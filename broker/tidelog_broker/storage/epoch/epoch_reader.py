@@ -1,0 +1,217 @@
+"""How an epoch's log is read, or synced ahead: by any thread, while one appends, rolls, cuts or deletes.
+
+The segments are a tuple that is replaced as a whole and never changed. Whoever writes publishes new batches by moving
+the end; whoever reads takes the end first and the segments after it, and looks only below that end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
+from tidelog_broker.storage.epoch.recovery import Damage
+from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
+from tidelog_broker.storage.segment.active_segment import ActiveSegment
+from tidelog_broker.storage.segment.disk import Disk, OpenSegment
+from tidelog_broker.storage.segment.index import SegmentEnd
+from tidelog_broker.storage.segment.reading import read_batches, read_digest, read_headers
+from tidelog_broker.storage.segment.sealed_segment import SealedSegment
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+from tidelog_proto.limits import FETCH_BYTES_MAX
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, copied, without padding, and the offset to go on from."""
+
+    batches: list[memoryview]
+    next_offset: int
+
+
+Segment = SealedSegment | ActiveSegment
+
+
+class EpochReader:
+    """The readers' half of `EpochLog`."""
+
+    def __init__(self, disk: Disk, segments: tuple[Segment, ...], end: SegmentEnd) -> None:
+        assert segments
+        self._disk = disk
+        self._segments: tuple[Segment, ...] = segments
+        self._end = end
+        self.damage: Damage | None = None
+        """Why the log is in LIMBO, None when it is not."""
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is still held."""
+        return self._segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last appended record; in LIMBO, behind the last readable one."""
+        return self._end.offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._segments
+
+    @property
+    def oldest_end_offset(self) -> int:
+        """The end of the oldest segment."""
+        return self._segments[0].end_offset
+
+    @property
+    def end_digest(self) -> int:
+        """The running digest at the end."""
+        return self._end.digest
+
+    @property
+    def size_bytes(self) -> int:
+        """What the segments hold, without space that is only taken ahead."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def read(self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True) -> ReadResult:
+        """Read whole batches from the one that holds `offset` on, none of which ends above `limit_offset`.
+
+        At least one batch comes back when there is one below the limit, however large it is, unless `at_least_one` is
+        unset; the first may begin before `offset`. May be called by any thread.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
+            DamagedError: the bytes are not what the index says, or the log is in LIMBO and ends before `offset`.
+        """
+        end_offset = self._end.offset
+        left_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        batches: list[memoryview] = []
+        position = offset
+        for segment in self._segments_from(offset, end_offset):
+            segment_end = min(segment.end_offset, end_offset)
+            if position >= segment_end:
+                continue
+            try:
+                with self._lease(segment) as opened:
+                    found, position = read_batches(
+                        opened,
+                        segment.path,
+                        offset=position,
+                        limit_offset=limit_offset,
+                        end_offset=segment_end,
+                        max_bytes=left_bytes,
+                        at_least_one=at_least_one and not batches,
+                    )
+            except DamagedError:
+                if self._end.offset >= end_offset:
+                    raise
+                # The log was cut meanwhile: what is gone was never decided.
+                raise self._out_of_range(position, self.start_offset, self.end_offset) from None
+            batches += found
+            left_bytes -= sum(map(len, found))
+            if position < segment_end or left_bytes <= 0:
+                break
+        return ReadResult(batches, position)
+
+    def digest_at(self, offset: int) -> int | None:
+        """Return the epoch's running digest in front of `offset`; None when no batch held here begins or ends there.
+
+        A look into the index and at most one header read. May be called by any thread.
+
+        Raises:
+            DamagedError: the header that should tell it does not check.
+        """
+        end, segments = self._end, self._segments
+        if offset == end.offset:
+            return end.digest
+        if not segments[0].base_offset <= offset < end.offset:
+            return None
+        segment = segments[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1]
+        if offset == segment.base_offset:
+            return segment.header.start_digest
+        with self._lease(segment) as opened:
+            return read_digest(opened, segment.path, offset)
+
+    def find_by_time(self, timestamp_us: int) -> int | None:
+        """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
+        end_offset = self._end.offset
+        for segment in self._segments:
+            with self._lease(segment) as opened:
+                slot = opened.index.slot_of_time(timestamp_us)
+                if slot is not None and opened.index.offsets[slot] < end_offset:
+                    return opened.index.offsets[slot]
+        return None
+
+    def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
+        """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
+        end_offset = self._end.offset
+        for segment in self._segments_from(from_offset, end_offset):
+            with self._lease(segment) as opened:
+                yield from read_headers(
+                    opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
+                )
+
+    def sync_ahead(self, slack_bytes: int) -> None:
+        """Have the disk take what is appended by now, while more is appended; of a segment `slack_bytes` may be left.
+
+        Nobody may count on it: it is a head start for the appender's next `sync`. May be called by any thread.
+
+        Raises:
+            StorageFailedError: a sync failed, and whoever syncs after that fails as well.
+        """
+        for segment in self._segments[-1 - UNSYNCED_SEGMENTS_MAX :]:
+            try:
+                with self._lease(segment) as opened:
+                    size_bytes = segment.size_bytes
+                    if size_bytes > opened.synced_bytes + slack_bytes:
+                        opened.datasync(size_bytes)
+            except OSError as error:
+                raise StorageFailedError(f"{segment.path}: a sync ahead failed: {error}; check the disk") from error
+            except ProtocolError:
+                continue  # deleted meanwhile, or the log is closed
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _segments_from(self, offset: int, end_offset: int) -> tuple[Segment, ...]:
+        """Return the segments from the one that holds `offset` on; `end_offset` was taken before.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE.
+            DamagedError: behind the readable end in LIMBO.
+        """
+        segments = self._segments
+        start_offset = segments[0].base_offset
+        if not start_offset <= offset <= end_offset:
+            if self.damage is not None and offset > end_offset:
+                raise DamagedError.at(self.damage.path, self.damage.position, self.damage.reason)
+            raise self._out_of_range(offset, start_offset, end_offset)
+        return segments[max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1) :]
+
+    def _lease(self, segment: Segment) -> AbstractContextManager[OpenSegment]:
+        return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
+
+    def _open_segment(self, segment: Segment) -> OpenSegment:
+        """Open a segment that a reader has in hand, which may have been rolled or deleted since it took it."""
+        now = next((one for one in self._segments if one.base_offset == segment.base_offset), None)
+        try:
+            if isinstance(now, SealedSegment):
+                return now.open(self._disk)
+        except FileNotFoundError:
+            # Deleted between the look and the open.
+            now = None
+        except OSError as error:
+            raise StorageFailedError(f"{segment.path} cannot be opened: {error}; check the disk") from error
+        if now is None:
+            raise self._out_of_range(segment.base_offset, self.start_offset, self.end_offset)
+        raise StorageFailedError(f"{segment.path}: the log is closed")
+
+    def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> ProtocolError:
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"offset {offset}; {start_offset} to {end_offset} can be read",
+            log_start_offset=start_offset,
+            high_watermark=end_offset,
+        )

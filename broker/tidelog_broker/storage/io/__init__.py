@@ -1,0 +1,1 @@
+"""The seam to the operating system: files, threads, and what can go wrong with them."""

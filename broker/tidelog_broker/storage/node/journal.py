@@ -1,0 +1,391 @@
+"""An append-only file of small payloads that must never be lost or invented: decisions, fences.
+
+| at | size | field of the file's header |
+| --- | --- | --- |
+| 0 | 4 | magic, the kind of journal |
+| 4 | 4 | version |
+| 8 | 8 | nonce: random, new for every file |
+| 16 | 44 | reserved, zero |
+| 60 | 4 | CRC32C of bytes 0..59 |
+
+| at | size | field of an entry |
+| --- | --- | --- |
+| 0 | 4 | magic `TLJE` |
+| 4 | 4 | payload length (bytes) |
+| 8 | 8 | nonce of the file |
+| 16 | 8 | position of the entry itself |
+| 24 | 8 | synced position: everything before it was on the disk when the entry was written |
+| 32 | 4 | CRC32C of the payload |
+| 36 | 4 | CRC32C of bytes 0..35 |
+| 40 | | payload, zero-padded to a multiple of 64 |
+
+Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
+the segment log, a bad entry that a later one says was synced is damage: the journal refuses to open, because a
+default in place of a lost promise is how acknowledged data gets lost. So it does where the file is missing: it is made
+once, with the data directory. Without such a later entry it is a torn group
+that nobody was told about, and is zeroed.
+
+So that the newest group does not stay one that may rot unseen, a mark follows it: an entry with the magic `TLJM` and no
+payload, which says that all before it was synced. One is written when nothing has been appended for a moment, at a
+clean stop, when a journal is opened that has none, and as the end of what a compaction writes. What is left is a group
+that came right before a crash and rots before the next start; closing that gap would take a second sync of every group.
+
+Space is taken ahead, so that a disk that others have filled still takes the entries that end an epoch. Compaction
+writes the live entries beside and renames; the old file stands until the new one is durable. Once the new one has the
+name there is no way back: any error from there on, a full disk too, is final, because the old file has no name any more
+and what was appended to it would be gone at the next open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.io.filesystem import File, FileSystem
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX, LayoutError, padded
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, MIB
+
+JOURNAL_HEADER_BYTES: Final = 64
+ENTRY_HEADER_BYTES: Final = 40
+PAYLOAD_BYTES_MAX: Final = MIB
+RESERVE_BYTES: Final = MIB
+"""Space that is kept taken ahead of the end."""
+JOURNAL_BYTES_MAX: Final = 1024 * MIB
+"""A journal that is larger is not one of ours."""
+
+_MISSING: Final = (
+    "it was made with the data directory, and what this node has promised was in it: give a node in its place an empty "
+    "directory (--replace), or restore this one as a whole if no other node has its data"
+)
+_VERSION: Final = 1
+_ENTRY_MAGIC_BYTES: Final = b"TLJE"
+_ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
+_MARK_MAGIC_BYTES: Final = b"TLJM"
+_MARK_MAGIC: Final = int.from_bytes(_MARK_MAGIC_BYTES, "little")
+_MARK_BYTES: Final = padded(ENTRY_HEADER_BYTES)
+_HEADER: Final = struct.Struct("<4sIQ44xI")
+_ENTRY: Final = struct.Struct("<IIQQQII")
+_U32: Final = struct.Struct("<I")
+
+assert _HEADER.size == JOURNAL_HEADER_BYTES
+assert _ENTRY.size == ENTRY_HEADER_BYTES
+
+
+class Journal:
+    """An open journal; used by one thread at a time."""
+
+    def __init__(
+        self, fs: FileSystem, magic: bytes, file: File, *, path: Path, nonce: int, end_position: int, is_marked: bool
+    ) -> None:
+        self.path = path
+        self._fs = fs
+        self._magic = magic
+        self._file = file
+        self._nonce = nonce
+        self._end_position = end_position
+        self._allocated_bytes = file.size()
+        self._is_marked = is_marked
+        """Whether a mark follows the newest group, or there is none."""
+        self._failure = ""
+
+    @staticmethod
+    def make(fs: FileSystem, path: Path, magic: bytes) -> None:
+        """Make an empty journal, durably; one that a start made which was cut short stays if nothing is in it.
+
+        Raises:
+            DamagedError: there is one that holds something, or is damaged.
+            DiskFullError: no space.
+            StorageFailedError: the disk does not read or write.
+        """
+        if fs.exists(path):
+            journal, payloads = Journal.open(fs, path, magic)
+            journal.close()
+            if payloads:
+                raise DamagedError(f"{path} holds {len(payloads)} entries where it was to be made")
+            return
+        try:
+            _write_file(fs, path, magic, [])[0].close()
+        except OSError as error:
+            raise _as_storage_error(f"{path} cannot be made", error) from error
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
+        """Open a journal, and return it with its payloads in order. One that is missing is damaged, never empty.
+
+        Raises:
+            DamagedError: it is missing, or something in it was synced once and is not what it was.
+            StorageFailedError: the disk does not read or write.
+        """
+        assert len(magic) == 4
+        try:
+            unnamed = path.with_name(path.name + NEW_SUFFIX)
+            if fs.exists(unnamed):
+                fs.unlink(unnamed)
+            if not fs.exists(path):
+                raise DamagedError(f"{path} is missing; {_MISSING}")
+            file = fs.open(path)
+            try:
+                nonce, payloads, end_position, is_marked = _recover(file, magic)
+                journal = cls(fs, magic, file, path=path, nonce=nonce, end_position=end_position, is_marked=is_marked)
+                journal.mark()
+                fs.sync_dir(path.parent)
+            except BaseException:
+                file.close()
+                raise
+        except OSError as error:
+            raise _as_storage_error(f"{path} cannot be opened", error) from error
+        return journal, payloads
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds, without the space taken ahead."""
+        return self._end_position
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Write a group of payloads and return when it is synced.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the write or sync failed, now or before.
+        """
+        self._check()
+        if not payloads:
+            return
+        blob = _pack_entries(payloads, nonce=self._nonce, position=self._end_position)
+        self._take_space(len(blob))
+        try:
+            self._file.pwritev([blob], self._end_position)
+            self._file.datasync()
+        except OSError as error:
+            raise self._fail("a write", error) from error
+        self._end_position += len(blob)
+        self._is_marked = False
+
+    def mark(self) -> None:
+        """Write down that everything is synced, unless that stands there, or the disk is too full for it.
+
+        Raises:
+            StorageFailedError: the write or sync failed, now or before.
+        """
+        self._check()
+        if self._is_marked:
+            return
+        try:
+            self._take_space(_MARK_BYTES)
+        except DiskFullError:
+            return
+        try:
+            self._file.pwritev([_pack_mark(nonce=self._nonce, position=self._end_position)], self._end_position)
+            self._file.datasync()
+        except OSError as error:
+            raise self._fail("a mark", error) from error
+        self._end_position += _MARK_BYTES
+        self._is_marked = True
+
+    def compact(self, live: Iterable[bytes]) -> None:
+        """Replace the content by these payloads, atomically.
+
+        Raises:
+            DiskFullError: no space for the new file; the old one goes on.
+            StorageFailedError: the disk failed.
+        """
+        self._check()
+        try:
+            file, nonce, end_position = _write_file(self._fs, self.path, self._magic, list(live))
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(f"no space to compact {self.path}: {error}") from error
+            raise self._fail("compaction", error) from error
+        except StorageFailedError as error:
+            self._failure = error.message
+            raise
+        self._file.close()
+        self._file, self._nonce, self._end_position = file, nonce, end_position
+        self._allocated_bytes = file.size()
+        self._is_marked = True
+
+    def close(self) -> None:
+        """Leave a mark and close the file; everything in it is synced already."""
+        if not self._failure:
+            with contextlib.suppress(StorageFailedError):  # nothing is lost; the next open checks what is there
+                self.mark()
+        if self._failure != "it is closed":
+            self._failure = "it is closed"
+            self._file.close()
+
+    def _take_space(self, length_bytes: int) -> None:
+        """Keep the reserve ahead of the end; when the disk is full, live on it until it is used up."""
+        needed = self._end_position + length_bytes
+        if needed + RESERVE_BYTES // 2 <= self._allocated_bytes:
+            return
+        try:
+            self._file.allocate(self._allocated_bytes, needed + RESERVE_BYTES - self._allocated_bytes)
+            self._allocated_bytes = needed + RESERVE_BYTES
+        except OSError as error:
+            if not is_disk_full(error):
+                raise self._fail("taking space", error) from error
+            if needed > self._allocated_bytes:
+                raise DiskFullError(f"no space for {length_bytes} bytes in {self.path}: {error}") from error
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StorageFailedError(f"{self.path} takes nothing more: {self._failure}")
+
+    def _fail(self, what: str, error: OSError) -> StorageFailedError:
+        self._failure = f"{what} failed: {error}"
+        return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart")
+
+
+def _as_storage_error(what: str, error: OSError) -> DiskFullError | StorageFailedError:
+    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")
+
+
+def _pack_header(magic: bytes, nonce: int) -> bytes:
+    raw = bytearray(_HEADER.pack(magic, _VERSION, nonce, 0))
+    _U32.pack_into(raw, JOURNAL_HEADER_BYTES - 4, crc32c(memoryview(raw)[:-4]))
+    return bytes(raw)
+
+
+def _pack_entries(payloads: Sequence[bytes], *, nonce: int, position: int) -> bytes:
+    """Return a group's bytes; each entry says that everything before the group is synced."""
+    synced_position = position
+    parts: list[bytes] = []
+    for payload in payloads:
+        assert len(payload) <= PAYLOAD_BYTES_MAX
+        head = bytearray(_ENTRY.pack(_ENTRY_MAGIC, len(payload), nonce, position, synced_position, crc32c(payload), 0))
+        _U32.pack_into(head, ENTRY_HEADER_BYTES - 4, crc32c(memoryview(head)[:-4]))
+        length = ENTRY_HEADER_BYTES + len(payload)
+        parts += [bytes(head), payload, bytes(padded(length) - length)]
+        position += padded(length)
+    return b"".join(parts)
+
+
+def _pack_mark(*, nonce: int, position: int) -> bytes:
+    head = bytearray(_ENTRY.pack(_MARK_MAGIC, 0, nonce, position, position, 0, 0))
+    _U32.pack_into(head, ENTRY_HEADER_BYTES - 4, crc32c(memoryview(head)[:-4]))
+    return bytes(head) + bytes(_MARK_BYTES - ENTRY_HEADER_BYTES)
+
+
+def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
+    """Write a journal beside `path`, sync it and give it its name; return it open, its nonce and its end.
+
+    Raises:
+        OSError: nothing has changed.
+        StorageFailedError: the new journal has the name, but perhaps not durably.
+    """
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    nonce = secrets.randbits(64)
+    blob = _pack_header(magic, nonce) + _pack_entries(payloads, nonce=nonce, position=JOURNAL_HEADER_BYTES)
+    if payloads:
+        blob += _pack_mark(nonce=nonce, position=len(blob))  # it has no name before all of it is synced
+    file = fs.open(unnamed, create=True)
+    try:
+        file.allocate(0, len(blob) + RESERVE_BYTES)
+        file.pwritev([blob], 0)
+        file.datasync()
+        fs.rename(unnamed, path)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):  # the first error is the one to report; the next open removes it
+            fs.unlink(unnamed)
+        raise
+    try:
+        fs.sync_dir(path.parent)
+    except OSError as error:
+        file.close()
+        raise StorageFailedError(f"{path}: its new name could not be synced: {error}; check the disk") from error
+    except BaseException:
+        file.close()
+        raise
+    return file, nonce, len(blob)
+
+
+def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
+    """Return a journal's nonce, payloads, end, and whether a mark is the last; a torn tail is zeroed.
+
+    Raises:
+        DamagedError: what was synced is bad.
+    """
+    if file.size() > JOURNAL_BYTES_MAX:
+        raise DamagedError.at(file.path, 0, f"{file.size()} bytes; a journal has at most {JOURNAL_BYTES_MAX}")
+    data = file.pread(file.size(), 0)
+    try:
+        nonce = _parse_header(data, magic)
+    except LayoutError as error:
+        raise DamagedError.at(file.path, 0, str(error)) from error
+    payloads: list[bytes] = []
+    position, is_marked = JOURNAL_HEADER_BYTES, True
+    while True:
+        payload = _parse_entry(data, position, nonce)
+        if payload is not None:
+            payloads.append(payload)
+            position += padded(ENTRY_HEADER_BYTES + len(payload))
+            is_marked = False
+        elif _parse_head(data, position, nonce, _MARK_MAGIC) is not None:
+            position += _MARK_BYTES
+            is_marked = True
+        else:
+            break
+    synced_position = max(JOURNAL_HEADER_BYTES, _newest_synced_position(data, nonce))
+    if synced_position > position:
+        raise DamagedError.at(file.path, position, "an entry that was synced does not check")
+    # The newest group, its mark and the zeroes behind may be in the page cache only, and clean there: see `rewrite`.
+    file.pwritev([data[synced_position:position], bytes(len(data) - position)], synced_position)
+    file.datasync()
+    return nonce, payloads, position, is_marked
+
+
+def _parse_header(data: bytes, magic: bytes) -> int:
+    if len(data) < JOURNAL_HEADER_BYTES:
+        raise LayoutError("the journal is shorter than its header")
+    found, version, nonce, crc = _HEADER.unpack_from(data)
+    if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
+        raise LayoutError("the journal's header does not check")
+    if version != _VERSION:
+        raise LayoutError(f"journal version {version}; this build reads {_VERSION}")
+    return int(nonce)
+
+
+def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None when there is none."""
+    if len(data) - at < ENTRY_HEADER_BYTES:
+        return None
+    magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
+    if magic != wanted_magic or found_nonce != nonce or position != at:
+        return None
+    if crc != crc32c(memoryview(data)[at : at + ENTRY_HEADER_BYTES - 4]):
+        return None
+    return length, synced_position, payload_crc
+
+
+def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
+    head = _parse_head(data, at, nonce, _ENTRY_MAGIC)
+    if head is None:
+        return None
+    length, _, payload_crc = head
+    payload = data[at + ENTRY_HEADER_BYTES : at + ENTRY_HEADER_BYTES + length]
+    return payload if len(payload) == length and crc32c(payload) == payload_crc else None
+
+
+def _newest_synced_position(data: bytes, nonce: int) -> int:
+    """Return how far the entries and marks anywhere in the file say that it was synced; 0 without any."""
+    newest = 0
+    for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
+        magic = int.from_bytes(magic_bytes, "little")
+        found = data.find(magic_bytes, JOURNAL_HEADER_BYTES)
+        while found >= 0:
+            if found % BATCH_ALIGNMENT_BYTES == 0:
+                head = _parse_head(data, found, nonce, magic)
+                if head is not None:
+                    newest = max(newest, head[1])
+            found = data.find(magic_bytes, found + 1)
+    return newest

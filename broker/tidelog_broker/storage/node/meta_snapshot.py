@@ -1,0 +1,59 @@
+"""The file in which a node keeps what it knows of `__meta`: `8 bytes magic | u32 CRC32C | MetaSnapshot`.
+
+A node that starts while `__meta` cannot be read (no quorum, or it stores none of it) still has to know its topics,
+their first epochs and the other nodes. This is a copy of committed records and nothing more: a file that is damaged or
+missing costs waiting for `__meta`, never data, so it is said and passed over. It is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX
+from tidelog_proto import broker_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+MAGIC: Final = b"TLMETA\x00\x01"
+_HEAD_BYTES: Final = len(MAGIC) + 4
+
+
+def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) -> None:
+    """Replace the file durably.
+
+    Raises:
+        OSError: it could not be written; the old one is still there.
+    """
+    payload = snapshot.SerializeToString()
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    with closing(fs.open(unnamed, create=True)) as file:
+        file.pwritev([MAGIC + crc32c(payload).to_bytes(4, "little"), payload], 0)
+        file.datasync()
+    fs.rename(unnamed, path)
+    fs.sync_dir(path.parent)
+
+
+def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
+    """Return what was saved last; None without a file, or with one that is damaged."""
+    if not fs.exists(path):
+        return None
+    try:
+        with closing(fs.open_readonly(path)) as file:
+            data = file.pread(file.size(), 0)
+        crc = int.from_bytes(data[len(MAGIC) : _HEAD_BYTES], "little")
+        if data[: len(MAGIC)] == MAGIC and crc == crc32c(data[_HEAD_BYTES:]):
+            return pb.MetaSnapshot.FromString(data[_HEAD_BYTES:])
+        problem = "its magic or its CRC is wrong"
+    except (OSError, DecodeError) as error:
+        problem = str(error)
+    log.warning("%s is not used (%s): this node waits for __meta instead", path, problem)
+    return None

@@ -1,0 +1,419 @@
+"""The data directory of a node: whose it is, that nobody else uses it, and which life of the node this is.
+
+`node.json` holds the format version, node and cluster id, the boot counter (raised durably at every open), the
+kernel's boot id of the last open, whether that one was closed cleanly, whether the cluster has admitted the node,
+whether the machine went down without every log knowing it yet, the directory's own random id, and to which
+directories other founders are bound here (`core.membership.admission`). It is the last that is made of a new
+directory: where it is, the journals have been, and one that is missing is lost; where it is not, there must be no data
+either.
+The incarnation is made of the boot counter and a nonce, see `core.incarnation`. A directory of another version or of
+another cluster, or with foreign files in it, is refused, never adopted.
+
+A new directory is made for one of three kinds of node; an old one knows by itself which it is:
+
+    single     no cluster id is given: the node makes one up and has nobody to ask, so it is admitted at once
+    founder    cluster and node id are given, both from the bootstrap file
+    joiner     the cluster id is given, and the node makes up an id of its own unless it is given one, too
+
+Founders and joiners are not admitted at first: before its first vote the node has the cluster agree that its id has
+this directory (see `admitting`) and then calls `mark_admitted`. A node whose disk was wiped would otherwise come back
+without its promises, under its old name. The mark is durable and separate from the boot counter, so that a crash
+between the two, or starting often enough, does not launder an empty directory.
+
+Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
+admitted if it was. A build of version 1 would drop what is bound with the next write, so it must not open this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
+from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES, NODES_MAX
+from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError, StorageError
+from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX
+
+FORMAT_VERSION: Final = 2
+_VERSIONS_READ: Final = (1, FORMAT_VERSION)
+CLUSTER_ID_BYTES: Final = 16
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NODE_JSON_BYTES_MAX: Final = 1024 * 1024
+"""Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
+_NODE_JSON: Final = "node.json"
+_LOCK: Final = "lock"
+_META: Final = "meta"
+_JOURNAL: Final = "journal"
+_FENCES: Final = "fences"
+_PARTITIONS: Final = "partitions"
+_OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
+"""What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What node.json holds. The boot counter is below the greatest there is, so that one more start has a number."""
+
+    format_version: int
+    node_id: str
+    cluster_id: str
+    boot_counter: int
+    boot_id: str
+    stopped_cleanly: bool
+    admitted: bool
+    unnoted_reboot: bool
+    directory_id: str
+    bound: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class NodeDir:
+    """An open, locked data directory. Made by `open_node_dir`; `close` releases it."""
+
+    def __init__(
+        self, fs: FileSystem, path: Path, lock: File, record: NodeRecord, *, nonce: int, machine_rebooted: bool
+    ) -> None:
+        self.path = path
+        self.node_id = record.node_id
+        self.cluster_id = bytes.fromhex(record.cluster_id)
+        self.incarnation = make_incarnation(record.boot_counter, nonce)
+        self.machine_rebooted = machine_rebooted
+        """The machine went down under the node: the kernel is another one and the last stop was not clean.
+
+        So it is at every start until one has got so far that each log knows it, see `mark_reboot_noted`.
+        """
+        self._fs = fs
+        self._lock = lock
+        self._record = record
+        self._closed = False
+        self._writing = threading.Lock()
+        """Held from reading the record to having written the next one, and while the directory is given up."""
+
+    @property
+    def partitions(self) -> Path:
+        """Where the partitions' directories lie."""
+        return self.path / _PARTITIONS
+
+    @property
+    def meta_journal(self) -> Path:
+        """The file of the metadata journal."""
+        return self.path / _META / _JOURNAL
+
+    @property
+    def fences(self) -> Path:
+        """The file of the fence journal."""
+        return self.path / _META / _FENCES
+
+    @property
+    def meta_state(self) -> Path:
+        """The file of what is known of `__meta`, beside its log."""
+        return self.path / _META / "state"
+
+    @property
+    def directory_id(self) -> bytes:
+        """What tells this directory from any other one, also one of a node of the same name: 16 random bytes."""
+        return bytes.fromhex(self._record.directory_id)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the cluster has had this node before; until then the directory proves nothing about its past."""
+        return self._record.admitted
+
+    def mark_admitted(self) -> None:
+        """Write down that the cluster does not know this node's id as that of another; then it may vote.
+
+        Raises:
+            NodeDirError: it could not be written; the node must not take part.
+        """
+        if not self.admitted:
+            self._rewrite(lambda record: replace(record, admitted=True))
+
+    def bound(self, node_id: str) -> bytes:
+        """Return the directory to which a founder is bound here; empty when it is not."""
+        return bytes.fromhex(self._record.bound.get(node_id, ""))
+
+    def bind(self, node_id: str, directory_id: bytes) -> bytes:
+        """Write down, once and for all, which directory another founder has; return the one that stands there now.
+
+        For any thread.
+
+        Raises:
+            NodeDirError: it could not be written, and does not count; or there are as many as there may be.
+        """
+        assert len(directory_id) == DIRECTORY_ID_BYTES
+
+        def bound(record: NodeRecord) -> NodeRecord:
+            if node_id in record.bound:
+                return record
+            if len(record.bound) >= NODES_MAX:
+                raise NodeDirError(f"{self.path / _NODE_JSON} holds bindings of {NODES_MAX} founders already")
+            return replace(record, bound=record.bound | {node_id: directory_id.hex()})
+
+        self._rewrite(bound)
+        return self.bound(node_id)
+
+    def mark_reboot_noted(self) -> None:
+        """Write down that every log here knows durably what a machine that went down may have taken from it.
+
+        Raises:
+            NodeDirError: it could not be written; the next start notes it once more.
+        """
+        if self._record.unnoted_reboot:
+            self._rewrite(lambda record: replace(record, unnoted_reboot=False))
+
+    def mark_clean(self) -> None:
+        """Write down that everything was closed cleanly: call it last, when every log is synced and closed.
+
+        Raises:
+            NodeDirError: it could not be written; the next start treats this stop as a crash.
+        """
+        self._rewrite(lambda record: replace(record, stopped_cleanly=True))
+
+    def _rewrite(self, change: Callable[[NodeRecord], NodeRecord]) -> None:
+        with self._writing:
+            if self._closed:  # without its lock another process may have the directory
+                raise NodeDirError(f"{self.path} is closed")
+            record = change(self._record)
+            if record is self._record:
+                return
+            try:
+                _write_record(self._fs, self.path, record)
+            except OSError as error:
+                raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+            self._record = record
+
+    def close(self) -> None:
+        """Release the lock."""
+        with self._writing:
+            if not self._closed:
+                self._closed = True
+                self._lock.close()
+
+
+def open_node_dir(
+    path: Path,
+    *,
+    fs: FileSystem | None = None,
+    node_id: str | None = None,
+    cluster_id: bytes | None = None,
+    replaces: bool = False,
+) -> NodeDir:
+    """Lock a data directory, making it if it is missing or empty, and begin a new incarnation.
+
+    Args:
+        path: the directory; its parents are made, too.
+        fs: the files, the real ones unless given.
+        node_id: what a new node is called (made up unless given); an existing one must be called so.
+        cluster_id: the 16 bytes of the cluster that a new node belongs to (made up unless given: a node on its own);
+            an existing one must belong to it.
+        replaces: the node that was called `node_id` has lost its data: a new one takes its place, under an id that is
+            made up. The directory must not be the old one; one that was made so before is opened as it is.
+
+    Raises:
+        NodeDirLockedError: another process has it; the message names its process id.
+        NodeDirError: foreign files, another version, another node or cluster, damage, or no permission.
+    """
+    assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES
+    files: FileSystem = fs or RealFileSystem()
+    try:
+        _make_dirs(files, path)
+        lock = _lock_dir(files, path)
+        try:
+            return _begin(files, path, lock, _Asked(node_id, cluster_id, replaces=replaces))
+        except BaseException:
+            lock.close()
+            raise
+    except OSError as error:
+        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+
+
+def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
+    """Whether no node has been made in this directory, so that `open_node_dir` would make one."""
+    return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
+
+
+def _make_dirs(fs: FileSystem, path: Path) -> None:
+    if not fs.exists(path):
+        _make_dirs(fs, path.parent)
+        fs.make_dir(path)
+        fs.sync_dir(path.parent)
+    elif not fs.is_dir(path):
+        raise NodeDirError(f"{path} is not a directory")
+
+
+def _lock_dir(fs: FileSystem, path: Path) -> File:
+    names = fs.list_dir(path)
+    if _NODE_JSON not in names:
+        foreign = [name for name in names if name not in _OURS_WHILE_NEW]
+        if foreign:
+            raise NodeDirError(
+                f"{path} is not a Tidelog data directory and not empty (it has {foreign[0]!r}); "
+                "give an empty directory, or the right one"
+            )
+    try:
+        return fs.lock(path / _LOCK, f"{os.getpid()}\n".encode())
+    except BlockingIOError as error:
+        with closing(fs.open_readonly(path / _LOCK)) as file:
+            holder = file.pread(32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise NodeDirLockedError(
+            f"{path} is in use by the process with id {holder}; stop it, or give this node a directory of its own"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Whose directory the caller wants it to be."""
+
+    node_id: str | None
+    cluster_id: bytes | None
+    replaces: bool
+
+    def new_record(self, boot_id: str) -> NodeRecord:
+        """Return the first record of a new directory."""
+        made_up = f"node-{secrets.token_hex(4)}"
+        return NodeRecord(
+            format_version=FORMAT_VERSION,
+            node_id=made_up if self.node_id is None or self.replaces else self.node_id,
+            cluster_id=(self.cluster_id or secrets.token_bytes(CLUSTER_ID_BYTES)).hex(),
+            boot_counter=1,
+            boot_id=boot_id,
+            stopped_cleanly=False,
+            admitted=self.cluster_id is None,
+            unnoted_reboot=False,
+            directory_id=secrets.token_hex(DIRECTORY_ID_BYTES),
+        )
+
+    def check(self, path: Path, old: NodeRecord) -> None:
+        """Refuse an existing directory that is not the one asked for."""
+        if self.cluster_id is not None and old.cluster_id != self.cluster_id.hex():
+            raise NodeDirError(
+                f"{path} belongs to the cluster {old.cluster_id}, not to {self.cluster_id.hex()}; "
+                "give the right directory, or the right bootstrap file or seeds"
+            )
+        if self.replaces:
+            if old.node_id == self.node_id:
+                raise NodeDirError(
+                    f"{path} is the directory of the node {old.node_id!r} itself: start it without --replace, "
+                    "or give its replacement an empty directory"
+                )
+        elif self.node_id is not None and old.node_id != self.node_id:
+            raise NodeDirError(f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}")
+
+
+def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
+    boot_id = _BOOT_ID.read_text("ascii").strip()
+    old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
+    if old is None:
+        _make_parts(fs, path)
+        record = asked.new_record(boot_id)
+    else:
+        asked.check(path, old)
+        missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
+        if missing:
+            raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
+        # Kept over starts that end before the logs are opened, else the second one would have forgotten it.
+        rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
+        record = replace(
+            old,
+            boot_counter=old.boot_counter + 1,
+            boot_id=boot_id,
+            stopped_cleanly=False,
+            unnoted_reboot=rebooted,
+        )
+    _write_record(fs, path, record)
+    nonce = secrets.randbits(NONCE_BITS)
+    return NodeDir(fs, path, lock, record, nonce=nonce, machine_rebooted=record.unnoted_reboot)
+
+
+def _make_parts(fs: FileSystem, path: Path) -> None:
+    """Make the directories and empty journals, durably, before node.json says that they are there.
+
+    Raises:
+        NodeDirError: there is data, so there was a node.json.
+    """
+    meta, partitions = path / _META, path / _PARTITIONS
+    for directory in (meta, partitions):
+        if not fs.exists(directory):
+            fs.make_dir(directory)
+    fs.sync_dir(path)
+    made = {name + suffix for name in (_JOURNAL, _FENCES) for suffix in ("", NEW_SUFFIX)}
+    data = [partitions / name for name in fs.list_dir(partitions)]
+    data += [meta / name for name in fs.list_dir(meta) if name not in made]
+    if data:
+        raise NodeDirError(_lost_record(path, f"it has {data[0].relative_to(path)}"))
+    try:
+        MetaJournal.make(fs, meta / _JOURNAL)
+        FenceJournal.make(fs, meta / _FENCES)
+    except DamagedError as error:
+        raise NodeDirError(_lost_record(path, error.message)) from error
+    except StorageError as error:
+        raise NodeDirError(error.message) from error
+
+
+def _lost_record(path: Path, why: str) -> str:
+    return (
+        f"{path} has lost its {_NODE_JSON} ({why}): give a node in its place an empty directory (--replace), or "
+        "restore this one as a whole if no other node has its data"
+    )
+
+
+def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
+    file_path = path / _NODE_JSON
+    with closing(fs.open_readonly(file_path)) as file:
+        data = file.pread(min(file.size(), _NODE_JSON_BYTES_MAX), 0)
+    try:
+        fields: Any = json.loads(data)
+        version = fields["format_version"]
+        if version not in _VERSIONS_READ:
+            age = "newer" if isinstance(version, int) and version > FORMAT_VERSION else "older"
+            raise NodeDirError(
+                f"{path} has format version {version}, this build reads {_VERSIONS_READ[0]} to {FORMAT_VERSION}; use "
+                f"the {age} build that wrote it"
+            )
+        is_first = version == 1
+        record = NodeRecord(
+            FORMAT_VERSION,
+            str(fields["node_id"]),
+            str(fields["cluster_id"]),
+            int(fields["boot_counter"]),
+            str(fields["boot_id"]),
+            stopped_cleanly=bool(fields["stopped_cleanly"]),
+            # Directories from before there were clusters do not say it: their nodes were alone.
+            admitted=bool(fields.get("admitted", True)),
+            unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
+            directory_id=secrets.token_hex(DIRECTORY_ID_BYTES) if is_first else str(fields["directory_id"]),
+            bound={} if is_first else {str(name): str(told) for name, told in fields["bound"].items()},
+        )
+        ids = [record.directory_id, *record.bound.values()]
+        sound = (
+            len(bytes.fromhex(record.cluster_id)) == CLUSTER_ID_BYTES
+            and all(len(bytes.fromhex(one)) == DIRECTORY_ID_BYTES for one in ids)
+            and record.node_id != ""
+            and 0 < record.boot_counter < BOOT_COUNTER_MAX
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
+    if not sound:
+        raise NodeDirError(f"{file_path} is damaged: a field is out of its range; restore it from a backup")
+    return record
+
+
+def _write_record(fs: FileSystem, path: Path, record: NodeRecord) -> None:
+    """Replace node.json durably."""
+    unnamed = path / (_NODE_JSON + NEW_SUFFIX)
+    if fs.exists(unnamed):
+        fs.unlink(unnamed)
+    with closing(fs.open(unnamed, create=True)) as file:
+        file.pwritev([json.dumps(asdict(record), indent=2).encode() + b"\n"], 0)
+        file.datasync()
+    fs.rename(unnamed, path / _NODE_JSON)
+    fs.sync_dir(path)

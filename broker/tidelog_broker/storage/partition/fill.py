@@ -1,0 +1,163 @@
+"""Filling the copy of an epoch whose end is decided, from peers, beside the log.
+
+What is being filled is an epoch's log of its own in `epoch-N.fill`: recovered, appended to and bounded like any other,
+and never read or counted before it is complete. It is complete when it ends at the decided offset with the decided
+digest; the digest covers every batch, so it does not matter who sent what. A copy that is only too short, too long
+or damaged behind a good prefix is gone on with; one that cannot be what was decided is set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.io.errors import DamagedError, DivergedError, StorageFailedError
+from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_aside
+from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class FillTarget:
+    """What a filled copy is to hold. `start` is the epoch's start with digest 0, or a batch boundary behind it."""
+
+    epoch: int
+    start: LogPosition
+    end: LogPosition
+
+
+class EpochFill:
+    """See the module. Made by `begin`; used by the partition's one appending thread."""
+
+    def __init__(self, target: FillTarget, log: EpochLog) -> None:
+        self.target = target
+        self.log = log
+
+    @classmethod
+    def begin(
+        cls,
+        disk: Disk,
+        directory: Path,
+        target: FillTarget,
+        *,
+        topic_id: bytes,
+        partition: int,
+        segment_bytes: int,
+    ) -> EpochFill:
+        """Begin to fill, or go on with what an earlier fill or a former copy left in the partition's `directory`.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        resumed = cls.resume(disk, directory, target, segment_bytes=segment_bytes)
+        if resumed is not None:
+            return resumed
+        log = EpochLog.create(
+            disk,
+            directory / fill_dir_name(target.epoch),
+            topic_id=topic_id,
+            partition=partition,
+            epoch=target.epoch,
+            start_offset=target.start.offset,
+            start_digest=target.start.digest,
+            segment_bytes=segment_bytes,
+        )
+        return cls(target, log)
+
+    @classmethod
+    def resume(cls, disk: Disk, directory: Path, target: FillTarget, *, segment_bytes: int) -> EpochFill | None:
+        """Go on with what an earlier fill or a former copy left; None, with that gone, when it cannot be gone on with.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        assert target.start.offset <= target.end.offset
+        path = directory / fill_dir_name(target.epoch)
+        try:
+            log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
+        except OSError as error:
+            raise StorageFailedError(f"{path} cannot be gone on with: {error}; check the disk") from error
+        return cls(target, log) if log is not None else None
+
+    @property
+    def position(self) -> LogPosition:
+        """How far it is filled. After a crash it may be less: what was not synced is fetched again."""
+        return LogPosition(self.log.end_offset, self.log.end_digest)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it holds exactly what was decided."""
+        return self.position == self.target.end
+
+    def append(self, batches: Sequence[Buffer]) -> LogPosition:
+        """Check batches against the copy and append them; return the new position. It is durable with `seal`.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH and others: what came is refused and nothing has changed.
+            DivergedError: they would complete the copy, and it would not be what was decided.
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        target = self.target
+        reached = check_copied(batches, epoch=target.epoch, position=self.position)
+        if reached.offset > target.end.offset:
+            raise ProtocolError(
+                pb.CORRUPT_BATCH, f"batches up to offset {reached.offset} came, epoch {target.epoch} ends before"
+            )
+        if reached.offset == target.end.offset and reached.digest != target.end.digest:
+            raise DivergedError(
+                f"{self.log.directory} would end with digest {reached.digest:#010x}, "
+                f"decided is {target.end.digest:#010x}"
+            )
+        if batches:
+            self.log.reserve(sum(padded(len(batch)) for batch in batches))
+            self.log.append(batches)
+        assert self.position == reached
+        return reached
+
+    def seal(self) -> None:
+        """Make a complete copy durable; it takes nothing more.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        assert self.is_complete
+        if self.log.state != "sealed":
+            self.log.seal()
+
+
+def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
+    """Open what is there and make it a prefix of what is to be; None, with it gone, when it cannot become one."""
+    fs = disk.fs
+    if not any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(path)):
+        remove_epoch_dir(fs, path)
+        return None
+    try:
+        log = EpochLog.open(disk, path, segment_bytes=segment_bytes)
+    except DamagedError as error:
+        put_aside(fs, path, error.message)
+        return None
+    if log.start_offset > target.start.offset or log.end_offset < target.start.offset:
+        # What is missing in front cannot be added there.
+        log.close(sync=False)
+        remove_epoch_dir(fs, path)
+        return None
+    try:
+        log.truncate(min(log.end_offset, target.end.offset))
+    except (DamagedError, DivergedError) as error:
+        reason = error.message
+    else:
+        if log.end_offset != target.end.offset or log.end_digest == target.end.digest:
+            return log
+        reason = f"it ends with digest {log.end_digest:#010x}, decided is {target.end.digest:#010x}"
+    log.close(sync=False)
+    put_aside(fs, path, reason)
+    return None

@@ -1,0 +1,1 @@
+"""One segment: its format, its writing, its index, its reading."""

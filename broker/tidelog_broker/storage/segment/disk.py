@@ -1,0 +1,195 @@
+"""What the logs of a node share: the file system, the bounded set of open segments, the preallocating thread.
+
+Open segments are leased: a lease keeps the file and its index open while it is read, whatever is rolled, evicted or
+deleted meanwhile; a deleted file stays readable until its last lease ends, as Unix does it. Rejected: a file object
+that closes itself when garbage collected, which hides how many descriptors are open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.storage.io.background import Background
+from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.segment.index import Index
+from tidelog_broker.storage.segment.spare import SpareBudget
+
+OPEN_SEGMENTS_MAX: Final = 512
+"""How many segments stay open without a lease: two descriptors' worth each, as an index is mapped and closed."""
+
+
+class OpenSegment:
+    """A segment's file and index, open. `leases` is guarded by the set that holds it."""
+
+    __slots__ = ("_sync_failure", "_sync_lock", "dropped", "file", "index", "leases", "name", "synced_bytes")
+
+    def __init__(self, file: File, index: Index, *, synced_bytes: int = 0) -> None:
+        self.file = file
+        self.index = index
+        self.synced_bytes = synced_bytes
+        """How much of it is known to be durable."""
+        self._sync_lock = threading.Lock()
+        self._sync_failure: OSError | None = None
+        self.leases = 0
+        self.dropped = False
+        self.name: Path | None = None
+        """Under which it is in the set, or was."""
+
+    def datasync(self, size_bytes: int) -> None:
+        """Make the first `size_bytes` durable, which are written. May be called by any thread.
+
+        A sync that failed is never tried again, by nobody: the kernel would call the next one a success.
+
+        Raises:
+            OSError: the sync failed, now or before.
+        """
+        with self._sync_lock:
+            if self._sync_failure is not None:
+                raise self._sync_failure
+            try:
+                self.file.datasync()
+            except OSError as error:
+                self._sync_failure = error
+                raise
+            self.synced_bytes = max(self.synced_bytes, size_bytes)
+
+
+class OpenSegments:
+    """A least-recently-used set of open segments, bounded but for those that are leased. Thread-safe."""
+
+    def __init__(self, capacity: int = OPEN_SEGMENTS_MAX) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
+        self._held: Counter[Path] = Counter()
+        """Paths that are being opened, or are open though they were dropped."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def adopt(self, path: Path, segment: OpenSegment) -> None:
+        """Put an opened segment into the set with one lease on it, ended by `release`."""
+        with self._lock:
+            assert path not in self._open, f"{path} is open already"
+            segment.leases = 1
+            self._add(path, segment)
+        self._evict()
+
+    def replace(self, path: Path, segment: OpenSegment) -> None:
+        """As `adopt`, in place of one that may be in the set; that one closes when its last lease ends."""
+        with self._lock:
+            old = self._open.pop(path, None)
+            segment.leases = 1
+            self._add(path, segment)
+            close = old is not None and self._dropped(path, old)
+        if old is not None and close:
+            old.file.close()
+        self._evict()
+
+    @contextmanager
+    def lease(self, path: Path, opener: Callable[[], OpenSegment]) -> Iterator[OpenSegment]:
+        """Hold a segment open, opening it if need be; whatever `opener` raises is raised."""
+        segment = self._take(path)
+        if segment is None:
+            try:
+                segment = self._put(path, opener())
+            finally:
+                with self._lock:
+                    self._let_go(path)
+        try:
+            yield segment
+        finally:
+            self.release(segment)
+
+    def release(self, segment: OpenSegment) -> None:
+        """End a lease."""
+        with self._lock:
+            segment.leases -= 1
+            assert segment.leases >= 0
+            close = segment.dropped and segment.leases == 0
+            if close and segment.name is not None:
+                self._let_go(segment.name)
+        if close:
+            segment.file.close()
+        self._evict()
+
+    def drop(self, path: Path) -> bool:
+        """Take a segment out of the set; it closes when its last lease ends. Whether nobody has it open any more."""
+        with self._lock:
+            segment = self._open.pop(path, None)
+            close = segment is not None and self._dropped(path, segment)
+            is_free = path not in self._held
+        if segment is not None and close:
+            segment.file.close()
+        return is_free
+
+    def _add(self, path: Path, segment: OpenSegment) -> None:
+        segment.name = path
+        self._open[path] = segment
+
+    def _dropped(self, path: Path, segment: OpenSegment) -> bool:
+        """Mark a segment that left the set; True when it is to be closed now."""
+        segment.dropped = True
+        if segment.leases:
+            self._held[path] += 1
+        return segment.leases == 0
+
+    def _let_go(self, path: Path) -> None:
+        self._held[path] -= 1
+        if not self._held[path]:
+            del self._held[path]
+
+    def _take(self, path: Path) -> OpenSegment | None:
+        """Lease a segment of the set; without one, note that it is being opened."""
+        with self._lock:
+            segment = self._open.get(path)
+            if segment is not None:
+                segment.leases += 1
+                self._open.move_to_end(path)
+            else:
+                self._held[path] += 1
+            return segment
+
+    def _put(self, path: Path, mine: OpenSegment) -> OpenSegment:
+        """Add a segment that was opened outside the lock; another thread may have been faster."""
+        with self._lock:
+            if path not in self._open:
+                self._add(path, mine)
+            segment = self._open[path]
+            segment.leases += 1
+        if segment is not mine:
+            mine.file.close()
+        self._evict()
+        return segment
+
+    def _evict(self) -> None:
+        if len(self._open) <= self._capacity:
+            return
+        with self._lock:
+            excess = len(self._open) - self._capacity
+            idle = [path for path, segment in self._open.items() if segment.leases == 0][: max(0, excess)]
+            closing = [self._open.pop(path) for path in idle]
+        for segment in closing:
+            segment.file.close()
+
+
+@dataclass(slots=True)
+class Disk:
+    """The shared parts, passed to every log. Without background threads the appender does their work itself.
+
+    The threads take space ahead, sync rolled segments, and make names durable: the last of these never waits for the
+    others, since the next segment may wait for it.
+    """
+
+    fs: FileSystem = field(default_factory=RealFileSystem)
+    open_segments: OpenSegments = field(default_factory=OpenSegments)
+    preallocator: Background | None = None
+    syncer: Background | None = None
+    namer: Background | None = None
+    spares: SpareBudget = field(default_factory=SpareBudget)

@@ -1,0 +1,1 @@
+"""Connections, of clients and between nodes: everything about them that must stay bounded."""

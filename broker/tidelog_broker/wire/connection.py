@@ -1,0 +1,476 @@
+"""One client connection: frames in, dispatch, replies out, and everything about it that must stay bounded.
+
+- Requests in flight, in number and in bytes: past the connection's bounds the node stops reading from it.
+  Past the *node's* bound a request with an attachment is declined before its memory is taken, and one with a large
+  envelope before it can wait with it, with a retriable OVERLOADED. Clients that announce much and do not go on
+  sending give way then (`arriving`).
+- Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
+  nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
+- A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
+
+Another node proves who it is instead (`server/handlers/peers.py`), and is then treated otherwise: what it sends one-way
+goes to its inbox, and a request that finds no room is declined. Its connection is read whatever is in flight: behind
+what is full here there may come the acknowledgements that would empty it.
+
+A frame that breaks the shape of the stream gets an error with correlation id 0, then the connection closes:
+nothing after it can be trusted. A request that is merely wrong gets its error and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.core.peer_auth import Challenge
+from tidelog_broker.wire.arriving import Arriving
+from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
+from tidelog_broker.wire.inbox import Inbox
+from tidelog_broker.wire.outgoing import Backlog, Outgoing
+from tidelog_broker.wire.sockets import tune
+from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.idle_poll import IdlePoll
+from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.writing import write_parts
+
+log = logging.getLogger(__name__)
+
+OVERLOADED_RETRY_MS: Final = 50
+_GATHERED_SHARE: Final = 16
+_JOIN_BYTES: Final = 16 * 1024
+_NOTHING: Final = memoryview(b"")
+
+
+class Request:
+    """One request being worked on. It is answered exactly once; answering gives its bytes back."""
+
+    __slots__ = ("answered", "attachment", "connection", "envelope", "size_bytes")
+
+    def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
+        self.connection = connection
+        self.size_bytes = size_bytes
+        """Its share of the budgets."""
+        self.envelope = frame.envelope
+        self.attachment = frame.attachment
+        self.answered = False
+
+    def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
+        """Send the answer, with the request's correlation id."""
+        assert not self.answered, "a request is answered once"
+        self.answered = True
+        envelope.correlation_id = self.envelope.correlation_id
+        self.connection.finish(self, envelope, attachments or ())
+
+    def drop(self) -> None:
+        """Be done with a request that has no answer."""
+        assert not self.answered
+        self.answered = True
+        self.connection.release(self)
+
+    def fail(self, error: ProtocolError) -> None:
+        """Answer with an error."""
+        self.reply(pb.Envelope(error=error.to_message()))
+
+
+class Host(Protocol):
+    """Who a connection belongs to: the server."""
+
+    settings: NodeSettings
+    metrics: NodeMetrics
+    budget: Budget
+    arriving: Arriving
+    outgoing: Outgoing
+
+    @property
+    def idle_poll(self) -> IdlePoll:
+        """Told of what comes, on all connections together."""
+        ...
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted."""
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+    def dispatch(self, request: Request) -> None:
+        """Start work on a request."""
+
+
+class Pushing(Protocol):
+    """A subscription of this connection."""
+
+    def pump(self) -> None:
+        """Send what may be sent."""
+
+    def grant(self, *, records: int, size_bytes: int) -> None:
+        """Take credit from the client and send what may be sent with it."""
+
+    def stop(self) -> None:
+        """Send nothing more."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The shell of a connection. The server makes one per accepted socket."""
+
+    def __init__(self, server: Host) -> None:
+        self.server = server
+        self.greeted = False
+        self.client_id = ""
+        self.challenge: Challenge | None = None
+        """Set while another node is to prove who it says it is."""
+        self.inbox: Inbox | None = None
+        """Set when it has."""
+        self.backlog = Backlog(server.outgoing, self)
+        """What waits to be sent to it."""
+        self._stall_watch: StallWatch | None = None
+        self.pumps: dict[int, Pushing] = {}
+        self.followed = 0
+        """Partitions that they follow."""
+        self.closed_listeners: set[Callable[[], None]] = set()
+        """Called when the client is gone, for work that would otherwise wait for it."""
+        self.reading = asyncio.Lock()
+        """Held by the one fetch of this connection that reads."""
+        self._transport: asyncio.Transport | None = None
+        self._receiver = FrameReceiver(
+            frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit, gather=self._gather
+        )
+        self._idle_poll = server.idle_poll
+        self._in_flight_bytes = 0
+        self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
+        self._requests = 0
+        self._requests_max = server.settings.requests_in_flight
+        self._arriving_bytes: int | None = None
+        """The share in the budgets of the frame that is admitted and not yet a request."""
+        self._gathering_bytes = 0
+        """The same of a large envelope that is not whole."""
+        self._is_watched = False
+        """Whether it is looked at how fast the frame comes."""
+        self._has_room = asyncio.Event()
+        self._keeps_up = True
+        self._reading = True
+        self._hello_timer: asyncio.TimerHandle | None = None
+
+    # --- transport callbacks ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register, or refuse when the node has all the connections it takes."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self.server.outgoing.connection_bytes_max)
+        loop = asyncio.get_running_loop()
+        self._hello_timer = loop.call_later(self.server.settings.hello_timeout_ms / 1000, self._hello_is_late)
+        self.server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything of this connection; work in flight goes on, its answers go nowhere."""
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        if self._stall_watch is not None:
+            self._stall_watch.stop()
+        self._transport = None
+        self.backlog.end()
+        self._has_room.set()
+        self._forget_arriving()
+        if self.inbox is not None:
+            self.inbox.close()
+        for pump in self.pumps.values():
+            pump.stop()
+        self.pumps.clear()
+        for listener in list(self.closed_listeners):
+            listener()
+        self.server.closed(self)
+        if exc is not None:
+            log.debug("connection of %r lost: %s", self.client_id, exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
+        """Give the transport the memory for the next bytes."""
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes and dispatch the requests that are whole."""
+        if self._receiver.goes_on(nbytes):
+            return
+        self._idle_poll.came()
+        try:
+            for frame in self._receiver.received(nbytes):
+                if self.inbox is not None and frame.envelope.correlation_id == 0:
+                    self.inbox.take(frame)
+                    continue
+                size_bytes, self._arriving_bytes = self._arriving_bytes, None
+                self._unwatch()
+                assert size_bytes is not None, "admitted before it is whole"
+                self.server.dispatch(Request(self, frame, size_bytes))
+                if self._transport is None:
+                    return
+        except ProtocolError as error:
+            self.abort(error)
+            return
+        self._idle_poll.waits(nbytes)
+        if self._arriving_bytes is not None and self.inbox is None:
+            self._watch()
+        if self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
+            self._balance_reading()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
+        self.backlog.look()
+
+    def resume_writing(self) -> None:
+        """The client has read: go on."""
+        self.backlog.look()
+        if self.backlog.has_room():
+            self.has_room_again()
+
+    # --- what waits to be sent -------------------------------------------------------------------------
+
+    def unsent(self) -> int:
+        """Return the size of the transport's buffer in bytes; 0 when the connection is gone."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def changed(self) -> None:
+        """More or less waits than before: read nothing from a client that does not keep up with its answers."""
+        mark_bytes = self.server.outgoing.connection_bytes_max
+        keeps_up = self.backlog.unsent_bytes <= (mark_bytes if self._keeps_up else mark_bytes // 4)
+        if keeps_up != self._keeps_up:
+            self._keeps_up = keeps_up
+            self._balance_reading()
+
+    def has_room_again(self) -> None:
+        """Send on what waited for room."""
+        self._has_room.set()
+        for pump in list(self.pumps.values()):
+            pump.pump()
+
+    def take_too_little(self, stalled_s: float) -> None:
+        """Cut the client off: it has taken nothing for so long, and something waits for it."""
+        if self._transport is not None:
+            log.info("client %r has read nothing for %.1f s: cut off", self.client_id, stalled_s)
+            self.server.metrics.stalled.inc()
+            self._transport.abort()
+
+    # --- what is coming --------------------------------------------------------------------------------
+
+    def announced(self) -> tuple[int, int]:
+        """Return how many bytes the frame that is coming has in the budget, and how many have come."""
+        return self._gathering_bytes or self._arriving_bytes or 0, self._receiver.arrived_bytes
+
+    def send_too_slowly(self) -> None:
+        """Cut the client off: it has announced much and does not go on, and others find no room."""
+        size_bytes, come_bytes = self.announced()
+        log.info("client %r sent %d of %d bytes, others find no room: cut off", self.client_id, come_bytes, size_bytes)
+        self.server.metrics.stalled.inc()
+        self.cut_off()
+        self._forget_arriving()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            self.server.arriving.begun(self)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self.server.arriving.ended(self)
+
+    def _forget_arriving(self) -> None:
+        """Give back what is counted for a frame that will never be whole."""
+        self._unwatch()
+        self._gathered()
+        if self._arriving_bytes is not None:
+            self._give_back(self._arriving_bytes)
+            self._arriving_bytes = None
+
+    def _gather(self, size_bytes: int) -> None:
+        """Count a large envelope while it comes.
+
+        What it asks is not known yet, so that it cannot be declined alone: a few may come without room, to be declined
+        when they are whole.
+
+        Raises:
+            ProtocolError: OVERLOADED, there are too many of those.
+        """
+        if self.inbox is not None:
+            return
+        self._gathered()
+        if not self._has_room_for(size_bytes):
+            budget = self.server.budget
+            if budget.in_flight_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
+                self.server.metrics.declined.inc()
+                raise _overloaded()
+            budget.take(size_bytes)
+        self._gathering_bytes = size_bytes
+        self._watch()
+
+    def _gathered(self) -> None:
+        """Stop counting the envelope by itself: it is whole, or given up."""
+        self.server.budget.give_back(self._gathering_bytes)
+        self._gathering_bytes = 0
+
+    def _has_room_for(self, size_bytes: int) -> bool:
+        """Count bytes in if the node has room for them, or those that send too slowly can be made to give way."""
+        budget = self.server.budget
+        return budget.admit(size_bytes) or (self.server.arriving.make_room(size_bytes) and budget.admit(size_bytes))
+
+    # --- for the server and the handlers ---------------------------------------------------------------
+
+    @property
+    def peer_id(self) -> str | None:
+        """The id of the node at the other end, proven; None for a client."""
+        return None if self.inbox is None else self.inbox.node_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether there is room for more: the client keeps up, and the node's memory allows it.
+
+        If not, its pumps are called when there is.
+        """
+        return self.is_open and self.backlog.has_room()
+
+    async def drained(self) -> None:
+        """Wait until there is room for more (or the client is gone)."""
+        while self.is_open and not self.backlog.has_room():
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
+        """HELLO has been said: lift the small limit."""
+        self.greeted = True
+        self.client_id = client_id
+        self._receiver.frame_bytes_max = frame_bytes_max
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+            self._hello_timer = None
+
+    def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
+        """Another node has proven itself: what it sends one-way goes to `inbox`."""
+        assert self.inbox is None
+        self.inbox = inbox
+        self.backlog.become_node()
+        self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
+        if self._transport is not None:
+            connected = self._transport.get_extra_info("socket")
+            tune(connected)
+            self._stall_watch = StallWatch(connected, self._stalled)
+
+    def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
+        """Answer a request and give its share of the budgets back."""
+        try:
+            self.send(envelope, attachments)
+        except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
+        self.release(request)
+
+    def release(self, request: Request) -> None:
+        """Give a request's share of the budgets back."""
+        request.attachment = _NOTHING
+        self._give_back(request.size_bytes)
+        if not self._reading:
+            self._balance_reading()
+
+    def send(self, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
+        """Send a frame; silently nothing when the client is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not attachments:
+            head = encode_frame(envelope)
+            transport.write(head)
+            self.backlog.wrote(len(head))
+            return
+        size_bytes = sum(map(len, attachments))
+        head = encode_frame(envelope, size_bytes)
+        if size_bytes <= _JOIN_BYTES:
+            transport.write(b"".join([head, *attachments]))
+        else:
+            write_parts(transport, [head, *attachments])
+        self.backlog.wrote(len(head) + size_bytes)
+
+    def abort(self, error: ProtocolError) -> None:
+        """Tell the client what broke the stream, then close."""
+        self.server.metrics.connection_errors.inc()
+        log.info("closing the connection of %r: %s", self.client_id, error)
+        self.send(pb.Envelope(error=error.to_message()))
+        self.close()
+
+    def close(self) -> None:
+        """Close once what was sent has left, or the client has taken nothing of it for too long."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut_off(self) -> None:
+        """Close now, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
+        """Count a request in before memory is taken for its attachment, or answer it and decline."""
+        if self._gathering_bytes:
+            self._gathered()
+            self._unwatch()
+        size_bytes = attachment_bytes
+        if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
+            size_bytes += self._receiver.envelope_bytes
+        if self.inbox is not None:
+            if envelope.correlation_id == 0:
+                return self.inbox.admit(size_bytes)
+            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
+            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
+        else:
+            full = False
+        if full or not self._has_room_for(size_bytes):
+            self.server.metrics.declined.inc()
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=_overloaded().to_message()))
+            return False
+        self._requests += 1
+        self._in_flight_bytes += size_bytes
+        self._arriving_bytes = size_bytes
+        return True
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._requests -= 1
+        self._in_flight_bytes -= size_bytes
+        self.server.budget.give_back(size_bytes)
+
+    def _balance_reading(self) -> None:
+        """Read from the client only while there is room for what it may send.
+
+        What has begun to come is let in: its memory is taken, and nothing else would ever finish it.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return
+        has_room = self.inbox is not None or (
+            self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
+        )
+        wanted = self._keeps_up and (has_room or self._arriving_bytes is not None)
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _stalled(self) -> None:
+        log.warning("the connection of %s is given up: %s", self.client_id, stalled_because())
+        self.cut_off()
+
+    def _hello_is_late(self) -> None:
+        self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))
+
+
+def _overloaded() -> ProtocolError:
+    return ProtocolError(
+        pb.OVERLOADED, "the node has all the requests it can hold; send again", retry_after_ms=OVERLOADED_RETRY_MS
+    )

@@ -1,0 +1,346 @@
+"""One outgoing connection to another node, proven both ways: one-way messages out, requests out, their answers in.
+
+A message that comes alone leaves at once; others that follow it closely gather in an outbox for the rest of the turn of
+the event loop and leave together. Batches leave as memoryviews, from where they lie. What waits to be sent (outbox and
+the transport's buffer together) is bounded, give or take a message. Past the bound a message is dropped and counted,
+because its sender asks again anyway, and a request is refused. A little is kept back for messages without batches, so
+that a stream of batches does not crowd out the acknowledgements.
+
+The other node never sends here but to answer: see `links` for why a link has one direction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
+from tidelog_broker.core.placement.registry import removal
+from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, Outgoing, alone
+from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.limits import (
+    FORWARDED_IN_FLIGHT_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX_BEFORE_HELLO,
+    KIB,
+    MIB,
+    PEER_NONCE_BYTES,
+)
+from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.writing import write_parts
+
+log = logging.getLogger(__name__)
+
+KEPT_BACK_BYTES: Final = 4 * MIB
+"""Room beyond the bound for messages without batches."""
+RETRY_MS: Final = 50
+GATHER_S: Final = 0.0001
+"""A message that comes sooner after another one waits for more of them."""
+_JOIN_BYTES: Final = 16 * KIB
+"""Up to here parts are copied together: one buffer costs the transport less than many."""
+
+
+class RemovedError(ProtocolError):
+    """The other node has proven that it is of this cluster, and says that this one is not any more."""
+
+
+class _Pending(NamedTuple):
+    future: asyncio.Future[Frame]
+    timer: asyncio.TimerHandle
+
+
+class LastFrame:
+    """The message that was encoded last, for all links of a node: a batch goes to every follower in one form."""
+
+    __slots__ = ("attachment_bytes", "data", "is_joined", "message")
+
+    def __init__(self) -> None:
+        self.message: LinkMessage | None = None
+        self.data = b""
+        """The frame; without the batches where they are large."""
+        self.is_joined = True
+        self.attachment_bytes = 0
+
+    def keep(self, message: LinkMessage, outgoing: Outgoing) -> None:
+        """Encode a message, with its batches where they are small."""
+        self.attachment_bytes = outgoing.attachment_bytes
+        self.data = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
+        self.is_joined = self.attachment_bytes <= _JOIN_BYTES
+        if self.is_joined and self.attachment_bytes:
+            self.data = b"".join([self.data, *outgoing.attachment])
+        self.message = message
+
+
+class Link(asyncio.BufferedProtocol):
+    """A connection that this node has made. Greeted by `greet`, then usable until `lost` is done.
+
+    Args:
+        peer_id: the node at the other end, as far as its address goes; proven by `greet`.
+        queue_bytes: the bound on what waits to be sent.
+        metrics: the node's.
+        last_frame: shared with the node's other links.
+    """
+
+    def __init__(
+        self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics, last_frame: LastFrame | None = None
+    ) -> None:
+        self.peer_id = peer_id
+        self._last_frame = last_frame or LastFrame()
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        """Done when the connection is gone; says why."""
+        self._queue_bytes = queue_bytes
+        self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
+        self._dropped = metrics.peer_dropped_out.tally(peer_id)
+        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
+        self._transport: asyncio.Transport | None = None
+        self._stall_watch: StallWatch | None = None
+        self._outbox = Outbox()
+        self._left_s = 0.0
+        """When something last left at once."""
+        self._correlation_id = 0
+        self._pending: dict[int, _Pending] = {}
+        self._why = ""
+
+    async def greet(self, own: Identity, *, called: str | None, timeout_s: float) -> int:
+        """Prove who both sides are; return the other node's incarnation.
+
+        `called` is the node that must be at the other end; None: any node of the cluster.
+
+        Raises:
+            ProtocolError: one side does not want the other, or nothing that answers properly is there.
+            RemovedError: the cluster has removed this node.
+        """
+        hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
+        answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
+        _expect(answer, "peer_hello_reply")
+        proof = check_reply(own, called, hello, answer.peer_hello_reply)
+        welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
+        _expect(welcome, "peer_welcome")
+        if welcome.peer_welcome.removed:
+            raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
+        self._receiver.frame_bytes_max = FRAME_BYTES_MAX
+        return answer.peer_hello_reply.incarnation
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits to be sent."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._outbox.size_bytes + unsent
+
+    def send(self, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+        """Send a one-way message within this turn of the event loop, or drop it when too much waits already."""
+        bound = self._queue_bytes + (0 if batches else KEPT_BACK_BYTES)
+        transport = self._transport
+        if (
+            transport is None
+            or transport.is_closing()
+            or self.waiting_bytes + (sum(map(len, batches)) if batches else 0) > bound
+        ):
+            self._dropped.inc()
+            return
+        try:
+            if self._outbox:
+                self._outbox.put(message, batches)
+                return
+            now_s = time.perf_counter()
+            if now_s - self._left_s >= GATHER_S:
+                self._left_s = now_s
+                self._write_alone(transport, message, batches)
+                return
+            self._outbox.put(message, batches)
+            self._loop.call_soon(self.flush)
+        except ProtocolError:
+            log.exception("a message for %r is not sent", self.peer_id)
+            self._dropped.inc()
+
+    def flush(self) -> None:
+        """Hand everything in the outbox to the transport."""
+        transport = self._transport if self._is_open else None
+        for outgoing in self._outbox.drain():
+            if transport is None:
+                self._dropped.inc(outgoing.entries)
+            else:
+                self._write(transport, outgoing)
+
+    def _write_alone(self, transport: asyncio.Transport, message: LinkMessage, batches: Sequence[memoryview]) -> None:
+        last = self._last_frame
+        if last.message is not message:
+            last.keep(message, alone(message, batches))
+        self._bytes_out.value += last.attachment_bytes
+        if last.is_joined:
+            transport.write(last.data)
+        else:
+            write_parts(transport, [last.data, *batches])
+
+    def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
+        size_bytes = outgoing.attachment_bytes
+        head = encode_frame(outgoing.envelope, size_bytes)
+        if size_bytes:
+            self._bytes_out.value += size_bytes
+            _write(transport, [head, *outgoing.attachment], len(head) + size_bytes)
+        else:
+            transport.write(head)
+
+    def request(
+        self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
+    ) -> asyncio.Future[Frame]:
+        """Write a request now; the future gets the answer.
+
+        Args:
+            envelope: with a kind; its correlation id is set here.
+            attachment: parts that are sent behind it, not copied.
+            timeout_s: after this the future fails.
+
+        The future fails with ProtocolError: what the other node answered, or TIMED_OUT (retriable, the outcome is
+        unknown) when no answer came.
+
+        Raises:
+            ProtocolError: definite, nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED when too much
+                waits, FRAME_TOO_LARGE.
+        """
+        if not self._is_open:
+            raise unreachable(self.peer_id)
+        assert self._transport is not None
+        size_bytes = sum(map(len, attachment))
+        if len(self._pending) >= FORWARDED_IN_FLIGHT_MAX or self.waiting_bytes + size_bytes > self._queue_bytes:
+            raise ProtocolError(
+                pb.OVERLOADED, f"too much waits for the node {self.peer_id!r}; send again", retry_after_ms=RETRY_MS
+            )
+        self._correlation_id += 1
+        correlation_id = envelope.correlation_id = self._correlation_id
+        head = encode_frame(envelope, size_bytes)
+        _write(self._transport, [head, *attachment], len(head) + size_bytes)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
+        self._pending[correlation_id] = _Pending(future, timer)
+        return future
+
+    def close(self, why: str) -> None:
+        """Close, and drop what waits to be sent; requests that wait for an answer fail."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Close once what waits has left, or when the time is over."""
+        self.flush()
+        if self._transport is not None:
+            self._why = self._why or "this node stops"
+            self._transport.close()
+            await asyncio.wait([self.lost], timeout=timeout_s)
+            self.close("this node stops")
+
+    # --------------------------------------------------------------------------------------- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this when the connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stalled_because()))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
+        """Give the transport the memory for the next bytes."""
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes; what is no answer ends the link."""
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._answered(frame)
+        except ProtocolError as error:
+            self.close(f"{self.peer_id!r} answers out of shape: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what waits: it may have been done or not."""
+        self._transport = None
+        if self._stall_watch is not None:
+            self._stall_watch.stop()
+        why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            one.timer.cancel()
+            _fail(one.future, f"the connection to the node {self.peer_id!r} broke: {why}; the outcome is unknown")
+        self.flush()
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
+        """Take what somebody waits for; an answer that nobody waits for any more is read past."""
+        if envelope.correlation_id == 0 and attachment_bytes:
+            raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that nobody has asked for")
+        return envelope.correlation_id in self._pending or not attachment_bytes
+
+    def _answered(self, frame: Frame) -> None:
+        envelope = frame.envelope
+        if envelope.correlation_id == 0:
+            if envelope.WhichOneof("kind") != "error":
+                raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers nothing")
+            self.close(str(_error_of(envelope.error)))
+            return
+        pending = self._pending.pop(envelope.correlation_id, None)
+        if pending is None:
+            return
+        pending.timer.cancel()
+        if pending.future.done():
+            return
+        if envelope.WhichOneof("kind") == "error":
+            pending.future.set_exception(_error_of(envelope.error))
+            pending.future.exception()  # whoever has stopped waiting need not fetch it
+        else:
+            pending.future.set_result(frame)
+
+    def _expire(self, correlation_id: int, timeout_s: float) -> None:
+        pending = self._pending.pop(correlation_id)
+        _fail(pending.future, f"no answer from the node {self.peer_id!r} within {timeout_s:g} s")
+
+
+def unreachable(peer_id: str) -> ProtocolError:
+    """Return the error for a request to a node without a link to it: nothing was sent."""
+    return ProtocolError(
+        pb.EPOCH_CHANGING, f"the node {peer_id!r} cannot be reached from here; send again", retry_after_ms=RETRY_MS
+    )
+
+
+def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+    if size_bytes <= _JOIN_BYTES:
+        transport.write(b"".join(parts))
+    else:
+        write_parts(transport, parts)
+
+
+def _fail(future: asyncio.Future[Frame], message: str) -> None:
+    if not future.done():
+        future.set_exception(ProtocolError(pb.TIMED_OUT, message))
+        future.exception()  # whoever has stopped waiting need not fetch it
+
+
+def _expect(answer: pb.Envelope, kind: str) -> None:
+    if answer.WhichOneof("kind") != kind:
+        raise ProtocolError(pb.MALFORMED_FRAME, f"a {answer.WhichOneof('kind')} instead of a {kind}")
+
+
+def _error_of(said: pb.Error) -> ProtocolError:
+    return ProtocolError(
+        said.code if said.code in NATURE else pb.INTERNAL,
+        said.message,
+        retry_after_ms=said.retry_after_ms,
+        log_start_offset=said.log_start_offset,
+        high_watermark=said.high_watermark,
+        epoch=said.epoch,
+    )

@@ -1,0 +1,289 @@
+"""This node's connections to the other nodes: one each, made by whoever has something to say, and made again.
+
+A link has one direction: over the connection that A makes to B go A's one-way messages and A's requests with B's
+answers; B's own messages go over the connection that B makes to A. Rejected: one connection for both, which saves a
+socket for each pair and costs a rule for two nodes that call each other at the same time, with messages lost on the
+connection that has to go.
+
+A link that breaks is made again after 20 ms, then after longer and longer, up to a second, each time varied so that
+nodes do not come back in step. Only a link that held for a second begins anew with 20 ms. A *refused* connection is
+news of its own: the machine answers and the process is gone. Everything else (no route, no answer, a reset) says
+nothing about the other node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.core.peer_auth import Identity
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.wire.link import LastFrame, Link, RemovedError, unreachable
+from tidelog_broker.wire.sockets import tune
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+FIRST_WAIT_S: Final = 0.02
+LONGEST_WAIT_S: Final = 1.0
+ATTEMPT_TIMEOUT_S: Final = 3.0
+"""For connecting and greeting together."""
+FINISH_TIMEOUT_S: Final = 1.0
+_FINAL: Final = frozenset({pb.FORBIDDEN, pb.UNAUTHENTICATED})
+
+
+class LinkEvents(Protocol):
+    """Who wants to know how the links fare. Called on the event loop; must not raise."""
+
+    def established(self, node_id: str, incarnation: int) -> None:
+        """A link stands, and the node at the other end has proven that it is this start of that node."""
+
+    def lost(self, node_id: str) -> None:
+        """A link that stood is gone."""
+
+    def refused(self, node_id: str) -> None:
+        """Nothing listens at the node's address. Told at every try."""
+
+    def removed(self, why: str) -> None:
+        """A node of this cluster has proven itself and says that this one was removed. Told at every try."""
+
+
+class _Peer:
+    """One other node: its address, the link if there is one, the task that keeps it."""
+
+    __slots__ = ("address", "link", "problem", "task", "turned_away")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.link: Link | None = None
+        self.problem: str | None = None
+        self.turned_away = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Links:
+    """The outgoing half of the traffic between nodes. `update_peers` starts it, `close` ends it.
+
+    Args:
+        identity: who this node is.
+        events: told of links that come and go.
+        queue_bytes: what may wait to be sent to one node.
+        metrics: the node's.
+    """
+
+    def __init__(self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics) -> None:
+        self._identity = identity
+        self._events = events
+        self._queue_bytes = queue_bytes
+        self._last_frame = LastFrame()
+        self._metrics = metrics
+        self._peers: dict[str, _Peer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The nodes to which a link stands."""
+        return frozenset(node_id for node_id, peer in self._peers.items() if peer.link is not None)
+
+    def problem(self, node_id: str) -> str | None:
+        """Why there is no link to a node, for an operator; None when there is one, or the node is not known."""
+        peer = self._peers.get(node_id)
+        return None if peer is None else peer.problem
+
+    def refusals(self) -> dict[Address, str]:
+        """Return what nodes say that turn this one away, by their address: trying again changes nothing."""
+        return {peer.address: peer.problem or "" for peer in self._peers.values() if peer.turned_away}
+
+    def update_peers(self, addresses: Mapping[str, Address]) -> None:
+        """Keep links to exactly these nodes; whatever is said of this node itself is passed over."""
+        wanted = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
+        for node_id, peer in list(self._peers.items()):
+            if wanted.get(node_id) != peer.address:
+                del self._peers[node_id]
+                self._end(node_id, peer)
+        if self._closed:
+            return
+        for node_id, address in wanted.items():
+            if node_id not in self._peers:
+                peer = self._peers[node_id] = _Peer(address)
+                peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")
+
+    def send(self, node_id: str, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+        """Send a one-way message to a node, with whole batches; it is lost silently when it cannot be sent.
+
+        The messages of one partition arrive in order, those that arrive. Sets the `length` of a message with batches.
+        Neither the message nor the batches' bytes may be changed afterwards.
+        """
+        peer = self._peers.get(node_id)
+        if peer is None or peer.link is None:
+            self._metrics.peer_dropped_out.tally(node_id).inc()
+        else:
+            peer.link.send(message, batches)
+
+    def request(
+        self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
+    ) -> asyncio.Future[Frame]:
+        """Write a request to a node now and return the future of its answer (a coroutine may await it).
+
+        Raises:
+            ProtocolError: at once and definite when nothing was sent (EPOCH_CHANGING without a link, OVERLOADED,
+                FRAME_TOO_LARGE); from the future what the node answered, or TIMED_OUT, whose outcome is unknown, when
+                the link broke or no answer came in time.
+        """
+        peer = self._peers.get(node_id)
+        if peer is None or peer.link is None:
+            raise unreachable(node_id)
+        return peer.link.request(envelope, attachment, timeout_s=timeout_s)
+
+    async def ask(self, address: Address, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
+        """Ask whichever node of the cluster is at an address, over a connection that ends with the answer.
+
+        For a node that knows nobody yet.
+
+        Raises:
+            OSError, TimeoutError, UnicodeError: it cannot be reached.
+            ProtocolError: it is not of this cluster; or as `request`.
+        """
+        link, _ = await self._connect(None, address)
+        try:
+            return await link.request(envelope, timeout_s=timeout_s)
+        finally:
+            link.close("asked")
+
+    async def close(self) -> None:
+        """End all links; what was handed over before has a second to leave."""
+        self._closed = True
+        links = [peer.link for peer in self._peers.values() if peer.link is not None]
+        await asyncio.gather(*(link.finish(FINISH_TIMEOUT_S) for link in links))
+        self.update_peers({})
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _end(self, node_id: str, peer: _Peer) -> None:
+        assert peer.task is not None
+        self._ending.add(peer.task)
+        peer.task.add_done_callback(self._ending.discard)
+        peer.task.cancel()
+        if peer.link is not None:
+            self._gone(node_id, peer, "the node is no longer called at this address")
+
+    def _gone(self, node_id: str, peer: _Peer, why: str) -> None:
+        link, peer.link = peer.link, None
+        if link is not None:
+            link.close(why)
+            self._events.lost(node_id)
+
+    async def _keep(self, node_id: str, peer: _Peer) -> None:
+        """Make the link, wait until it breaks, make it again."""
+        loop = asyncio.get_running_loop()
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                link, incarnation = await self._connect(node_id, peer.address)
+            except ConnectionRefusedError as error:
+                peer.turned_away = False
+                self._note(node_id, peer, f"{_name(peer.address)} refuses connections: {error}")
+                self._events.refused(node_id)
+            except (ProtocolError, OSError, UnicodeError, TimeoutError) as error:
+                what = str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+                peer.turned_away = isinstance(error, ProtocolError) and error.code in _FINAL
+                self._note(node_id, peer, f"{_name(peer.address)}: {what}")
+                if isinstance(error, RemovedError):
+                    self._events.removed(error.message)
+            else:
+                since_s = loop.time()
+                self._established(node_id, peer, link, incarnation)
+                why = await link.lost
+                self._gone(node_id, peer, why)
+                self._note(node_id, peer, why)
+                if loop.time() - since_s >= LONGEST_WAIT_S:
+                    wait_s = FIRST_WAIT_S
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, guards nothing
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    def _established(self, node_id: str, peer: _Peer, link: Link, incarnation: int) -> None:
+        peer.link = link
+        peer.problem = None
+        peer.turned_away = False
+        self._metrics.peer_connects.tally(node_id).inc()
+        log.info("connected to node %r at %s", node_id, _name(peer.address))
+        self._events.established(node_id, incarnation)
+
+    def _note(self, node_id: str, peer: _Peer, problem: str) -> None:
+        """Say once what is wrong, however often it is tried."""
+        if problem != peer.problem:
+            peer.problem = problem
+            log.warning("no link to node %r: %s", node_id, problem)
+
+    async def _connect(self, node_id: str | None, address: Address) -> tuple[Link, int]:
+        """Connect and greet.
+
+        Raises:
+            ConnectionRefusedError: nothing listens at any of the addresses that the host has.
+            OSError, TimeoutError, UnicodeError, ProtocolError: anything else.
+        """
+        loop = asyncio.get_running_loop()
+        link = Link(
+            node_id or _name(address),
+            queue_bytes=self._queue_bytes,
+            metrics=self._metrics,
+            last_frame=self._last_frame,
+        )
+        try:
+            async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
+                connected = await _connected(loop, address)
+                await _handed_over(loop, lambda: link, connected)
+                return link, await link.greet(self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S)
+        except BaseException as error:
+            link.close(str(error))
+            raise
+
+
+async def _handed_over(loop: asyncio.AbstractEventLoop, make: Callable[[], Link], connected: socket.socket) -> None:
+    """Make a connected socket the link's; it is closed if that fails."""
+    try:
+        await loop.create_connection(make, sock=connected)
+    except BaseException:
+        connected.close()
+        raise
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    """Return a socket that is connected to the first of a host's addresses that takes it.
+
+    Done here and not by `create_connection`, which for a host with several addresses does not say whether all of them
+    refused, and which cannot set an option before it connects.
+    """
+    found: list[Any] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    errors: list[OSError] = []
+    for family, kind, protocol, _, target in found:
+        candidate = socket.socket(family, kind, protocol)
+        try:
+            candidate.setblocking(False)
+            tune(candidate)
+            await loop.sock_connect(candidate, target)
+        except OSError as error:
+            candidate.close()
+            errors.append(error)
+        except BaseException:
+            candidate.close()
+            raise
+        else:
+            return candidate
+    others = [error for error in errors if not isinstance(error, ConnectionRefusedError)]
+    raise (others or errors)[0]
+
+
+def _name(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,62 @@
+"""Work goes to the I/O workers in order, its outcome comes back on the loop, and `idle` tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.io.workers import IoWorkers
+
+
+@pytest.fixture
+def workers() -> Iterator[IoWorkers]:
+    workers = IoWorkers(1)
+    yield workers
+    workers.close()
+
+
+async def test_a_call_returns_or_raises_what_the_work_does(workers: IoWorkers) -> None:
+    offload = Offload(workers, asyncio.get_running_loop())
+    assert await offload.call(0, lambda: threading.current_thread().name) != threading.current_thread().name
+    with pytest.raises(KeyError):
+        await offload.call(0, lambda: {"something": 1}["nothing"])
+    assert offload.idle
+
+
+async def test_a_callback_gets_the_outcome_on_the_loop(workers: IoWorkers) -> None:
+    loop = asyncio.get_running_loop()
+    offload = Offload(workers, loop)
+    outcomes: list[tuple[object, object, str]] = []
+    done = asyncio.Event()
+
+    def note(result: object, error: BaseException | None) -> None:
+        outcomes.append((result, type(error), threading.current_thread().name))
+        if len(outcomes) == 2:
+            done.set()
+
+    offload.start(0, lambda: 5, note)
+    offload.start(0, lambda: 1 // 0, note)
+    assert not offload.idle
+    await done.wait()
+    here = threading.current_thread().name
+    assert outcomes == [(5, type(None), here), (None, ZeroDivisionError, here)]
+    assert offload.idle
+
+
+async def test_work_that_nobody_waits_for_any_more_still_counts(workers: IoWorkers) -> None:
+    offload = Offload(workers, asyncio.get_running_loop())
+    release = threading.Event()
+    waiting = asyncio.create_task(offload.call(0, release.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    busy = not offload.idle
+    release.set()
+    await offload.call(0, lambda: None)
+    assert busy
+    assert offload.idle

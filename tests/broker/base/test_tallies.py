@@ -1,0 +1,34 @@
+"""Tallies are told to Prometheus as its own counters and histograms are."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from tidelog_broker.base.tallies import Durations, TallyCounter
+
+BOUNDS_S = (0.001, 0.5, 1.0)
+
+
+def test_tallies_of_a_label_are_apart_and_one_alone_has_none() -> None:
+    registry = CollectorRegistry()
+    kinds = TallyCounter("tidelog_asked", "Asked", registry, label="kind")
+    kinds.tally("a").inc()
+    kinds.tally("a").inc(2)
+    kinds.tally("b")
+    TallyCounter("tidelog_all", "All", registry).tally().inc(7)
+    text = generate_latest(registry).decode()
+    assert 'tidelog_asked_total{kind="a"} 3.0' in text
+    assert 'tidelog_asked_total{kind="b"} 0.0' in text
+    assert "tidelog_all_total 7.0" in text
+    assert "# TYPE tidelog_all_total counter" in text
+
+
+def test_durations_count_as_prometheus_own_histogram_does() -> None:
+    mine, theirs = CollectorRegistry(), CollectorRegistry()
+    ours = Durations("tidelog_s", "Seconds", mine, bounds_s=BOUNDS_S)
+    reference = Histogram("tidelog_s", "Seconds", buckets=BOUNDS_S, registry=theirs)
+    for seconds in (0.0, 0.001, 0.0011, 0.5, 0.75, 1.0, 3.0):
+        ours.observe(seconds)
+        reference.observe(seconds)
+    expected = [line for line in generate_latest(theirs).decode().splitlines() if "_created" not in line]
+    assert generate_latest(mine).decode().splitlines() == expected

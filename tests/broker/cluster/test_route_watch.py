@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+
+from tidelog_broker.cluster import route_watch
+from tidelog_broker.cluster.route_watch import LOOKS_PER_TURN, Held, RouteNews, TopicView, check_known, is_news, view_of
+from tidelog_broker.cluster.routes import Route
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+ID = b"t" * 16
+OTHER = b"o" * 16
+LONG_S = 1000.0
+
+
+def known(*topic_ids: bytes) -> list[pb.KnownEpochs]:
+    return [pb.KnownEpochs(topic_id=topic_id, news_from=[1]) for topic_id in topic_ids]
+
+
+def topic(partitions: int = 1) -> pb.TopicRecord:
+    return pb.TopicRecord(name="t", topic_id=ID, config=pb.TopicConfig(partitions=partitions))
+
+
+async def all_looked(news: RouteNews, held: Sequence[Held]) -> None:
+    """Let everybody have the turn that is due, and forget it."""
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(one.woken.wait() for one in held))
+        while news._looking:  # noqa: ASYNC110 - the pause between two turns has no event
+            await asyncio.sleep(0.001)
+    for one in held:
+        one.woken.clear()
+
+
+async def test_news_about_a_topic_wakes_who_waits_for_it_and_nobody_else() -> None:
+    news = RouteNews()
+    with (
+        news.listening(known(ID, OTHER), wait_s=LONG_S) as both,
+        news.listening(known(ID), wait_s=LONG_S) as one,
+        news.listening(known(OTHER), wait_s=LONG_S) as other,
+    ):
+        await all_looked(news, [both, one, other])
+        news.changed(ID)
+        assert [held.woken.is_set() for held in (both, one, other)] == [True, True, False]
+        one.woken.clear()
+        news.wake()
+        assert one.woken.is_set()
+        assert other.woken.is_set()
+
+
+async def test_who_has_stopped_waiting_is_forgotten() -> None:
+    news = RouteNews()
+    with news.listening(known(ID, ID), wait_s=LONG_S), news.listening(known(ID), wait_s=LONG_S) as held:
+        pass
+    held.woken.clear()
+    news.changed(ID)
+    assert not held.woken.is_set()
+    assert (news._topics, news._due, news._held_bytes) == ({}, {}, 0)
+
+
+@pytest.mark.parametrize("why", ["news", "the time is over"])
+async def test_a_few_look_at_a_time_however_many_wait(why: str) -> None:
+    news = RouteNews()
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(news.listening(known(ID), wait_s=LONG_S)) for _ in range(3 * LOOKS_PER_TURN)]
+        await all_looked(news, held)
+        for _ in range(5):
+            if why == "news":
+                news.changed(ID)
+            else:
+                for one in held:
+                    news._over(one)
+        assert [one.woken.is_set() for one in held].count(True) <= LOOKS_PER_TURN
+        await all_looked(news, held)
+        assert [one.is_over for one in held] == [why != "news"] * len(held)
+
+
+async def test_who_came_first_looks_first_also_when_there_is_news_all_the_time() -> None:
+    news, turns = RouteNews(), list[int]()
+
+    async def looking(number: int) -> None:
+        with news.listening(known(ID), wait_s=LONG_S) as held:
+            while len(turns) < 200:
+                await held.woken.wait()
+                held.woken.clear()
+                turns.append(number)
+                news.changed(ID)
+
+    async with asyncio.timeout(20):
+        looking_on = [asyncio.create_task(looking(number)) for number in range(2 * LOOKS_PER_TURN)]
+        await asyncio.wait(looking_on, return_when=asyncio.FIRST_COMPLETED)
+    for task in looking_on:
+        task.cancel()
+    await asyncio.gather(*looking_on, return_exceptions=True)
+    assert set(turns) == set(range(2 * LOOKS_PER_TURN))
+
+
+async def test_those_who_wait_share_one_view_until_something_changes() -> None:
+    news, record, asked = RouteNews(), topic(), list[PartitionKey]()
+
+    def route(key: PartitionKey) -> Route:
+        asked.append(key)
+        return Route(3, "a", ("a",))
+
+    assert news.view(record, route) is not news.view(record, route), "nobody waits, nothing is kept"
+    with news.listening(known(ID), wait_s=LONG_S):
+        view = news.view(record, route)
+        asked.clear()
+        assert news.view(record, route) is view
+        assert not asked
+        news.changed(ID)
+        assert news.view(record, route) is not view
+        assert news.view(topic(2), route).owned == [3, 3], "the topic has another record"
+
+
+async def test_a_view_does_not_outlive_what_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_watch, "VIEW_S", 0.0)
+    news, record = RouteNews(), topic()
+    with news.listening(known(ID), wait_s=LONG_S):
+        assert news.view(record, lambda _: None).owned == [-1]
+        assert news.view(record, lambda _: Route(0, "a", ("a",))).owned == [0]
+
+
+async def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_watch, "HELD_BYTES_MAX", 8192)
+    news, small, large = RouteNews(), known(ID), [pb.KnownEpochs(topic_id=ID, news_from=[0] * 1000)]
+    assert not news.may_hold(large)
+    assert news.may_hold(small)
+    with news.listening(small, wait_s=LONG_S):
+        assert not news.may_hold(small)
+    assert news.may_hold(small)
+
+
+def test_a_question_with_many_topics_is_not_held() -> None:
+    news = RouteNews()
+    assert news.may_hold(known(ID) * 256)
+    assert not news.may_hold(known(ID) * 257)
+    assert not news.may_hold([])
+
+
+def test_more_than_an_answer_can_hold_is_not_known() -> None:
+    check_known([pb.KnownEpochs(news_from=[0] * 4096)] * 16)
+    for much in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 4097)] * 16):
+        with pytest.raises(ProtocolError) as caught:
+            check_known(much)
+        assert caught.value.code == pb.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("news_from", "route", "told"),
+    [
+        ([8], Route(7, "a", ("a",)), False),
+        ([7], Route(7, "a", ("a",)), True),
+        ([7], Route(8, "a", ("a",)), True),
+        ([7], Route(8, "", ("a",)), False),
+        ([7], None, False),
+        ([], Route(0, "a", ("a",)), True),
+        ([8, 0], Route(7, "a", ("a",)), False),
+        ([2**64 - 1], Route(7, "a", ("a",)), False),
+    ],
+    ids=["the same", "an owner", "later", "nobody owns it", "nothing known", "a new partition", "fewer here", "absurd"],
+)
+def test_what_is_news(news_from: list[int], route: Route | None, *, told: bool) -> None:
+    view = view_of(topic(), {(ID, 0): route}.get)
+    assert is_news(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
+
+
+def test_that_a_topic_is_gone_is_news() -> None:
+    assert is_news(pb.KnownEpochs(topic_id=ID, news_from=[9]), None)
+
+
+def test_what_there_is_to_tell() -> None:
+    view = view_of(topic(2), {(ID, 1): Route(4, "b", ("b", "c"))}.get)
+    assert view == TopicView(
+        topic(2),
+        pb.TopicInfo(
+            name="t",
+            topic_id=ID,
+            config=pb.TopicConfig(partitions=2),
+            partitions=[pb.PartitionInfo(partition=1, owner="b", epoch=4, placement=["b", "c"])],
+        ),
+        [-1, 4],
+    )

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from tidelog_broker.cluster.routes import Route, Routes
+from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_proto import broker_pb2 as pb
+
+TOPIC = b"t" * 16
+FIRST = pb.EpochDescriptor(epoch=0, owner="a", placement=["a", "b"], ack_quorum=1)
+
+
+def told(epoch: int, owner: str) -> pb.TopicInfo:
+    partition = pb.PartitionInfo(partition=0, owner=owner, epoch=epoch, placement=[owner, "z"])
+    return pb.TopicInfo(name="t", topic_id=TOPIC, partitions=[partition])
+
+
+def make(local: dict[PartitionKey, Route]) -> Routes:
+    topics = TopicRegistry()
+    topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=1, first_epochs=[FIRST]))
+    return Routes(topics, local.get)
+
+
+def test_the_newest_epoch_that_anybody_knows_counts() -> None:
+    local: dict[PartitionKey, Route] = {}
+    routes = make(local)
+    assert routes.get((TOPIC, 0)) == Route(0, "a", ("a", "b"))
+    routes.learn([told(4, "d")])
+    routes.learn([told(3, "c")])
+    assert routes.get((TOPIC, 0)) == Route(4, "d", ("d", "z"))
+    local[TOPIC, 0] = Route(5, "e", ("e",))
+    assert routes.owner((TOPIC, 0)) == "e"
+    local[TOPIC, 0] = Route(2, "e", ("e",))
+    assert routes.owner((TOPIC, 0)) == "d", "this node has not heard of the takeover, another one has"
+
+
+def test_what_nobody_knows_has_no_owner() -> None:
+    routes = make({})
+    assert routes.get((TOPIC, 1)) is None
+    assert routes.owner((b"u" * 16, 0)) == ""
+    routes.learn([told(4, "d")])
+    routes.forget(TOPIC)
+    assert routes.owner((TOPIC, 0)) == "a"
+
+
+def test_an_answer_without_nodes_is_none() -> None:
+    routes = make({})
+    routes.learn([pb.TopicInfo(topic_id=TOPIC, partitions=[pb.PartitionInfo(partition=0, owner="x", epoch=9)])])
+    assert routes.owner((TOPIC, 0)) == "a"
+
+
+def test_only_what_is_later_than_what_was_told_is_passed_on_as_news() -> None:
+    heard: list[bytes] = []
+    routes = Routes(TopicRegistry(), lambda _: None, heard.append)
+    for epoch in (4, 4, 3, 5):
+        routes.learn([told(epoch, "d")])
+    assert heard == [TOPIC, TOPIC]

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog_broker.core.membership.swim_settings import SwimSettings
+
+
+def test_the_defaults_find_a_killed_node_within_half_a_second_and_a_silent_one_within_four() -> None:
+    plain = SwimSettings()
+    assert plain.refused_suspicion_ms < 500
+    assert plain.protocol_period_ms + plain.suspicion_ms < 1_000
+    assert (plain.protocol_period_ms + plain.suspicion_ms) * (1 + plain.slowness_max) < 4_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members_max": 0}, "members_max is 0"),
+        ({"slowness_max": -1}, "slowness_max is -1"),
+        ({"probe_timeout_ms": 51}, "both must fit"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SwimSettings(**changes)
+    assert SwimSettings(indirect_probes=0, slowness_max=0) != SwimSettings()

@@ -1,0 +1,431 @@
+"""Sealed epochs: filled newest first, whole and as decided or not at all, and only what retention has left."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import decision, descriptor, end_of, run_of
+from tests.broker.core.history_bench import HistoryBench, Past
+
+from tidelog_broker.core.replication.backfill import Missing
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import AppendFill, FinishFill, Send, SetAside
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.ports import Position, Timing
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+
+
+def test_sealed_epochs_are_filled_newest_first_and_one_at_a_time() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
+    for epoch in (2, 1, 0):
+        to, ask = trial.asked()
+        start = epoch * 4
+        assert (to, ask.epoch, ask.from_offset, ask.from_digest, ask.end_offset) == ("a", epoch, start, 0, start + 4)
+        trial.reply(past.batches[epoch], epoch=epoch, base=Position(start, 0))
+        [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+        assert (fill.epoch, fill.start_offset, fill.base_offset, fill.end_offset) == (epoch, start, start, start + 4)
+        assert Position(fill.epoch_end_offset, fill.epoch_end_digest) == end_of(past.batches[epoch])
+        assert fill.start_digest == 0
+        trial.wrote()
+        assert [type(effect) for effect in trial.peek()] == [FinishFill]
+        assert epoch in trial.history.incomplete, "a copy counts only once it is part of the log"
+        assert trial.times_whole == 0
+        trial.wrote()
+        assert epoch not in trial.history.incomplete
+    assert trial.times_whole == 1, "whoever waits for the log to be whole is told once it is"
+    assert trial.peek() == []
+    assert trial.history.deadline_ms is None
+
+
+def test_a_partial_copy_goes_on_where_it_is() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+    trial.wrote()
+    ask = trial.asked()[1]
+    assert (ask.from_offset, ask.from_digest) == end_of(past.batches[2][:1])
+    again = HistoryBench(chain=past.chain, incomplete=(2,))
+    again.disk.fills[2] = trial.disk.fills[2]
+    again.history.fill(0)
+    assert again.asked()[1].from_offset == 9, "and so it does after a restart"
+
+
+def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [30, 0, 50]
+    trial.history.fill(100)
+    assert trial.peek() == []
+    assert trial.history.deadline_ms == 130
+    trial.history.tick(129)
+    assert trial.peek() == []
+    trial.history.tick(130)
+    assert trial.asked()[1].from_offset == 8
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "whoever waited is not counted again"
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 9, "nothing to wait for"
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes, 2 * trial.timing.fill_bytes]
+    assert trial.history.missing() is not None
+
+
+def test_what_comes_beyond_what_was_asked_for_is_counted_when_it_comes() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.timing = Timing(fill_bytes=10)
+    trial.history.fill(0)
+    trial.asked()
+    first = past.batches[2][:1]
+    trial.reply(first, epoch=2, base=Position(8, 0))
+    trial.wrote()
+    trial.asked()
+    assert trial.hints.fills_bytes == [10, len(first[0].data) - 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "front", "is_open", "waits"),
+    [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
+    ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
+)
+def test_what_the_partition_waits_for_is_not_held_back(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
+    past = Past(owner="b")
+    trial = HistoryBench(chain=past.chain, incomplete=(epoch,))
+    trial.store(past.batches[epoch][:front])
+    trial.owner = Owner(trial.active, producers=ProducerTable()) if is_open else None
+    trial.hints.fill_waits_ms = [30, 40]
+    trial.history.fill(100)
+    assert (trial.history.deadline_ms == 130) == waits
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "it is counted"
+    trial.history.tick(130)
+    [ask] = [message for _, message in trial.sent(pb.Backfill)]
+    base = Position(ask.from_offset, ask.from_digest)
+    trial.reply(past.batches[epoch][front : front + 1], epoch=epoch, base=base, sender="a")
+    trial.wrote(140)
+    assert bool(trial.sent(pb.Backfill)) != waits, "nor is what follows; a copy that was begun here is no other"
+
+
+def test_nobody_is_blamed_for_a_range_that_waits() -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [5000]
+    trial.history.fill(0)
+    trial.history.tick(5000)
+    assert trial.asked()[0] == "a", "the first source, and not the next one"
+    missing = trial.history.missing()
+    assert missing is not None
+    assert not missing.nowhere
+
+
+def test_a_copy_that_is_not_where_it_was_is_asked_for_from_where_it_is() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 9
+    trial.disk.fills.clear()
+    trial.history.tick(trial.timing.pull_ms)
+    assert trial.asked()[1].from_offset == 8
+
+
+def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(5, ok=False)
+    trial.history.tick(2000)
+    assert trial.asked()[1].from_offset == 8
+
+
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*, is_writing: bool) -> None:
+    past = Past()
+    trial = past.lacking(0, held=(1,))
+    trial.asked()
+    trial.reply(past.batches[0][:1], epoch=0, base=Position(0, 0))
+    if not is_writing:
+        trial.wrote()
+        assert trial.asked()[1].epoch == 0
+    trial.history.incomplete.add(2)
+    trial.history.fill(50)
+    if is_writing:
+        assert [type(effect) for effect in trial.peek()] == [AppendFill], "what has come is kept"
+        trial.wrote(60)
+    assert trial.asked()[1].epoch == 2
+    trial.reply(past.batches[0][1:2], epoch=0, base=end_of(past.batches[0][:1]))
+    assert trial.peek() == [], "it would be asked for again"
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(70)
+    trial.wrote(80)
+    assert trial.history.incomplete == {0}
+    ask = trial.asked()[1]
+    assert (ask.epoch, ask.from_offset, ask.from_digest) == (0, *end_of(past.batches[0][:1]))
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_later(*, comes: bool) -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    end = trial.active.start_offset
+    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a", placement=("a", "c")))
+    trial.fence = None
+    if comes:
+        trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+        trial.wrote()
+    else:
+        trial.history.tick(trial.timing.pull_ms)
+    assert (trial.peek(), trial.history.deadline_ms) == ([], None)
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "it takes no turn from what is still to come"
+    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a"))
+    trial.history.fill(5000)
+    assert trial.asked()[1].from_offset == (9 if comes else 8)
+
+
+def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
+    """A full disk fetches the same again and again: that is held back like anything else."""
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.hints.fill_waits_ms = [700]
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(5, ok=False)
+    assert trial.peek() == []
+    assert trial.history.deadline_ms == 705
+    trial.history.tick(705)
+    assert trial.asked()[1].max_bytes == trial.timing.fill_bytes
+    assert trial.hints.fills_bytes == [trial.timing.fill_bytes] * 2
+
+
+def test_only_the_decided_stretch_is_filled() -> None:
+    """A source may not have cut its tail yet."""
+    past = Past()
+    longer = run_of(descriptor(2, start=8), 1, 1, 2, 5)
+    assert end_of(longer[:3]) == end_of(past.batches[2])
+    trial = past.lacking(2)
+    trial.reply(longer, epoch=2, base=Position(8, 0))
+    [fill] = trial.take(AppendFill)
+    assert fill.end_offset == 12
+
+
+def test_a_whole_copy_with_another_digest_is_set_aside_and_begun_anew_at_another_source() -> None:
+    past = Past()
+    wrong = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
+    trial = past.lacking(2)
+    assert trial.asked()[0] == "a"
+    trial.reply(wrong, epoch=2, base=Position(8, 0))
+    trial.wrote()
+    [aside] = [effect for effect in trial.peek() if not isinstance(effect, Send)]
+    assert isinstance(aside, SetAside), "it is never made part of the log"
+    trial.wrote()
+    assert trial.history.incomplete == {2}
+    to, ask = trial.asked()
+    assert (to, ask.from_offset, ask.from_digest) == ("c", 8, 0)
+
+
+@pytest.mark.parametrize("how", ["diverged", "broken"])
+def test_a_partial_copy_that_its_source_does_not_continue_is_begun_anew(how: str) -> None:
+    past = Past()
+    trial = HistoryBench(chain=past.chain, incomplete=(2,))
+    trial.disk.fills[2] = [(one.header, one.data) for one in run_of(descriptor(2, start=8), 1, fill=b"other")]
+    trial.history.fill(0)
+    trial.take()
+    at = Position(9, 0)
+    if how == "diverged":
+        trial.reply([], epoch=2, base=at, status=pb.DIVERGED)
+    else:
+        trial.reply(past.batches[2][1:], epoch=2, base=at)
+    assert [type(effect) for effect in trial.peek()] == [SetAside]
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 8
+
+
+def test_a_source_that_lacks_it_is_left_for_the_next() -> None:
+    trial = Past().lacking(2)
+    trial.take()
+    trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, now_ms=5)
+    trial.history.tick(5)
+    assert trial.asked()[0] == "c"
+
+
+def test_one_epoch_is_filled_at_a_time() -> None:
+    trial = Past().lacking(1, 2)
+    trial.asked()
+    trial.history.fill(0)
+    assert trial.peek() == []
+
+
+def test_what_is_whole_needs_no_filling() -> None:
+    past = Past()
+    trial = past.lacking(1, 2, held=(1, 2))
+    assert trial.history.incomplete == set()
+    assert trial.peek() == []
+
+
+def test_a_copy_that_came_into_the_log_with_another_one_is_not_filled_again() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.store(past.batches[1])
+    trial.wrote()
+    trial.wrote()
+    assert trial.history.incomplete == {0}
+    assert trial.asked()[1].epoch == 0
+
+
+def test_a_copy_that_did_not_come_into_the_log_with_the_one_it_waited_for_is_filled() -> None:
+    """It was whole as far as anybody knew, waited for the next one to be filled, and could not be opened then."""
+    past = Past()
+    trial = past.lacking(2, held=(0, 1))
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    del trial.disk.epochs[0]
+    trial.wrote()
+    trial.wrote()
+    assert trial.history.incomplete == {0}
+    assert trial.times_whole == 0, "nobody is told that all is here"
+    assert trial.asked()[1].epoch == 0
+
+
+def test_who_does_not_store_the_partition_fills_nothing() -> None:
+    trial = Past(placement=("a", "c")).lacking(2)
+    assert trial.peek() == []
+
+
+def test_a_hole_that_nobody_else_can_fill_stops_the_replica() -> None:
+    chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
+    chain.extend(decision(chain, Position(5, 1), placement=("b",), quorum=1))
+    trial = HistoryBench(chain=chain, incomplete=(0,))
+    trial.history.fill(0)
+    assert "epoch 0" in (trial.halted or "")
+
+
+# --- retention -----------------------------------------------------------------------------------------
+
+
+def test_what_retention_has_deleted_need_not_be_held() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
+    trial.take()
+    trial.history.raise_log_start(8, 0)
+    assert (trial.history.incomplete, trial.log_start) == ({2}, 8)
+    trial.history.raise_log_start(4, 0)
+    assert trial.log_start == 8, "it never goes back"
+    assert trial.peek() == [], "the one that is being filled goes on"
+    assert trial.times_whole == 0
+    trial.history.raise_log_start(12, 0)
+    assert trial.history.incomplete == set()
+    assert trial.times_whole == 1, "nothing is missing any more, although nothing came"
+    assert trial.history.deadline_ms is None
+
+
+def test_an_epoch_whose_front_is_deleted_is_filled_from_the_log_start() -> None:
+    """The digest in front is taken on trust: the one at the end proves what follows."""
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.history.raise_log_start(9, 0)
+    ask = trial.asked()[1]
+    assert (ask.from_offset, ask.digest_unknown) == (9, True)
+    base = end_of(past.batches[2][:1])
+    trial.reply(past.batches[2][1:], epoch=2, base=base)
+    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+    assert (fill.start_offset, fill.start_digest, fill.base_offset, fill.end_offset) == (*base, 9, 12)
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [FinishFill]
+
+
+def test_a_lie_about_the_digest_in_front_is_found_at_the_end() -> None:
+    past = Past()
+    other = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
+    trial = past.lacking(2)
+    trial.take()
+    trial.history.raise_log_start(9, 0)
+    trial.asked()
+    trial.reply(other[1:], epoch=2, base=end_of(other[:1]))
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [SetAside]
+
+
+def test_behind_a_deleted_front_each_stretch_continues_the_one_before() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.history.raise_log_start(9, 0)
+    trial.asked()
+    trial.reply(past.batches[2][1:2], epoch=2, base=end_of(past.batches[2][:1]))
+    trial.wrote()
+    ask = trial.asked()[1]
+    assert (ask.digest_unknown, ask.from_offset, ask.from_digest) == (False, *end_of(past.batches[2][:2]))
+
+
+def test_an_answer_about_what_retention_has_deleted_meanwhile_is_not_written() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0), log_start=9)
+    assert trial.writes == 0
+    assert trial.asked()[1].from_offset == 9
+
+
+def test_after_a_restart_nothing_below_the_log_start_is_filled() -> None:
+    trial = HistoryBench(chain=Past().chain, incomplete=(0, 1))
+    trial.log_start = 8
+    trial.history.fill(0)
+    assert trial.peek() == []
+
+
+def test_the_source_tells_how_far_retention_is() -> None:
+    past = Past()
+    trial = past.lacking(1, 2)
+    trial.take()
+    trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, log_start=9)
+    assert (trial.log_start, trial.history.incomplete) == (9, {2})
+    assert trial.asked()[1].from_offset == 9
+
+
+# --- what is told of it ----------------------------------------------------------------------------------
+
+
+def test_what_is_missing_grows_less_with_each_batch_and_is_nothing_in_the_end() -> None:
+    past = Past()
+    trial = past.lacking(1, held=(0, 2))
+    assert trial.history.missing() == Missing(1, 4, 1, "a", nowhere=False)
+    trial.asked()
+    trial.reply(past.batches[1][:2], epoch=1, base=Position(4, 0))
+    trial.wrote()
+    missing = trial.history.missing()
+    assert missing is not None
+    assert missing.records == 2
+    trial.asked()
+    trial.reply(past.batches[1][2:], epoch=1, base=end_of(past.batches[1][:2]))
+    trial.wrote()
+    trial.wrote()
+    assert trial.history.missing() is None
+
+
+def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() -> None:
+    past = Past(placement=("a", "b", "c"))
+    trial = past.lacking(2, held=(0, 1))
+
+    def is_nowhere() -> bool:
+        missing = trial.history.missing()
+        assert missing is not None
+        return missing.nowhere
+
+    for sender in ("a", "c"):
+        assert not is_nowhere()
+        trial.reply([], sender=sender, epoch=2, base=Position(8, 0), status=pb.NOT_HELD)
+        trial.history.tick(1000)
+    assert is_nowhere()
+    trial.reply(past.batches[2][:1], sender="a", epoch=2, base=Position(8, 0))
+    assert not is_nowhere()
+
+
+def test_who_does_not_store_the_partition_misses_nothing() -> None:
+    trial = Past(placement=("a", "c")).lacking(0, 1, 2)
+    assert trial.history.missing() is None

@@ -1,0 +1,131 @@
+"""Two candidates at once, and one that is behind.
+
+Each step of a takeover is in test_candidate_phases, a recovery without a quorum in test_candidate_unsafe.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.candidate_bench import TIMING, CandidateBench
+from tests.broker.core.replication.test_replica import NODES, Stage
+
+from tidelog_proto import broker_pb2 as pb
+
+
+class Watched(Stage):
+    """Notes who seals."""
+
+    sealing: set[str]
+
+    def carry_out(self, node: str) -> None:
+        super().carry_out(node)
+        self.sealing |= {sender for sender, send in self.messages if isinstance(send.message, pb.Seal)}
+
+
+def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
+    Watched.sealing = set()
+    stage = Watched()
+    end = stage.publish("kept")
+    gone = stage.owner().node_id
+    stage.down, stage.sealing = {gone}, set()
+    stage.now_ms += stage.replicas[gone].timing.heard_ms
+    for node in NODES:
+        if node != gone:
+            stage.replicas[node].tick(stage.now_ms)
+    stage.later(1000)
+    assert stage.owner().high_watermark == end
+    assert len(stage.sealing) == 1
+
+
+def test_two_that_make_way_for_each_other_do_not_do_so_for_ever() -> None:
+    """They ask each other at the same moment, after both had their first attempt; what they send takes 2 ms."""
+    trials = {"b": CandidateBench(), "c": CandidateBench()}
+    trials["c"].node_id = "c"
+    trials["c"].hints.randoms_ms = [0, 40]
+    for trial in trials.values():
+        trial.candidate.consider(0)
+        trial.out.clear()
+        trial.later(TIMING.pre_vote_ms)
+        assert trial.phase == "waiting"
+    on_its_way: list[tuple[int, str, str, pb.PreVote | pb.PreVoteReply]] = []
+    for now_ms in range(TIMING.pre_vote_ms, TIMING.pre_vote_ms + 2000):
+        arriving = [one for one in on_its_way if one[0] == now_ms]
+        for _, sender, to, message in arriving:
+            if isinstance(message, pb.PreVoteReply):
+                trials[to].candidate.on_pre_vote_reply(sender, message, now_ms)
+            else:
+                agrees = trials[to].candidate.agrees(sender, now_ms)
+                trials[to].out.append((sender, pb.PreVoteReply(attempt=message.attempt, agrees=agrees)))
+        for sender, trial in trials.items():
+            trial.candidate.tick(now_ms)
+            for to, sent in trial.out:
+                if to in trials and isinstance(sent, pb.PreVote | pb.PreVoteReply):
+                    on_its_way.append((now_ms + (1 if to == sender else 2), sender, to, sent))
+            trial.out.clear()
+        if "sealing" in {trial.phase for trial in trials.values()}:
+            break
+    assert {node: trial.phase for node, trial in trials.items()} == {"b": "sealing", "c": "waiting"}
+
+
+def test_a_node_that_is_behind_reads_what_has_come_before_it_asks_again() -> None:
+    trial = CandidateBench()
+    trial.candidate.consider(0)
+    trial.asked()
+    late_ms = 5000  # of the resend at 100 ms, and of giving up
+    trial.candidate.tick(100 + late_ms)
+    assert (trial.phase, trial.out) == ("pre-voting", [])
+    assert trial.candidate.deadline_ms == 100 + late_ms + TIMING.resend_ms
+    trial.candidate.tick(100 + 2 * late_ms)
+    assert trial.phase == "waiting", "that is done once: what is lost must be asked for again"
+    trial.candidate.tick(trial.candidate.deadline_ms or 0)
+    trial.asked()
+    trial.candidate.tick(100 + 3 * late_ms)
+    trial.agree("b", "c")
+    assert trial.phase == "sealing"
+
+
+def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be_gone() -> None:
+    """They have refused, rightly; their next turn to be asked would come much later."""
+    trial = CandidateBench()
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    first = trial.candidate._attempt
+    trial.asked()
+    trial.agree("b")
+    trial.agree("c", agrees=False)
+    trial.later(TIMING.resend_ms)
+    trial.asked()
+    trial.owner_may_be_slow = False
+    trial.candidate.consider(TIMING.resend_ms + 10)
+    assert set(trial.asked()) == set(NODES)
+    assert trial.candidate._attempt == first + 1, "what they said before does not count"
+    trial.candidate.consider(TIMING.resend_ms + 11)
+    assert not trial.out, "once is enough"
+    trial.agree("b", "c")
+    assert trial.phase == "sealing"
+
+
+@pytest.mark.parametrize("told", ["by gossip", "by its refusal"])
+def test_an_owner_that_is_there_after_all_ends_the_pre_vote(told: str) -> None:
+    trial = CandidateBench()
+    trial.candidate.consider(0)
+    trial.missing = False
+    if told == "by gossip":
+        trial.candidate.consider(10)
+    else:
+        trial.agree("a", agrees=False)
+    assert (trial.phase, trial.candidate.deadline_ms) == ("idle", None)
+    trial.missing = True
+    trial.asked()
+    trial.candidate.consider(500)
+    assert set(trial.asked()) == set(NODES), "when it dies then, nothing is left of the first attempt to wait for"
+
+
+def test_an_owner_that_is_there_after_all_is_not_sealed_because_others_had_agreed_before() -> None:
+    trial = CandidateBench()
+    trial.owner_may_be_slow = True
+    trial.candidate.consider(0)
+    trial.agree("b", "c")
+    trial.missing = trial.owner_may_be_slow = False  # it has sent something, whatever gossip says of it
+    trial.agree("a", agrees=False)
+    assert trial.phase == "idle"

@@ -1,0 +1,56 @@
+"""A planned end that waits a moment for the accepts of all, as they tell a publish that all replicas hold it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import NODES, ballot
+from tests.broker.core.candidate_bench import END, TIMING, CandidateBench
+
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_proto import broker_pb2 as pb
+
+
+def planned() -> CandidateBench:
+    """Return an owner that has proposed its epoch's end by plan."""
+    trial = CandidateBench(owner="b")
+    trial.candidate.roll_over(Plan("b", NODES, 2), END, 0)
+    return trial
+
+
+def test_a_quorum_decides_at_once_where_nobody_waits_for_all() -> None:
+    trial = planned()
+    trial.accept("b", "c")
+    assert len(trial.decisions) == 1
+    assert not trial.candidate.accepted_by_all
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_where_a_publish_waits_for_all_the_living_have_a_moment_to_accept(*, comes: bool) -> None:
+    trial = planned()
+    trial.candidate.wait_for_all()
+    trial.accept("b", "c")
+    assert trial.decisions == []
+    if comes:
+        trial.accept("a", now_ms=20)
+    else:
+        trial.later(TIMING.all_ms - 1)
+        assert trial.decisions == []
+        trial.later(TIMING.all_ms)
+    assert len(trial.decisions) == 1
+    assert trial.candidate.accepted_by_all == comes
+
+
+def test_the_dead_are_not_waited_for_and_no_refusal_undoes_what_a_quorum_has_accepted() -> None:
+    trial = planned()
+    trial.candidate.wait_for_all()
+    trial.hints.dead.add("a")
+    trial.accept("b", "c")
+    assert len(trial.decisions) == 1
+    trial = planned()
+    trial.candidate.wait_for_all()
+    trial.accept("b", "c")
+    trial.accept("a", status=pb.FENCED, promised=ballot(3))
+    assert trial.phase == "opening"
+    trial.candidate.recover_unsafely(30)
+    assert len(trial.decisions) == 1
+    assert not pb.EpochDecision.FromString(trial.decisions[0]).unsafe

@@ -1,0 +1,406 @@
+"""A recovery without a quorum, on an operator's word: what it decides, what it says of that, and who goes on.
+
+The chain of whoever was recovered counts: where it parts from another one in a decision that only it has marked unsafe,
+its node goes on, and the node of the other chain halts for good.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import ballot
+from tests.broker.core.candidate_bench import TIMING, CandidateBench
+from tests.broker.core.replication.test_replica import KEY, NODES, Stage
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import EpochDecided
+from tidelog_broker.core.replication.paxos import decision_value
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.replica_state import DECISIONS_MAX
+from tidelog_proto import broker_pb2 as pb
+
+
+def recover(stage: Stage, node: str) -> Replica:
+    """Let a node be the one, and give it its time."""
+    replica = stage.replicas[node]
+    replica.candidate.recover_unsafely(stage.now_ms)
+    stage.later(2500)
+    return replica
+
+
+def meet(stage: Stage) -> None:
+    """Let the nodes compare their chains, as they do in a cluster from time to time."""
+    for replica in stage.replicas.values():
+        for node in NODES:
+            replica.ask_chain(node, stage.now_ms)
+    stage.later(2000)
+
+
+def ends(stage: Stage, node: str) -> list[tuple[int, int, bool]]:
+    news = [one for one in stage.news[node] if isinstance(one, EpochDecided)]
+    return [(one.epoch, one.end_offset, one.unsafe) for one in news]
+
+
+def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
+    stage = Stage()
+    owner = stage.owner().node_id
+    stage.publish("one", "two")
+    left = next(node for node in NODES if node != owner)
+    stage.down = set(NODES) - {left}
+    stage.later(20_000)
+    assert not any(replica.can_append for node, replica in stage.replicas.items() if node == left)
+    epoch = stage.replicas[left].active.epoch
+    replica = recover(stage, left)
+    assert replica.can_append
+    assert list(replica.active.placement) == [left]
+    assert ends(stage, left)[-1] == (epoch, 2, True)
+    assert replica.decision(epoch).unsafe
+    assert stage.publish("three") == 3
+    assert replica.high_watermark == 3
+
+
+def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
+    stage = Stage()
+    owner = stage.owner().node_id
+    named, longer, *_ = (node for node in NODES if node != owner)
+    stage.down = {named}
+    stage.publish("one", "two")
+    stage.down = {owner}
+    # Both of the three that are left are a seal quorum: nothing is unsafe then, and nothing lost.
+    replica = recover(stage, named)
+    assert {unsafe for _, _, unsafe in ends(stage, named)} == {False}
+    assert replica.high_watermark == 2
+    assert stage.logs[named].content() == stage.logs[longer].content()
+
+
+def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
+    stage = Stage(("a", "b", "c", "d", "e"), quorum=3)
+    owner = stage.owner().node_id
+    named, longer, *lost = (node for node in stage.replicas if node != owner)
+    stage.down = {named}
+    stage.publish("one", "two")
+    stage.down = {owner, *lost}
+    stage.later(2000)
+    replica = recover(stage, named)
+    assert replica.can_append
+    assert ends(stage, named)[-1][1:] == (2, True)
+    assert len(stage.logs[named].content()) == 2
+    assert stage.replicas[longer].active == replica.active, "who is there follows"
+
+
+def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
+    stage = Stage()
+    owner = stage.owner().node_id
+    behind, other = (node for node in NODES if node != owner)
+    stage.publish("one")
+    stage.down = {behind}
+    stage.publish("two", "three")
+    stage.later(200)
+    assert stage.replicas[other].high_watermark == 3
+    stage.down = {owner, other}
+    recover(stage, behind)
+    stage.down = set()
+    meet(stage)
+    for node in (owner, other):
+        replica = stage.replicas[node]
+        assert ends(stage, node)[-1][1:] == (1, True), "records that were committed are gone, and it is told"
+        assert (replica.high_watermark, replica.halted) == (1, None)
+        assert len(stage.logs[node].content()) == 1
+    assert stage.publish("four") == 2
+
+
+def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> None:
+    stage = Stage()
+    owner = stage.owner().node_id
+    cut, other = (node for node in NODES if node != owner)
+    stage.publish("one")
+    stage.later(200)
+    stage.down = {cut, owner}
+    stage.later(200)
+    stage.down = {cut}  # the two others roll over, and go on
+    stage.owner().roll_over(stage.plan(("", 0), stage.owner().active), stage.now_ms)  # type: ignore[arg-type]
+    stage.later(500)
+    assert stage.publish("two") == 2
+    stage.down = {owner, other}
+    recovered = recover(stage, cut)
+    assert recovered.can_append
+    stage.down = set()
+    meet(stage)
+    assert (recovered.halted, recovered.can_append) == (None, True)
+    for node in (owner, other):
+        assert "fork" in (stage.replicas[node].halted or "")
+        assert not stage.replicas[node].can_append
+
+
+def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    for node in ("a", "b"):
+        stage.down = set(NODES) - {node}
+        recover(stage, node)
+    stage.down = set()
+    meet(stage)
+    assert all("fork" in (stage.replicas[node].halted or "") for node in ("a", "b"))
+
+
+def test_it_is_given_up_after_a_while() -> None:
+    stage = Stage()
+    owner = stage.owner().node_id
+    left = next(node for node in NODES if node != owner)
+    stage.down = set(NODES) - {left}
+    replica = stage.replicas[left]
+    replica.doubt = "damaged"  # it never promises, not even to itself
+    replica.candidate.recover_unsafely(stage.now_ms)
+    stage.later(replica.timing.unsafe_ms + 6000)
+    assert replica.candidate.phase in {"waiting", "pre-voting", "idle"}
+    replica.doubt = ""
+    stage.later(6000)
+    assert ends(stage, left) == [] or not any(unsafe for _, _, unsafe in ends(stage, left))
+
+
+# --- what one has accepted may have been decided, or not ------------------------------------------------------
+
+
+def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
+    """Let a node accept the end of the epoch where it is now, of a proposer that nobody hears of again."""
+    replica = stage.replicas[node]
+    value = decision_value(
+        replica.active, replica.tail.queued, replica.chain.previous_hash, Plan(proposer, NODES, 2), 1
+    )
+    ask = pb.OpenEpoch(ballot=pb.Ballot(round=1, node_id=proposer, incarnation=1), value=value)
+    replica.receive(proposer, replica.about(ask, replica.active.epoch), [], stage.now_ms)
+    stage.carry_out(node)
+    stage.messages.clear()
+    assert replica.fence is not None
+    assert replica.fence.entry.accepted_value == value
+    return value
+
+
+def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
+    """Return a node as it starts again that has accepted what ends the epoch, and written down no decision about it."""
+    before = stage.replicas[node].chain
+    chain = EpochChain(before.genesis)
+    for decision in before.decisions[:epoch]:
+        chain.extend(decision)
+    cast = pb.Ballot(round=5, node_id=NODES[-1], incarnation=1)
+    fence = pb.FenceEntry(
+        topic_id=KEY[0], epoch=epoch, descriptor=chain.active, promised=cast, accepted=cast, accepted_value=accepted
+    )
+    stage.replicas[node] = Replica(
+        KEY,
+        node_id=node,
+        incarnation=stage.incarnations[node],
+        chain=chain,
+        fence=fence,
+        log=stage.logs[node],
+        surroundings=stage,
+        now_ms=stage.now_ms,
+    )
+    return stage.replicas[node]
+
+
+def two_go_on(stage: Stage, without: str, *texts: str) -> None:
+    """Let the two others end the epoch among themselves and acknowledge more; then they are gone."""
+    stage.down = {without}
+    owner = stage.owner()
+    owner.roll_over(Plan(owner.node_id, NODES, 2), stage.now_ms)
+    stage.later(500)
+    for text in texts:
+        stage.publish(text)
+    assert stage.owner().high_watermark == stage.owner().tail.queued.offset
+    stage.down = set(NODES) - {without}
+
+
+def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_unsafe() -> None:
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    first = stage.owner()
+    left, other = (node for node in NODES if node != first.node_id)
+    epoch = first.active.epoch
+    accepted = accept(stage, left, proposer=other)
+    two_go_on(stage, left, "two", "three")
+    assert first.decision(epoch) != pb.EpochDecision.FromString(accepted)
+    recovered = recover(stage, left)
+    assert ends(stage, left)[-1] == (epoch, 1, True)
+    assert recovered.decision(epoch).unsafe
+    assert recovered.can_append
+    stage.down = set()
+    meet(stage)
+    assert (recovered.halted, recovered.can_append) == (None, True)
+    for node in (first.node_id, other):
+        assert "fork" in (stage.replicas[node].halted or "")
+    assert stage.publish("four") == 2
+
+
+def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -> None:
+    """Nobody here can know that. What it had committed is kept; who knows it as decided is overruled all the same."""
+    stage = Stage()
+    stage.publish("one", "two")
+    stage.later(200)
+    first = stage.owner()
+    left, other = (node for node in NODES if node != first.node_id)
+    epoch = first.active.epoch
+    first.roll_over(Plan(other, NODES, 2), stage.now_ms)
+    stage.carry_out(first.node_id)
+    stage.later(20)
+    behind = restarted(stage, left, epoch, stage.replicas[left].chain.decisions[epoch])
+    stage.down = {left}
+    stage.publish("three")
+    stage.down = {first.node_id, other}
+    recover(stage, left)
+    assert ends(stage, left)[-1] == (epoch, 2, True)
+    assert [behind.decision(epoch).end_offset, behind.decision(epoch).end_digest] == [
+        first.decision(epoch).end_offset,
+        first.decision(epoch).end_digest,
+    ]
+    stage.down = set()
+    meet(stage)
+    assert (behind.halted, behind.can_append) == (None, True)
+    assert all("fork" in (stage.replicas[node].halted or "") for node in (first.node_id, other))
+
+
+def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> None:
+    """Its node went down when it had accepted, and before it wrote down that this decides."""
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    left, *lost = NODES
+    stage.down = set(lost)
+    replica = stage.replicas[left]
+    epoch = replica.active.epoch
+    recover(stage, left)
+    decided = replica.chain.decisions[epoch]
+    stage.incarnations[left] += 1
+    replica = restarted(stage, left, epoch, decided)
+    recover(stage, left)
+    assert replica.chain.decisions[epoch] == decided
+    assert ends(stage, left)[-1] == (epoch, 1, True)
+    stage.quorum = 1
+    replica.want_owner(stage.now_ms)
+    stage.later(500)
+    assert stage.publish("two") == 2
+
+
+# --- two chains meet ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs_between", [1, DECISIONS_MAX + 5])
+def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: int) -> None:
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    left, *others = NODES
+    stage.down = set(others)
+    recover(stage, left)
+    stage.down = set()
+    meet(stage)
+    for _ in range(epochs_between):  # with copies again
+        stage.owner().roll_over(Plan(left, NODES, 2), stage.now_ms)
+        stage.later(200)
+    stage.publish("two")
+    stage.later(200)
+    assert {len(stage.logs[node].content()) for node in NODES} == {2}
+    stage.down = {left}
+    stage.later(2000)
+    two_go_on(stage, left, "three")
+    recovered = recover(stage, left)
+    assert recovered.can_append
+    stage.publish("instead")
+    stage.down = set()
+    meet(stage)
+    assert (recovered.halted, recovered.can_append) == (None, True)
+    assert all("fork" in (stage.replicas[node].halted or "") for node in others)
+
+
+def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_where_they_are_marked() -> None:
+    """The other chain was recovered, too, but behind the point where they part: it has no say there."""
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    left, *others = NODES
+    stage.down = {left}
+    stage.later(2000)
+    two_go_on(stage, left, "two")
+    recover(stage, left)
+    stage.down = {left, others[1]}
+    recover(stage, others[0])
+    assert stage.owner().node_id == others[0]
+    stage.down = {others[1]}
+    meet(stage)
+    assert stage.replicas[left].halted is None
+    assert "fork" in (stage.replicas[others[0]].halted or "")
+
+
+def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
+    nodes = ("a", "b", "c", "d")
+    stage = Stage(nodes)
+    owner = stage.owner()
+    owner.roll_over(Plan("a", NODES, 2), stage.now_ms)
+    stage.later(200)
+    stage.publish("one")
+    stage.later(200)
+    epoch = stage.owner().active.epoch
+    stage.down = {"b", "c"}
+    recover(stage, "a")
+    for replica in stage.replicas.values():
+        replica.ask_chain("a", stage.now_ms)
+    stage.later(500)
+    assert stage.replicas["d"].role == "outsider"
+    assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)
+
+
+def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
+    """Nobody has compared chains yet; epochs have the same number on both."""
+    stage = Stage()
+    stage.publish("one")
+    stage.later(200)
+    first = stage.owner()
+    left = next(node for node in NODES if node != first.node_id)
+    two_go_on(stage, left, "two")
+    recovered = recover(stage, left)
+    assert recovered.active.epoch == first.active.epoch
+    stage.down = set()
+    stage.publish("three") if stage.owner() is first else first.reserve([], now_us=0, now_ms=stage.now_ms)
+    stage.later(3000)
+    assert recovered.halted is None
+    assert "fork" in (first.halted or "")
+
+
+# --- one step after the other ---------------------------------------------------------------------------------
+
+
+def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
+    """One of two is left, which is a seal quorum and no ack quorum, and a node that is to have the next copy lives."""
+    trial = CandidateBench(("a", "b"))
+    trial.hints.next = Plan("b", ("b", "c"), 2)
+    trial.candidate.recover_unsafely(0)
+    trial.agree("b", "c")
+    for _ in range(8):
+        if trial.decisions:
+            break
+        if trial.phase == "sealing":
+            trial.promise("b", now_ms=trial.candidate.deadline_ms or 0)
+            trial.agree("c")
+        if trial.phase == "opening":
+            trial.accept("b")
+        trial.later((trial.candidate.deadline_ms or 0) + TIMING.seal_ms)
+    [decided] = map(pb.EpochDecision.FromString, trial.decisions)
+    assert decided.unsafe
+    assert list(decided.next.placement) == ["b"]
+
+
+def test_a_recovery_that_others_outbid_tries_again_soon() -> None:
+    """It is given seconds, and nodes that try by themselves may have doubled their distance for minutes."""
+    trial = CandidateBench(("a", "b"))
+    trial.candidate.recover_unsafely(0)
+    now_ms = 0
+    for round_ in range(1, 12):
+        assert trial.phase == "sealing"
+        trial.promise("b", status=pb.FENCED, promised=ballot(round_ * 10), now_ms=now_ms)
+        due_ms = trial.candidate.deadline_ms
+        assert due_ms is not None
+        assert due_ms - now_ms <= 2 * TIMING.back_off_ms + TIMING.rank_delay_ms
+        now_ms = due_ms
+        trial.candidate.tick(now_ms)

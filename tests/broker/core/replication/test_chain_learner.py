@@ -1,0 +1,207 @@
+"""How a replica takes up its chain at a start, and what it writes, in which order, when it learns a decision."""
+
+from __future__ import annotations
+
+from tests.broker.core.bench import KEY, ballot, decision, descriptor, end_of, run_of
+from tests.broker.core.history_bench import HistoryBench, Past
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
+from tidelog_broker.core.replication.fence import Fence
+from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_proto import broker_pb2 as pb
+
+BATCHES = run_of(descriptor(), 2, 3, 1)
+OTHERS = run_of(descriptor(), 2, 3, 1, fill=b"other")
+
+
+class Learner(HistoryBench):
+    """Replica `b` with its chain. What it has entered is noted."""
+
+    def __init__(self, chain: EpochChain | None = None, held: list[Batch] | None = None) -> None:
+        super().__init__(chain=chain, held=held)
+        self.entered: list[int] = []
+        self.learning = Learning(self, self.history, entered=lambda value: self.entered.append(value.epoch))
+
+    def learn(self, end: Position, *, placement: tuple[str, ...] = ("a", "b", "c")) -> bytes:
+        """Learn the decision that the first epoch ends there, and who stores the next one."""
+        raw = decision(self.chain, end, owner=placement[-1], placement=placement)
+        self.learning.learn("a", 0, [raw])
+        return raw
+
+
+def sealed(end: Position) -> EpochChain:
+    """Return a chain of which the first epoch is decided."""
+    chain = EpochChain(descriptor())
+    chain.extend(decision(chain, end))
+    return chain
+
+
+def starting(held: list[Batch], end: Position) -> Learner:
+    """Return a replica as it is before its start: in epoch 1, with a log of epoch 0."""
+    learner = Learner(sealed(end))
+    learner.store(held)
+    return learner
+
+
+# --- learning ------------------------------------------------------------------------------------------------
+
+
+def test_the_decision_is_journalled_before_the_tail_is_cut_and_the_next_epoch_fenced() -> None:
+    learner = Learner(held=BATCHES)
+    raw = learner.learn(end_of(BATCHES[:2]))
+    chain, cut, fences = learner.take(WriteChain, Truncate, WriteFences, SetAside)
+    assert isinstance(chain, WriteChain)
+    assert [entry.decision for entry in chain.entries] == [raw]
+    assert cut == Truncate(0, 5)
+    assert isinstance(fences, WriteFences)
+    assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(1, False), (0, True)]
+    assert learner.entered == [0]
+    assert (learner.tail.epoch, learner.tail.queued) == (1, Position(5, 0))
+    assert not learner.history.incomplete
+
+
+def test_a_copy_that_is_too_short_is_filled_once_the_next_epoch_is_entered() -> None:
+    learner = Learner(held=BATCHES[:1])
+    learner.learn(end_of(BATCHES))
+    assert learner.history.incomplete == {0}
+    assert learner.history.deadline_ms is None
+    for _ in range(2):
+        learner.wrote()
+    _, ask = learner.asked()
+    assert (ask.epoch, ask.from_offset, ask.end_offset) == (0, 2, 6)
+
+
+def test_a_copy_with_other_content_is_set_aside() -> None:
+    learner = Learner(held=OTHERS)
+    learner.learn(end_of(BATCHES))
+    assert [effect.epoch for effect in learner.take(SetAside)] == [0]
+    assert learner.history.incomplete == {0}
+
+
+def test_who_is_not_named_again_keeps_no_fence() -> None:
+    learner = Learner(held=BATCHES)
+    learner.learn(end_of(BATCHES), placement=("a", "c"))
+    assert learner.fence is None
+    [fences] = learner.take(WriteFences)
+    assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(0, True)]
+
+
+def test_the_same_decision_again_changes_nothing_and_another_one_halts() -> None:
+    learner = Learner(held=BATCHES)
+    raw = learner.learn(end_of(BATCHES))
+    learner.take()
+    learner.learning.learn("c", 0, [raw])
+    assert (learner.peek(), learner.halted) == ([], None)
+    learner.learning.learn("c", 0, [decision(EpochChain(descriptor()), end_of(BATCHES[:1]))])
+    assert learner.halted_for_good
+
+
+def test_decisions_that_others_lack_between_are_asked_for() -> None:
+    learner = Learner(held=BATCHES)
+    later = Past().chain
+    learner.learning.on_update("a", pb.MetadataUpdate(first_epoch=1, decisions=later.decisions[1:]), 0)
+    [(to, status)] = learner.sent(pb.EpochStatus)
+    assert (to, status.epoch, learner.entered) == ("a", 0, [])
+
+
+def test_another_past_of_the_same_epoch_halts_and_the_same_one_does_not() -> None:
+    learner = Learner(sealed(end_of(BATCHES)))
+    learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=learner.chain.previous_hash), 0)
+    assert learner.halted is None
+    learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=b"another"), 0)
+    assert learner.halted_for_good
+
+
+def unsynced(held: list[Batch]) -> Learner:
+    return Learner(EpochChain(descriptor(flush=pb.NEVER)), held)
+
+
+def test_an_end_that_was_not_accepted_here_is_synced_beside_the_writes_once_it_is_written_down() -> None:
+    learner = unsynced(BATCHES)
+    learner.learn(end_of(BATCHES))
+    assert [type(effect) for effect in learner.peek()] == [WriteChain, WriteFences]
+    learner.wrote()
+    assert not any(isinstance(effect, SyncAhead) for effect in learner.peek())
+    learner.wrote()
+    assert learner.take(SyncAhead) == [SyncAhead(0)]
+    assert learner.writes == 0
+
+
+def test_an_end_is_not_synced_again_where_nothing_is_owed() -> None:
+    """The log is synced with each append, or before the accept, or by a cut; or it lacks something, or is empty."""
+    accepted = unsynced(BATCHES)
+    value = decision(accepted.chain, end_of(BATCHES), owner="c")
+    assert accepted.fence is not None
+    accepted.fence.promise(ballot(2))
+    accepted.fence.accept(ballot(2), value)
+    for learner, end in (
+        (Learner(held=BATCHES), end_of(BATCHES)),
+        (accepted, end_of(BATCHES)),
+        (unsynced(BATCHES), end_of(BATCHES[:2])),
+        (unsynced(BATCHES[:1]), end_of(BATCHES)),
+        (unsynced(OTHERS), end_of(BATCHES)),
+        (unsynced([]), Position(0, 0)),
+    ):
+        learner.learn(end)
+        for _ in range(learner.writes):
+            learner.wrote()
+        assert learner.take(SyncAhead) == []
+
+
+def test_an_end_that_was_not_the_accepted_one_is_synced() -> None:
+    learner = unsynced(BATCHES)
+    assert learner.fence is not None
+    learner.fence.promise(ballot(2))
+    learner.fence.accept(ballot(2), decision(learner.chain, end_of(BATCHES[:2])))
+    learner.learn(end_of(BATCHES))
+    for _ in range(2):
+        learner.wrote()
+    assert learner.take(SyncAhead) == [SyncAhead(0)]
+
+
+# --- beginning -----------------------------------------------------------------------------------------------
+
+
+def test_a_start_cuts_what_a_stop_left_behind_the_end() -> None:
+    learner = starting(BATCHES, end_of(BATCHES[:2]))
+    learner.learning.load(Fence(KEY, learner.active).opened(), 0)
+    assert learner.take(Truncate, SetAside, WriteFences) == [Truncate(0, 5)]
+    assert not learner.history.incomplete
+
+
+def test_a_start_fills_what_is_missing_before_the_end() -> None:
+    learner = starting(BATCHES[:1], end_of(BATCHES))
+    learner.learning.load(Fence(KEY, learner.active).opened(), 0)
+    _, ask = learner.asked()
+    assert (ask.epoch, ask.from_offset) == (0, 2)
+
+
+def test_a_start_sets_aside_what_was_not_decided() -> None:
+    learner = starting(OTHERS, end_of(BATCHES))
+    learner.learning.load(Fence(KEY, learner.active).opened(), 0)
+    assert {effect.epoch for effect in learner.take(SetAside)} == {0}
+
+
+def test_a_start_that_finds_no_fence_writes_it_and_drops_the_one_before() -> None:
+    learner = starting(BATCHES, end_of(BATCHES))
+    learner.learning.load(None, 0)
+    [fences] = learner.take(WriteFences)
+    assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(1, False), (0, True)]
+
+
+def test_a_start_keeps_what_is_promised() -> None:
+    fence = Fence(KEY, sealed(end_of(BATCHES)).active)
+    stored = fence.promise(pb.Ballot(round=3, node_id="c"))
+    learner = starting(BATCHES, end_of(BATCHES))
+    learner.learning.load(stored, 0)
+    assert learner.promised
+    assert learner.take(WriteFences) == []
+
+
+def test_a_log_that_is_ahead_of_its_chain_halts() -> None:
+    learner = Learner()
+    learner.store(run_of(descriptor(1), 1))
+    learner.learning.load(None, 0)
+    assert learner.halted_for_good

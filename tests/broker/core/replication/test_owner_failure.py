@@ -1,0 +1,213 @@
+"""Whether an owner that gossip says is well is there for its partition: what it says itself, and its silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.broker.core.bench import Bench
+from tests.broker.core.replication.test_replica import NODES, Stage
+
+from tidelog_broker.core.replication.effects import RebuildProducers
+from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerWatch
+from tidelog_broker.core.replication.ports import PartitionKey, Plan, Timing
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+
+TIMING = Timing()
+ASKED_MS = TIMING.silent_ms + TIMING.pre_vote_ms
+"""When an owner of which nothing was heard is given up."""
+
+
+class QuietStage(Stage):
+    """Some nodes can be heard by nobody, and are alive all the same as far as anybody knows."""
+
+    def __init__(self) -> None:
+        self.mute: set[str] = set()
+        self.delivered = 0
+        super().__init__()
+
+    def deliver(self) -> None:
+        if self.messages[0][0] in self.mute and self.messages[0][1].to not in self.mute:
+            self.messages.popleft()
+            return
+        self.delivered += 1
+        super().deliver()
+
+    def hand_over(self) -> tuple[Replica, Replica]:
+        """Let the owner roll over to another node, which does not speak; return both."""
+        old = self.owner()
+        new = next(node for node in NODES if node != old.node_id)
+        self.mute = {new}
+        old.roll_over(Plan(new, NODES, 2), self.now_ms)
+        self.run()
+        assert old.active.owner == new
+        return old, self.replicas[new]
+
+
+def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
+    stage = Stage()
+    stage.later(TIMING.settled_ms)
+    owner = stage.owner()
+    stage.publish("one")
+    epoch = owner.active.epoch
+    owner.halt("its log is damaged")
+    stage.later(1000)
+    successor = stage.owner()
+    assert successor is not owner
+    assert successor.active.epoch == epoch + 1
+    assert stage.publish("two") == 2
+
+
+def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_more() -> None:
+    """Nothing is done at that time, so it would be due again at once, for ever."""
+    stage = Stage()
+    owner = stage.owner()
+    owner.owner, owner.ownership.opening = None, True
+    effect = RebuildProducers(owner.active.epoch - 1, owner.active.start_offset)
+    owner.ownership.rebuilt(effect, None, 0, stage.now_ms)
+    assert owner.ownership._producers_pull is not None
+    owner.halt("the chains fork", for_good=True)
+    now_ms = stage.now_ms + 60_000
+    owner.tick(now_ms)
+    deadline_ms = owner.deadline_ms
+    assert deadline_ms is not None
+    assert deadline_ms > now_ms
+
+
+def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None:
+    """It takes no decision any more, so it would be answered with the same ones for ever."""
+    stage = Stage()
+    stage.later(TIMING.settled_ms)
+    owner = stage.owner()
+    epoch, away = owner.active.epoch, next(node for node in NODES if node != stage.owner().node_id)
+    stage.down = {away}
+    owner.halt("the chains fork", for_good=True)
+    stage.later(1000)
+    stage.down = set()
+    resigns_ms = owner.deadline_ms
+    assert resigns_ms is not None, "one has not heard it, or has not said so"
+    stage.later(TIMING.back_off_ms_max + 1000)
+    assert stage.owner().active.epoch > epoch
+    assert owner.active.epoch == epoch
+    assert owner.deadline_ms is None
+
+
+def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
+    stage = Stage()
+    first = stage.owner()
+    first.halt("it lacks what nobody holds")
+    stage.later(TIMING.settled_ms - 2500)
+    assert first.active.owner == first.node_id, "the epoch has only just begun"
+    stage.later(3000)
+    assert first.active.owner != first.node_id
+
+
+def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
+    stage = QuietStage()
+    stage.publish("one")
+    owner = stage.owner()
+    epoch = owner.active.epoch
+    stage.later(1000)
+    stage.delivered = 0
+    stage.later(60_000)
+    assert (stage.delivered, owner.active.epoch) == (0, epoch)
+
+
+def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
+    stage = QuietStage()
+    stage.publish("one")
+    old, new = stage.hand_over()
+    epoch = old.active.epoch
+    stage.later(ASKED_MS - 500)
+    assert old.active.epoch == epoch
+    stage.later(1500)
+    assert old.active.epoch > epoch
+    assert old.active.owner != new.node_id
+
+
+class Ranked:
+    """What one node of a stage knows: the order of the candidates, in which the owner stands like everybody else."""
+
+    def __init__(self, stage: Stage, node: str, order: Sequence[str]) -> None:
+        self._stage, self._node, self._order = stage, node, order
+
+    def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
+        return self._order.index(self._node)
+
+    def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
+        return Plan(self._node, tuple(active.placement), active.ack_quorum)
+
+    def alive(self, node_id: str) -> bool:
+        return self._stage.alive(node_id)
+
+    def incarnation(self, node_id: str) -> int:
+        return self._stage.incarnation(node_id)
+
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        return self._stage.fill_wait_ms(size_bytes)
+
+    def random_ms(self, below_ms: int) -> int:
+        return self._stage.random_ms(below_ms)
+
+
+def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
+    """The two others make way for nobody who only waits for the owner's answer; else both begin anew for ever."""
+    stage = QuietStage()
+    stage.publish("one")
+    old, new = stage.hand_over()
+    order = [new.node_id, *(node for node in NODES if node != new.node_id)]
+    for node, replica in stage.replicas.items():
+        replica.candidate._surroundings = Ranked(stage, node, order)
+    epoch = old.active.epoch
+    stage.later(ASKED_MS + 5000)
+    assert old.active.epoch > epoch
+    assert old.active.owner != new.node_id
+
+
+def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
+    stage = QuietStage()
+    _, new = stage.hand_over()
+    epoch = new.active.epoch
+    stage.later(ASKED_MS - 500)
+    stage.mute.clear()
+    stage.later(20_000)
+    assert (stage.owner(), new.active.epoch) == (new, epoch)
+
+
+def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
+    """Its link broke and stood again, and nobody told the owner."""
+    stage = QuietStage()
+    owner = stage.owner()
+    epoch = owner.active.epoch
+    stage.later(1000)
+    for node in NODES:
+        if node != owner.node_id:
+            stage.replicas[node]._watch.entered(stage.now_ms)
+    stage.later(ASKED_MS + 500)
+    stage.delivered = 0
+    stage.later(20_000)
+    assert (stage.delivered, owner.active.epoch) == (0, epoch), "they have heard it, and ask no more"
+
+
+def test_the_owner_of_a_new_partition_is_given_more_time() -> None:
+    bench = Bench()
+    watch = OwnerWatch(bench, 0)
+    first_ms = FIRST_EPOCH_FACTOR * TIMING.silent_ms
+    assert watch.reconsider_ms() == first_ms
+    assert not watch.misses(first_ms - 1)
+    assert watch.misses(first_ms)
+    assert not watch.seems_gone()
+    watch.answered(first_ms)
+    assert not watch.misses(2 * first_ms - 1)
+    assert watch.reconsider_ms() == 2 * first_ms
+    watch.heard(first_ms)
+    assert watch.reconsider_ms() is None
+
+
+def test_what_was_heard_of_one_owner_says_nothing_of_the_next() -> None:
+    bench = Bench()
+    watch = OwnerWatch(bench, 0)
+    watch.resigned()
+    assert watch.misses(TIMING.settled_ms)
+    watch.entered(TIMING.settled_ms)
+    assert not watch.misses(TIMING.settled_ms + 10_000)

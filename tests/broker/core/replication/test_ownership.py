@@ -1,0 +1,507 @@
+"""Owning an epoch: exact about producers first, then pushing, and counting only acknowledgements of this epoch."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import INCARNATION, NODES, Bench, ballot, candidate, decision, descriptor, end_of, run_of
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import (
+    Append,
+    CommitMoved,
+    OwnerConfirmed,
+    OwnerReady,
+    RebuildProducers,
+    Send,
+)
+from tidelog_broker.core.replication.ownership import CONFIRMATION, CONFIRMATIONS_MAX, Ownership
+from tidelog_broker.core.replication.ports import Plan, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+
+PAST = run_of(descriptor(), 2, 3)
+
+
+class Trial(Bench):
+    """Replica `b`, which the decision about epoch 0 made the owner of epoch 1 from offset 5 on."""
+
+    def __init__(self, *, placement: tuple[str, ...] = NODES, quorum: int = 2, founded: bool = False) -> None:
+        chain = EpochChain(descriptor(owner="b" if founded else "a", placement=NODES))
+        if not founded:
+            chain.extend(decision(chain, end_of(PAST), placement=placement, quorum=quorum))
+        super().__init__(chain)
+        self.raise_watermark(self.active.start_offset)
+        self.take()
+        self.contests: list[int] = []
+        self.resignations: list[int] = []
+        self.ownership = Ownership(self, contested=self.contests.append, resigned=self.resignations.append)
+
+    def begin(self) -> RebuildProducers:
+        self.ownership.begin()
+        [effect] = self.take(RebuildProducers)
+        return effect
+
+    def own(self, table: ProducerTable | None = None) -> None:
+        self.ownership.rebuilt(self.begin(), table or ProducerTable(), 0, 0)
+        self.take()
+
+    def publish(self, *counts: int) -> None:
+        self.ownership.reserve([candidate(count) for count in counts], now_us=1, now_ms=0)
+
+    def ack(
+        self,
+        end: Position,
+        *,
+        sender: str = "a",
+        epoch: int = 1,
+        incarnation: int = INCARNATION,
+        status: pb.ReplicaStatus = pb.HELD,
+    ) -> None:
+        message = pb.ReplicationAck(
+            epoch=epoch, owner_incarnation=incarnation, end_offset=end.offset, end_digest=end.digest, status=status
+        )
+        self.ownership.on_ack(sender, message, 0)
+
+    def answer_confirmation(
+        self,
+        number: int,
+        *,
+        sender: str = "a",
+        epoch: int = 1,
+        promised: pb.Ballot | None = None,
+        status: pb.ReplicaStatus = pb.HELD,
+    ) -> None:
+        reply = pb.PreVoteReply(attempt=CONFIRMATION | number, epoch=epoch, promised=promised, status=status)
+        self.ownership.unless_confirmed(lambda *_: pytest.fail("that was no candidate's"))(sender, reply, 0)
+
+    def confirmed(self) -> list[int]:
+        return [news.number for news in self.take(OwnerConfirmed)]
+
+
+# --- beginning -----------------------------------------------------------------------------------------
+
+
+def test_no_offset_is_given_out_before_producers_are_exact_at_the_end_of_the_epoch_before() -> None:
+    trial = Trial()
+    effect = trial.begin()
+    assert (effect.epoch, effect.offset, effect.to) == (0, 5, "")
+    assert (trial.ownership.opening, trial.owner) == (True, None)
+    with pytest.raises(AssertionError):
+        trial.publish(1)
+    trial.ownership.rebuilt(effect, ProducerTable(), 0, 0)
+    assert not trial.ownership.opening
+    assert trial.owner is not None
+    assert trial.owner.next_offset == 5
+    assert [type(effect) for effect in trial.peek()] == [OwnerReady, Send, Send], "and everybody hears of it"
+
+
+def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> None:
+    """Whether the table comes from this log or from another replica."""
+    table = ProducerTable()
+    [first] = run_of(descriptor(), 3)
+    placed = table.apply(first.header._replace(producer_id=9, base_sequence=0))
+    for remote in (False, True):
+        trial = Trial()
+        effect = trial.begin()
+        trial.ownership.rebuilt(effect, None if remote else table, 77, 0)
+        if remote:
+            reply = pb.BackfillReply(base_offset=5, producers=table.snapshot(), append_timestamp_us=77)
+            assert trial.ownership.take_producers("a", reply, 0)
+        trial.take()
+        group = trial.ownership.reserve([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
+        assert (group.outcomes[0], group.duplicates) == (placed, [True, False])
+        assert group.headers[0].append_timestamp_us == 77, "time does not go back across the takeover either"
+
+
+def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
+    trial = Trial()
+    trial.begin()
+    for other in (RebuildProducers(0, 4), RebuildProducers(1, 5)):
+        trial.ownership.rebuilt(other, ProducerTable(), 0, 0)
+    assert trial.owner is None
+    trial.ownership.leave()
+    trial.ownership.rebuilt(RebuildProducers(0, 5), ProducerTable(), 0, 0)
+    assert trial.owner is None, "the epoch is over: what was asked for it does not count"
+
+
+def test_a_log_that_cannot_tell_makes_it_ask_the_others_one_after_the_other() -> None:
+    trial = Trial()
+    trial.ownership.rebuilt(trial.begin(), None, 0, 0)
+    [(to, ask)] = trial.sent(pb.Backfill)
+    assert (to, ask.epoch, ask.from_offset, ask.producers) == ("a", 0, 5, True)
+    assert trial.ownership.take_producers("a", pb.BackfillReply(status=pb.NOT_HELD, base_offset=5), 10)
+    trial.ownership.tick(10)
+    assert [to for to, _ in trial.sent(pb.Backfill)] == ["c"]
+    assert trial.ownership.deadline_ms() == 10 + trial.timing.pull_ms
+    assert trial.owner is None
+
+
+def test_answers_about_batches_or_of_strangers_are_no_producers() -> None:
+    trial = Trial()
+    batches = pb.BackfillReply(base_offset=5, length=100, source_end_offset=9)
+    assert not trial.ownership.take_producers("a", batches, 0), "nothing was asked"
+    trial.ownership.rebuilt(trial.begin(), None, 0, 0)
+    end_reached = pb.BackfillReply(base_offset=5, source_end_offset=9)
+    stranger = pb.BackfillReply(base_offset=5, producers=ProducerTable().snapshot())
+    assert not trial.ownership.take_producers("a", batches, 0)
+    assert not trial.ownership.take_producers("a", pb.BackfillReply(base_offset=5, length=100), 0)
+    assert not trial.ownership.take_producers("a", end_reached, 0)
+    assert not trial.ownership.take_producers("c", stranger, 0)
+    assert not trial.ownership.take_producers("a", pb.BackfillReply(base_offset=4), 0)
+    assert trial.owner is None
+
+
+def test_nobody_to_ask_is_a_reason_to_stop() -> None:
+    chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
+    chain.extend(decision(chain, end_of(PAST), placement=("b",), quorum=1))
+    trial = Trial()
+    trial.chain = chain
+    trial.ownership.rebuilt(trial.begin(), None, 0, 0)
+    assert trial.halted is not None
+    trial.take()
+    trial.ownership.became_whole()
+    assert trial.peek() == [], "and it is final for this epoch"
+
+
+def test_a_log_that_has_become_whole_is_asked_again_while_the_others_cannot_tell() -> None:
+    trial = Trial()
+    first = trial.begin()
+    trial.ownership.rebuilt(first, None, 0, 0)
+    assert [to for to, _ in trial.sent(pb.Backfill)] == ["a"]
+    trial.ownership.became_whole()
+    assert trial.take(RebuildProducers) == [first]
+    trial.ownership.rebuilt(first, None, 0, 10)
+    assert trial.sent(pb.Backfill) == [], "the others are asked in turn as before"
+    trial.ownership.rebuilt(first, ProducerTable(), 0, 20)
+    assert trial.owner is not None
+    trial.take()
+    trial.ownership.became_whole()
+    assert trial.peek() == [], "an owner knows"
+
+
+def test_another_nodes_question_is_answered_and_opens_nothing_here() -> None:
+    trial = Trial()
+    trial.begin()
+    trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), ProducerTable(), 42, 0)
+    [(to, reply)] = trial.sent(pb.BackfillReply)
+    assert (to, reply.status, reply.epoch, reply.base_offset) == ("c", pb.HELD, 0, 5)
+    assert (reply.append_timestamp_us, reply.source_end_offset) == (42, 0)
+    trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), None, 0, 0)
+    assert trial.answer(pb.BackfillReply).status == pb.NOT_HELD
+    assert trial.owner is None
+
+
+def test_the_founding_owner_needs_nobody() -> None:
+    trial = Trial(founded=True)
+    trial.ownership.begin_first(0)
+    assert trial.owner is not None
+    assert len(trial.take(OwnerReady)) == 1
+    with pytest.raises(AssertionError):
+        Trial().ownership.begin_first(0)
+
+
+# --- replicating ---------------------------------------------------------------------------------------
+
+
+def test_a_group_is_queued_here_and_sent_to_all_others_at_once() -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(2, 1)
+    effects = trial.peek()
+    assert [type(effect) for effect in effects] == [Append, Send, Send]
+    [append] = [effect for effect in effects if isinstance(effect, Append)]
+    assert (append.epoch, append.base_offset, append.end_offset) == (1, 5, 8)
+    sends = [effect for effect in effects if isinstance(effect, Send)]
+    assert {send.to for send in sends} == {"a", "c"}
+    assert trial.owner is not None
+    assert trial.tail.queued == Position(8, trial.owner.digest)
+
+
+def test_a_group_in_which_nothing_is_new_writes_and_sends_nothing() -> None:
+    trial = Trial()
+    trial.own()
+    trial.ownership.reserve([candidate(1, producer=9)], now_us=1, now_ms=0)
+    trial.take()
+    trial.ownership.reserve([candidate(1, producer=9)], now_us=1, now_ms=0)
+    assert trial.peek() == []
+
+
+def test_what_a_quorum_holds_durably_is_committed_and_the_own_disk_is_one_of_it() -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(2)
+    trial.publish(1)
+    first, second = Position(7, trial.position_of(1, 7) or 0), trial.tail.queued
+    trial.ack(first)
+    assert trial.high_watermark == 5, "one of three"
+    trial.ack(second, sender="c")
+    assert trial.high_watermark == 7, "two of three, and the own disk is not needed"
+    trial.wrote()
+    assert trial.high_watermark == 7
+    trial.wrote()
+    assert trial.high_watermark == 8
+    assert len(trial.take(CommitMoved)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"incarnation": INCARNATION + 1},
+        {"incarnation": INCARNATION - 1},
+        {"epoch": 0},
+        {"epoch": 2},
+        {"sender": "z"},
+        {"status": pb.IN_LIMBO},
+        {"status": pb.DIVERGED},
+    ],
+    ids=[
+        "a later start",
+        "an earlier start",
+        "the epoch before",
+        "an epoch to come",
+        "a stranger",
+        "limbo",
+        "diverged",
+    ],
+)
+def test_no_other_acknowledgement_counts(wrong: dict[str, object]) -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(1)
+    trial.wrote()
+    trial.ack(trial.tail.queued, **wrong)  # type: ignore[arg-type]
+    assert trial.high_watermark == 5
+    assert trial.contests == []
+    trial.ack(trial.tail.queued)
+    assert trial.high_watermark == 6
+
+
+def test_an_acknowledgement_of_other_content_or_of_what_was_never_given_out_does_not_count() -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(2)
+    trial.wrote()
+    end = trial.tail.queued
+    for wrong in (Position(end.offset, end.digest ^ 1), Position(6, end.digest), Position(end.offset + 1, 0)):
+        trial.ack(wrong)
+    assert trial.high_watermark == 5
+
+
+def test_after_a_promise_nothing_is_committed_not_even_by_the_own_disk() -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(1)
+    trial.ack(trial.tail.queued)
+    assert trial.fence is not None
+    trial.fence.promise(ballot(1))
+    trial.take()
+    trial.wrote()
+    trial.ack(trial.tail.queued, sender="c")
+    assert trial.high_watermark == 5
+    trial.ownership.tick(10_000)
+    assert trial.peek() == [], "nor is anybody told anything"
+    assert trial.ownership.deadline_ms() is None
+
+
+def test_a_replica_that_is_promised_to_somebody_else_is_told_of() -> None:
+    trial = Trial()
+    trial.own()
+    trial.ack(Position(5, 0), sender="z", status=pb.FENCED)
+    trial.ack(Position(5, 0), incarnation=INCARNATION - 1, status=pb.FENCED)
+    assert trial.contests == []
+    trial.ack(Position(5, 0), status=pb.FENCED)
+    assert trial.contests == [0]
+
+
+def test_an_epoch_that_is_left_is_nobodys_any_more() -> None:
+    trial = Trial()
+    trial.own()
+    trial.publish(1)
+    trial.ownership.confirm()
+    trial.ownership.leave()
+    assert trial.ownership._confirming == {}
+    assert (trial.owner, list(trial.ownership.followers), trial.ownership.deadline_ms()) == (None, [], None)
+    trial.ack(trial.tail.queued)
+    trial.ack(trial.tail.queued, sender="c")
+    assert trial.high_watermark == 5
+    assert not trial.ownership.resume("c", 5, 0)
+
+
+def test_a_replica_is_pushed_to_again_only_by_an_owner_without_a_promise() -> None:
+    trial = Trial()
+    assert not trial.ownership.resume("c", 5, 0)
+    trial.own()
+    trial.publish(1)
+    trial.take()
+    assert not trial.ownership.resume("z", 5, 0)
+    assert trial.ownership.resume("c", 5, 0)
+    assert [send.to for send in trial.take(Send)] == ["c"]
+    assert trial.fence is not None
+    trial.fence.promise(ballot(1))
+    assert not trial.ownership.resume("c", 5, 0)
+    assert trial.peek() == []
+
+
+def test_a_commit_is_told_in_time_and_not_to_the_dead() -> None:
+    trial = Trial()
+    trial.own()
+    trial.hints.dead = {"c"}
+    trial.publish(1)
+    trial.ack(trial.tail.queued)
+    trial.wrote()
+    trial.take()
+    due_ms = trial.ownership.deadline_ms()
+    assert due_ms is not None
+    assert due_ms <= trial.timing.heartbeat_ms
+    trial.ownership.tick(due_ms)
+    [(to, beat)] = trial.sent(pb.AppendBatch)
+    assert (to, beat.commit_offset, beat.length) == ("a", 6, 0)
+
+
+def idle_owner() -> Trial:
+    """Return an owner of which everybody has heard everything."""
+    trial = Trial()
+    trial.own()
+    for now_ms in (0, 10_000):
+        trial.ownership.tick(now_ms)
+        for node in ("a", "c"):
+            trial.ack(Position(5, 0), sender=node)
+    trial.take()
+    return trial
+
+
+def test_who_comes_back_is_spoken_to_at_once() -> None:
+    trial = idle_owner()
+    trial.ownership.tick(20_000)
+    assert trial.peek() == [], "everybody has everything"
+    trial.ownership.neighbours_changed(20_000)
+    trial.ownership.tick(20_000)
+    assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"a", "c"}
+
+
+def test_who_wonders_whether_the_owner_is_there_is_spoken_to() -> None:
+    trial = idle_owner()
+    trial.ownership.greet("c", 20_000)
+    trial.ownership.tick(20_000)
+    assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"c"}
+    trial.ownership.greet("c", 20_001)
+    assert trial.ownership.deadline_ms() == 20_001, "whatever it was told a moment ago"
+    trial.ownership.greet("z", 20_001)
+
+
+def test_who_asks_for_what_retention_has_deleted_is_left_behind() -> None:
+    trial = Trial()
+    assert not trial.ownership.has_left_behind("c", 0, 0)
+    trial.own()
+    trial.publish(3)
+    trial.log_start = 7
+    assert trial.ownership.has_left_behind("c", 5, 0)
+    assert not trial.ownership.has_left_behind("c", 7, 0)
+    assert not trial.ownership.has_left_behind("z", 5, 0)
+    trial.ack(trial.tail.queued, sender="c")
+    assert not trial.ownership.has_left_behind("c", 5, 0), "it asks late for what it holds"
+    assert trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
+    trial.ack(trial.tail.queued, sender="c")
+    assert not trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it holds it after all"
+
+
+def test_the_owner_that_rolls_over_for_a_replica_stays_the_owner_where_it_stores() -> None:
+    trial = Trial()
+    trial.hints.next = Plan("c", NODES, 2)
+    assert trial.ownership.plan_on() == Plan("b", NODES, 2)
+    trial.hints.next = Plan("c", ("a", "c"), 2)
+    assert trial.ownership.plan_on() == Plan("c", ("a", "c"), 2)
+
+
+# --- being the owner still -----------------------------------------------------------------------------
+
+
+def test_a_confirmation_needs_a_quorum_of_answers_to_this_very_question() -> None:
+    trial = Trial()
+    trial.own()
+    first = trial.ownership.confirm()
+    asks = trial.sent(pb.PreVote)
+    assert {(to, ask.epoch, ask.attempt) for to, ask in asks} == {(to, 1, CONFIRMATION | first) for to in ("a", "c")}
+    second = trial.ownership.confirm()
+    trial.take()
+    trial.answer_confirmation(first)
+    assert trial.confirmed() == [first]
+    trial.answer_confirmation(first, sender="c")
+    assert trial.confirmed() == [], "the second question was asked later: old answers do not count for it"
+    trial.answer_confirmation(second, sender="c")
+    assert trial.confirmed() == [second]
+
+
+def test_one_answer_twice_is_no_quorum_of_five() -> None:
+    chain = EpochChain(descriptor())
+    five = ("a", "b", "c", "d", "e")
+    chain.extend(decision(chain, end_of(PAST), placement=five, quorum=3))
+    trial = Trial(placement=five, quorum=3)
+    trial.own()
+    number = trial.ownership.confirm()
+    for _ in range(3):
+        trial.answer_confirmation(number)
+    assert trial.confirmed() == []
+    trial.answer_confirmation(number, sender="e")
+    assert trial.confirmed() == [number]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"promised": ballot(1)}, {"promised": ballot(0, "b")}, {"status": pb.IN_LIMBO}, {"epoch": 0}, {"sender": "z"}],
+    ids=["promised", "the reserved ballot", "limbo", "another epoch", "a stranger"],
+)
+def test_no_other_answer_confirms(wrong: dict[str, object]) -> None:
+    trial = Trial()
+    trial.own()
+    number = trial.ownership.confirm()
+    trial.answer_confirmation(number, **wrong)  # type: ignore[arg-type]
+    assert trial.confirmed() == []
+
+
+def test_an_own_promise_meanwhile_leaves_it_unconfirmed() -> None:
+    trial = Trial()
+    trial.own()
+    number = trial.ownership.confirm()
+    assert trial.fence is not None
+    trial.fence.promise(ballot(1))
+    trial.answer_confirmation(number)
+    assert trial.confirmed() == []
+    with pytest.raises(AssertionError):
+        trial.ownership.confirm()
+
+
+def test_the_answer_to_a_later_question_answers_the_earlier_ones() -> None:
+    trial = Trial()
+    trial.own()
+    first, second = trial.ownership.confirm(), trial.ownership.confirm()
+    trial.answer_confirmation(second)
+    assert trial.confirmed() == [second]
+    trial.answer_confirmation(first)
+    assert trial.confirmed() == []
+
+
+def test_alone_it_is_confirmed_at_once() -> None:
+    trial = Trial(placement=("b",), quorum=1)
+    trial.own()
+    number = trial.ownership.confirm()
+    assert trial.confirmed() == [number]
+
+
+def test_questions_without_answers_are_bounded() -> None:
+    trial = Trial()
+    trial.own()
+    numbers = [trial.ownership.confirm() for _ in range(CONFIRMATIONS_MAX + 5)]
+    assert len(trial.ownership._confirming) == CONFIRMATIONS_MAX
+    trial.answer_confirmation(numbers[0])
+    assert trial.confirmed() == []
+    trial.answer_confirmation(numbers[-1])
+    assert trial.confirmed() == [numbers[-1]]
+
+
+def test_a_candidates_pre_votes_are_left_to_it() -> None:
+    trial = Trial()
+    seen: list[int] = []
+    handle = trial.ownership.unless_confirmed(lambda _sender, reply, _now_ms: seen.append(reply.attempt))
+    handle("a", pb.PreVoteReply(attempt=3, epoch=1), 0)
+    assert seen == [3]

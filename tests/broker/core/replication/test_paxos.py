@@ -1,0 +1,95 @@
+"""The value of a takeover: adopted when one was accepted, otherwise the longest log of a seal quorum."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, next_ballot, seal_quorum
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_proto import broker_pb2 as pb
+
+
+def choose(promises: list[Promise], *, placement: tuple[str, ...] = ("a", "b", "c"), quorum: int = 2) -> bytes:
+    return choose_value(
+        promises,
+        descriptor=pb.EpochDescriptor(epoch=3, placement=placement, ack_quorum=quorum, start_offset=10),
+        previous_hash=b"h" * 32,
+        plan=Plan("b", ("b", "c"), 2),
+        owner_incarnation=8,
+    )
+
+
+def test_the_end_is_the_greatest_durable_offset() -> None:
+    value = pb.EpochDecision.FromString(choose([Promise("a", 20, 1), Promise("b", 25, 2)]))
+    assert (value.end_offset, value.end_digest) == (25, 2)
+    assert (value.next.epoch, value.next.start_offset, value.next.owner) == (4, 25, "b")
+    assert value.previous_hash == b"h" * 32
+
+
+def test_an_accepted_value_is_adopted_unchanged_and_the_highest_ballot_wins() -> None:
+    low, high = pb.Ballot(round=1, node_id="z"), pb.Ballot(round=2, node_id="a")
+    assert choose([Promise("a", 99, 1, low, b"old"), Promise("b", 12, 2, high, b"new")]) == b"new"
+
+
+def test_an_end_that_short_logs_have_given_says_so_and_an_accepted_one_is_adopted_as_it_was() -> None:
+    def of_short_logs(promises: list[Promise]) -> bytes:
+        return choose_value(
+            promises,
+            descriptor=pb.EpochDescriptor(epoch=3, placement=("a", "b"), ack_quorum=1, start_offset=10),
+            previous_hash=b"",
+            plan=Plan("b", ("b",), 1),
+            owner_incarnation=8,
+            short_logs=True,
+        )
+
+    short = [Promise("a", 20, 1), Promise("b", 25, 2)]
+    assert pb.EpochDecision.FromString(of_short_logs(short)).short_logs
+    accepted = Promise("b", 25, 2, pb.Ballot(round=1, node_id="a"), b"as it was")
+    assert of_short_logs([short[0], accepted]) == b"as it was"
+
+
+def test_less_than_a_seal_quorum_decides_nothing() -> None:
+    with pytest.raises(AssertionError):
+        choose([Promise("a", 20, 1)])
+    with pytest.raises(AssertionError):
+        choose([Promise("a", 20, 1), Promise("a", 20, 1)])
+
+
+@pytest.mark.parametrize(("replicas", "acks", "seal"), [(1, 1, 1), (3, 2, 2), (5, 3, 3), (4, 3, 2), (3, 3, 1)])
+def test_every_seal_quorum_meets_every_ack_quorum(replicas: int, acks: int, seal: int) -> None:
+    assert seal_quorum(replicas, acks) == seal
+    assert seal + acks > replicas
+
+
+def test_a_new_ballot_is_above_what_was_promised() -> None:
+    promised = pb.Ballot(round=4, node_id="z", incarnation=9)
+    assert ballot_key(next_ballot(promised, node_id="a", incarnation=1)) > ballot_key(promised)
+    assert next_ballot(None, node_id="a", incarnation=1).round == 1
+
+
+def recovered(promises: list[Promise]) -> pb.EpochDecision:
+    value = choose_value(
+        promises,
+        descriptor=pb.EpochDescriptor(epoch=3, placement=("a", "b", "c"), ack_quorum=2, start_offset=10),
+        previous_hash=b"h" * 32,
+        plan=Plan("b", ("b",), 1),
+        owner_incarnation=8,
+        unsafe=True,
+    )
+    return pb.EpochDecision.FromString(value)
+
+
+def test_without_a_quorum_what_was_accepted_gives_the_end_and_is_marked() -> None:
+    accepted = pb.EpochDecision.FromString(choose([Promise("a", 20, 1), Promise("c", 25, 2)]))
+    value = recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), accepted.SerializeToString())])
+    assert (value.end_offset, value.end_digest, value.unsafe) == (25, 2, True)
+    assert (value.next.owner, list(value.next.placement), value.next.owner_incarnation) == ("b", ["b"], 8)
+    assert value.next.start_offset == 25
+
+
+def test_what_an_earlier_recovery_has_marked_is_kept_as_it_is() -> None:
+    """A quorum keeps it, too: it may have been decided, by one accept."""
+    earlier = recovered([Promise("b", 20, 1)])
+    raw = earlier.SerializeToString()
+    assert recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == earlier
+    assert choose([Promise("a", 30, 3), Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == raw

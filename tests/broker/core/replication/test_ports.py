@@ -1,0 +1,35 @@
+"""A plan that could not work is not made; the times that the core is given fit each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.replication.ports import Plan, Timing
+from tidelog_proto import broker_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("owner", "placement", "quorum"),
+    [("a", ("b", "c"), 1), ("a", ("a", "b"), 0), ("a", ("a", "b"), 3), ("a", (), 1)],
+    ids=["an owner without a copy", "no quorum", "a quorum above the copies", "no copies"],
+)
+def test_a_plan_names_an_owner_that_stores_it_and_a_quorum_of_its_nodes(
+    owner: str, placement: tuple[str, ...], quorum: int
+) -> None:
+    with pytest.raises(AssertionError):
+        Plan(owner, placement, quorum)
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_every_quorum_between_one_and_all_copies_can_be_planned(quorum: int) -> None:
+    assert Plan("b", ("a", "b"), quorum).flush == pb.ALWAYS, "durable unless somebody says otherwise"
+
+
+def test_the_times_fit_each_other() -> None:
+    timing = Timing()
+    assert timing.heard_ms > 2 * timing.heartbeat_ms, "one lost heartbeat is no reason to miss the owner"
+    assert timing.resend_ms < min(timing.pre_vote_ms, timing.seal_ms, timing.open_ms), "each is asked again in its time"
+    assert timing.open_ms < timing.fetch_ms
+    assert timing.back_off_ms < timing.back_off_ms_max
+    assert timing.pull_bytes < timing.tail_bytes < timing.window_bytes, "who pulls meets the window again"
+    assert timing.prompt_ms < timing.pull_ms

@@ -1,0 +1,144 @@
+"""The producer table: every sequence once, retries get their first offset, a snapshot is the table."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.core.replication.producers import PRODUCERS_MAX, ProducerTable
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader
+from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
+
+
+def header(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, offset: int = 0) -> BatchHeader:
+    return BatchHeader(
+        flags=4,
+        body_length=1,
+        uncompressed_length=1,
+        record_count=count,
+        body_crc=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        last_offset_delta=count - 1,
+        base_offset=offset,
+    )
+
+
+def refused(table: ProducerTable, batch: BatchHeader) -> int:
+    with pytest.raises(ProtocolError) as caught:
+        table.check(batch)
+    return caught.value.code
+
+
+def test_a_producer_begins_at_zero_and_goes_on_without_a_gap() -> None:
+    table = ProducerTable()
+    assert table.check(header(0, 3)) is None
+    table.apply(header(0, 3))
+    assert table.check(header(3)) is None
+    assert refused(table, header(4)) == pb.SEQUENCE_GAP
+
+
+def test_a_retry_gets_its_first_offset() -> None:
+    table = ProducerTable()
+    table.apply(header(0, 3, offset=100))
+    table.apply(header(3, 2, offset=150))
+    first = table.check(header(0, 3))
+    assert first is not None
+    assert (first.base_offset, first.end_offset) == (100, 103)
+    second = table.check(header(3, 2))
+    assert second is not None
+    assert second.base_offset == 150
+
+
+def test_a_retry_that_changed_is_refused() -> None:
+    table = ProducerTable()
+    table.apply(header(0, 3))
+    assert refused(table, header(0, 2)) == pb.INVALID_REQUEST
+
+
+def test_a_retry_behind_the_window_is_no_new_batch() -> None:
+    table = ProducerTable()
+    for sequence in range(SEQUENCE_WINDOW_BATCHES + 1):
+        table.apply(header(sequence, offset=sequence))
+    assert refused(table, header(0)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert table.check(header(1)) is not None
+
+
+def test_an_unknown_producer_may_only_begin() -> None:
+    assert refused(ProducerTable(), header(5)) == pb.UNKNOWN_PRODUCER
+
+
+def test_a_newer_instance_fences_the_older() -> None:
+    table = ProducerTable()
+    table.apply(header(0, 5, epoch=1))
+    assert table.check(header(0, epoch=2)) is None
+    table.apply(header(0, epoch=2))
+    assert refused(table, header(5, epoch=1)) == pb.PRODUCER_FENCED
+
+
+def test_without_a_producer_id_nothing_is_remembered() -> None:
+    table = ProducerTable()
+    table.apply(header(0, producer=0))
+    assert table.check(header(0, producer=0)) is None
+    assert len(table) == 0
+
+
+def test_of_the_longest_silent_producer_only_the_end_of_its_numbers_is_kept() -> None:
+    table = ProducerTable(producers_max=2)
+    for producer in (1, 2):
+        table.apply(header(0, 3, producer=producer, epoch=4))
+    table.apply(header(3, producer=1, epoch=4))
+    table.apply(header(0, producer=3))
+    assert len(table) == 2
+    assert table.check(header(4, producer=1, epoch=4)) is None
+    assert table.check(header(3, producer=2, epoch=4)) is None, "it goes on"
+    assert table.check(header(0, producer=2, epoch=5)) is None, "or begins anew"
+    assert refused(table, header(0, 3, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert refused(table, header(1, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert refused(table, header(4, producer=2, epoch=4)) == pb.SEQUENCE_GAP
+    assert refused(table, header(1, producer=2, epoch=5)) == pb.SEQUENCE_GAP
+    assert refused(table, header(0, producer=2, epoch=3)) == pb.PRODUCER_FENCED
+    table.apply(header(3, producer=2, epoch=4, offset=70))
+    again = table.check(header(3, producer=2, epoch=4))
+    assert again is not None
+    assert again.base_offset == 70
+    assert refused(table, header(0, producer=1, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW, "now that is the silent one"
+
+
+def test_a_first_batch_is_not_stored_again_after_ten_thousand_other_producers() -> None:
+    table = ProducerTable()
+    table.apply(header(0, producer=1))
+    for producer in range(2, 2 + PRODUCERS_MAX):
+        table.apply(header(0, producer=producer))
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        assert len(known) == PRODUCERS_MAX
+        assert refused(known, header(0, producer=1)) == pb.DUPLICATE_OUT_OF_WINDOW
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=40))
+def test_a_snapshot_restores_the_same_judgement(batches: list[tuple[int, int]]) -> None:
+    table = ProducerTable(producers_max=3)
+    next_sequence: dict[int, int] = {}
+    offset = 0
+    for producer, count in batches:
+        batch = header(next_sequence.get(producer, 0), count, producer=producer, offset=offset)
+        assert judge(table, batch) is None, "nobody who goes on is refused"
+        table.apply(batch)
+        next_sequence[producer] = batch.base_sequence + count
+        offset += count
+    restored = ProducerTable.restore(table.snapshot(), producers_max=3)
+    assert restored.snapshot() == table.snapshot()
+    for producer, sequence in next_sequence.items():
+        for probe in (header(n, producer=producer) for n in (0, sequence, sequence + 1)):
+            assert judge(table, probe) == judge(restored, probe)
+
+
+def judge(table: ProducerTable, batch: BatchHeader) -> object:
+    try:
+        return table.check(batch)
+    except ProtocolError as error:
+        return error.code

@@ -1,0 +1,224 @@
+"""A pull: one question at a time, only its own answer counts, and who does not help is left for the next source."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import KEY
+
+from tidelog_broker.core.replication.ports import Position, Timing
+from tidelog_broker.core.replication.pull import Pull
+from tidelog_proto import broker_pb2 as pb
+
+TIMING = Timing(pull_ms=1000, resend_ms=100, pull_bytes=4096)
+AT = Position(20, 99)
+
+
+def pull(*sources: str, end: Position | None = None, producers: bool = False) -> Pull:
+    return Pull(KEY, 4, sources or ("a", "b"), TIMING, end=end, producers=producers)
+
+
+def reply(
+    *, epoch: int = 4, base: int = 20, status: pb.ReplicaStatus = pb.HELD, producers: bytes = b"", source_end: int = 50
+) -> pb.BackfillReply:
+    return pb.BackfillReply(
+        epoch=epoch, status=status, base_offset=base, producers=producers, source_end_offset=source_end
+    )
+
+
+def test_what_is_asked_for_is_what_follows_the_position() -> None:
+    ask = pull(end=Position(80, 7)).ask(AT, 0)
+    assert (ask.topic_id, ask.partition, ask.epoch) == (*KEY, 4)
+    assert (ask.from_offset, ask.from_digest, ask.end_offset, ask.max_bytes) == (20, 99, 80, 4096)
+    assert not ask.producers
+    assert pull().ask(AT, 0).end_offset == 0, "without an end: as far as there is"
+    assert pull(producers=True).ask(AT, 0).producers
+
+
+def test_ranges_grow_from_the_first_one_to_the_usual_size() -> None:
+    subject = Pull(KEY, 4, ["a"], TIMING, first_bytes=1500)
+    asked: list[int] = []
+    for _ in range(4):
+        asked.append(subject.ask(AT, 0).max_bytes)
+        subject.answered()
+    assert asked == [1500, 3000, 4096, 4096]
+    assert Pull(KEY, 4, ["a"], TIMING, first_bytes=9999).ask(AT, 0).max_bytes == 4096
+
+
+def test_who_pauses_asks_then_and_blames_nobody() -> None:
+    subject = pull()
+    subject.pause(500)
+    assert not subject.overdue(499)
+    assert subject.overdue(500)
+    assert (subject.source, subject.in_vain) == ("a", False)
+
+
+def test_the_answer_that_was_asked_for_is_expected() -> None:
+    subject = pull()
+    assert not subject.expects("a", reply(), AT), "nothing was asked yet"
+    subject.ask(AT, 0)
+    assert subject.expects("a", reply(), AT)
+
+
+@pytest.mark.parametrize(
+    ("sender", "wrong"),
+    [("b", reply()), ("c", reply()), ("a", reply(epoch=3)), ("a", reply(epoch=5)), ("a", reply(base=10))],
+    ids=["the next source", "a stranger", "an older epoch", "a newer epoch", "another position"],
+)
+def test_no_other_answer_is_taken_for_it(sender: str, wrong: pb.BackfillReply) -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    assert not subject.expects(sender, wrong, AT)
+    assert subject.expects("a", reply(), AT), "and the right one still is"
+
+
+def test_a_refusal_counts_wherever_it_is_about() -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    assert subject.expects("a", reply(base=0, status=pb.NOT_HELD), AT)
+    assert not subject.expects("b", reply(base=0, status=pb.NOT_HELD), AT)
+
+
+def test_the_same_answer_does_not_come_twice() -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    subject.answered()
+    assert not subject.expects("a", reply(), AT)
+    assert subject.deadline_ms is None, "what has come is being written"
+    assert not subject.overdue(10**9)
+    assert subject.source == "a", "who has answered is asked for the next stretch, too"
+
+
+def test_batches_are_no_answer_to_a_question_about_producers() -> None:
+    subject = pull(producers=True)
+    subject.ask(AT, 0)
+    assert not subject.expects("a", reply(), AT)
+    assert subject.expects("a", reply(producers=b"state", source_end=0), AT)
+    assert subject.expects("a", reply(source_end=0), AT), "no producers at all are no bytes"
+    assert subject.expects("a", reply(status=pb.NOT_HELD), AT)
+    assert not subject.expects("a", reply(base=10, producers=b"state", source_end=0), AT), "of another position"
+
+
+def test_a_silent_source_is_given_up_for_the_next_one_after_its_time() -> None:
+    subject = pull("a", "b", "c")
+    subject.ask(AT, 500)
+    assert subject.deadline_ms == 1500
+    assert not subject.overdue(1499)
+    assert (subject.overdue(1500), subject.source) == (True, "b")
+    for node in ("a", "b"):
+        assert not subject.expects(node, reply(), AT), "the one is too late, the other has not been asked yet"
+    subject.ask(AT, 1500)
+    assert subject.expects("b", reply(), AT)
+    assert not subject.expects("a", reply(), AT)
+
+
+def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() -> None:
+    subject = pull("a", "b")
+    subject.ask(AT, 0)
+    subject.turned_down(10)
+    assert (subject.source, subject.deadline_ms) == ("b", 10)
+    assert subject.overdue(10)
+    assert subject.source == "b", "the one that is next has not been asked yet, so it is not given up"
+    subject.ask(AT, 10)
+    subject.turned_down(20)
+    assert (subject.source, subject.deadline_ms) == ("a", 120)
+    assert not subject.overdue(119)
+    assert subject.overdue(120)
+
+
+def test_what_cannot_be_kept_is_asked_for_again_in_small_and_not_all_the_time() -> None:
+    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject.answered()
+    subject.answered()
+    assert subject.ask(AT, 0).max_bytes == 4096
+    subject.answered()
+    subject.not_kept(10)
+    assert (subject.source, subject.deadline_ms) == ("b", 10), "another one may have it otherwise"
+    assert subject.ask(AT, 10).max_bytes == 1024
+    subject.answered()
+    subject.not_kept(20)
+    assert (subject.source, subject.deadline_ms, subject.in_vain) == ("a", 20 + TIMING.pull_ms, False)
+    subject.pause(500)
+    assert subject.deadline_ms == 20 + TIMING.pull_ms, "its turn comes earlier, and is none the less too early"
+
+
+def test_a_late_refusal_after_it_was_turned_down_does_not_count_again() -> None:
+    subject = pull("a", "b")
+    subject.ask(AT, 0)
+    subject.turned_down(10)
+    assert not subject.expects("a", reply(status=pb.NOT_HELD), AT)
+    assert not subject.expects("b", reply(status=pb.NOT_HELD), AT)
+
+
+def test_less_is_asked_for_and_more_time_given_where_nobody_answers() -> None:
+    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject.answered()
+    subject.answered()
+    asked: list[tuple[int, int]] = []
+    now_ms = 0
+    for _ in range(10):
+        range_bytes = subject.ask(AT, now_ms).max_bytes
+        assert subject.deadline_ms is not None
+        asked.append((range_bytes, subject.deadline_ms - now_ms))
+        now_ms = subject.deadline_ms
+        assert subject.overdue(now_ms)
+    assert [size for size, _ in asked[:4]] == [4096, 2048, 1024, 1024]
+    assert [ms for _, ms in asked] == [1000, 1000, 2000, 2000, 4000, 4000, 8000, 8000, 8000, 8000]
+    subject.answered()
+    assert (subject.ask(AT, now_ms).max_bytes, subject.deadline_ms) == (2048, now_ms + 1000)
+    subject.answered()
+    assert subject.ask(AT, now_ms).max_bytes == 3072, "it grows by little from then on"
+
+
+def test_more_of_the_open_epoch_is_asked_for_while_answers_are_prompt() -> None:
+    timing = Timing(pull_bytes=1000, tail_bytes=6000, prompt_ms=100)
+    subject = Pull(KEY, 4, ["a"], timing)
+    asked: list[int] = []
+    for answer_ms in (0, 100, 100, 100, 101, 2000, 100):
+        asked.append(subject.ask(AT, 50_000).max_bytes)
+        subject.answered_tail(50_000 + answer_ms)
+    assert asked == [1000, 2000, 4000, 6000, 6000, 3000, 1500]
+    for _ in range(3):
+        subject.answered_tail(10**9)
+    assert subject.ask(AT, 0).max_bytes == 1000
+
+
+def test_what_others_wait_for_is_asked_for_again_at_once_and_as_a_whole() -> None:
+    subject = pull("a")
+    for at_ms in (0, 1000, 2000, 3000):
+        assert subject.ask(AT, at_ms).max_bytes == 4096
+        assert subject.overdue(at_ms + 1000)
+
+
+@pytest.mark.parametrize("bytes_per_ms", [2, 20])
+def test_links_that_are_slower_than_the_time_for_an_answer_get_there(bytes_per_ms: int) -> None:
+    """Two sources send in order whatever they were asked for; what comes of one that was given up is not taken."""
+    timing = Timing(pull_bytes=65_536)
+    subject = Pull(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
+    sent_at_ms = {"a": 0, "b": 0}
+    answers: list[tuple[int, str, int, int]] = []
+    at, asks = 0, True
+    for now_ms in range(600_000):
+        if subject.overdue(now_ms) or asks:
+            asks, size = False, subject.ask(Position(at, 0), now_ms).max_bytes
+            done_ms = max(now_ms, sent_at_ms[subject.source]) + size // bytes_per_ms
+            sent_at_ms[subject.source] = done_ms
+            answers.append((done_ms, subject.source, at, size))
+        for _, sender, base, size in [one for one in answers if one[0] == now_ms]:
+            if subject.expects(sender, reply(base=base), Position(at, 0)):
+                at, asks = at + size, True
+                subject.answered()
+        if at >= 300_000:
+            return
+    raise AssertionError(f"only {at} bytes came")
+
+
+def test_the_only_source_is_asked_again() -> None:
+    subject = pull("a")
+    subject.ask(AT, 0)
+    assert subject.overdue(1000)
+    assert subject.source == "a"
+
+
+def test_nobody_to_ask_is_the_callers_mistake() -> None:
+    with pytest.raises(AssertionError):
+        Pull(KEY, 4, (), TIMING)

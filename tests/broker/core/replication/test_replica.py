@@ -1,0 +1,486 @@
+"""Replicas of one partition on an ideal network with ideal disks: publish, take over, catch up, roll over."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import (
+    Append,
+    AppendFill,
+    Effect,
+    EpochDecided,
+    FinishFill,
+    OwnerConfirmed,
+    OwnerReady,
+    ReadLog,
+    RebuildProducers,
+    Send,
+    SetAside,
+    SyncAhead,
+    SyncLog,
+    Truncate,
+    WriteChain,
+    WriteFences,
+)
+from tidelog_broker.core.replication.epoch_writer import Candidate
+from tidelog_broker.core.replication.ports import Batch, Plan, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.header import BatchHeader, unpack_header
+
+KEY = (bytes(16), 0)
+NODES: tuple[str, ...] = ("a", "b", "c")
+
+
+def batch(text: str) -> Candidate:
+    columns = pa.record_batch({"value": pa.array([text.encode()], pa.binary())})
+    data = memoryview(bytearray(encode_batch(columns, now_us=5).to_bytes()))
+    return Candidate(unpack_header(data), data)
+
+
+def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
+    header = one.header
+    return pb.AppendBatch(
+        topic_id=KEY[0],
+        epoch=header.epoch,
+        owner=owner.node_id,
+        owner_incarnation=header.owner_incarnation,
+        base_offset=header.base_offset,
+        end_offset=header.end_offset,
+        previous_digest=owner.position_of(header.epoch, header.base_offset) or 0,
+        end_digest=header.digest,
+    )
+
+
+@dataclass
+class Log:
+    """Epochs as lists of headers and bytes: what a disk would hold."""
+
+    epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
+    fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
+    fronts: dict[int, Position] = field(default_factory=dict)
+    """Where epochs begin of which retention has deleted the front."""
+
+    def limbo(self) -> str | None:
+        return None
+
+    def newest_epoch(self) -> int | None:
+        return max(self.epochs, default=None)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        held = self.epochs.get(epoch)
+        return (held[-1][0].end_offset, held[-1][0].digest) if held else None
+
+    def digest_at(self, epoch: int, offset: int) -> int | None:
+        front = self.fronts.get(epoch)
+        if front is not None and offset == front.offset:
+            return front.digest
+        return next((h.digest for h, _ in self.epochs.get(epoch, []) if h.end_offset == offset), None)
+
+    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+        held = self.fills.get(epoch) or self.epochs.get(epoch)
+        return (held[-1][0].end_offset, held[-1][0].digest) if held else None
+
+    def log_start(self) -> int:
+        return 0
+
+    def do(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self.epochs.setdefault(effect.epoch, []).extend((unpack_header(b), b) for b in effect.batches)
+            case Truncate():
+                kept = [item for item in self.epochs[effect.epoch] if item[0].end_offset <= effect.end_offset]
+                self.epochs[effect.epoch] = kept
+            case AppendFill():
+                fill = self.fills.setdefault(effect.epoch, list(self.epochs.get(effect.epoch, [])))
+                if effect.start_digest and (not fill or fill[-1][0].end_offset < effect.start_offset):
+                    fill.clear()
+                    self.fronts[effect.epoch] = Position(effect.start_offset, effect.start_digest)
+                fill.extend((unpack_header(b), b) for b in effect.batches)
+            case FinishFill():
+                self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
+            case SetAside():
+                self.epochs.pop(effect.epoch, None)
+                self.fills.pop(effect.epoch, None)
+            case _:
+                pass
+
+    def cut_front(self, epoch: int, offset: int) -> None:
+        """Delete an epoch's batches that end at or below `offset`, as retention does."""
+        held = self.epochs[epoch]
+        gone = [header for header, _ in held if header.end_offset <= offset]
+        self.epochs[epoch] = held[len(gone) :]
+        self.fronts[epoch] = Position(gone[-1].end_offset, gone[-1].digest)
+
+    def content_views(self) -> list[memoryview]:
+        return [data for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
+
+    def content(self) -> list[bytes]:
+        return [bytes(data) for epoch in sorted(self.epochs) for _, data in self.epochs[epoch]]
+
+
+class Stage:
+    """Nodes that carry out each other's effects at once, except for those that are down."""
+
+    def __init__(
+        self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2, flush: pb.Flush = pb.FLUSH_UNSPECIFIED
+    ) -> None:
+        self.now_ms = 1000
+        self.down: set[str] = set()
+        self.quorum = quorum
+        self.logs = {node: Log() for node in nodes}
+        self.incarnations = dict.fromkeys(nodes, 1)
+        self.news: dict[str, list[Effect]] = {node: [] for node in nodes}
+        self.messages: deque[tuple[str, Send]] = deque()
+        self.flush = flush
+        self.genesis = pb.EpochDescriptor(placement=nodes, ack_quorum=quorum, flush=flush)
+        self.replicas = {node: self.replica(node) for node in nodes}
+        self.later(2000)
+
+    def replica(self, node: str) -> Replica:
+        return Replica(
+            KEY,
+            node_id=node,
+            incarnation=self.incarnations[node],
+            chain=EpochChain(self.genesis),
+            fence=None,
+            log=self.logs[node],
+            surroundings=self,
+            now_ms=self.now_ms,
+        )
+
+    def alive(self, node_id: str) -> bool:
+        return node_id in self.logs and node_id not in self.down
+
+    def incarnation(self, node_id: str) -> int:
+        return self.incarnations.get(node_id, 0)
+
+    def plan(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> Plan:
+        del key
+        owner = next(node for node in active.placement if self.alive(node))
+        return Plan(owner, tuple(active.placement), self.quorum, self.flush)
+
+    def rank(self, key: tuple[bytes, int], active: pb.EpochDescriptor) -> int:
+        del key
+        return sum(1 for node in active.placement if self.alive(node)) and 0
+
+    def fill_wait_ms(self, size_bytes: int) -> int:
+        del size_bytes
+        return 0
+
+    def random_ms(self, below_ms: int) -> int:
+        return below_ms // 2
+
+    def later(self, ms: int) -> None:
+        """Let time go on in steps, everything that is due happening at each."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms += 10
+            for node, replica in self.replicas.items():
+                if node not in self.down:
+                    replica.tick(self.now_ms)
+            self.run()
+
+    def run(self) -> None:
+        while True:
+            for node in self.replicas:
+                self.carry_out(node)
+            if not self.messages:
+                return
+            while self.messages:
+                self.deliver()
+
+    def step(self) -> None:
+        """Deliver one message, and carry out what comes of it."""
+        for node in self.replicas:
+            self.carry_out(node)
+        self.deliver()
+
+    def deliver(self) -> None:
+        sender, send = self.messages.popleft()
+        if send.to in self.replicas and not {send.to, sender} & self.down:
+            batches = [Batch(unpack_header(data), data) for data in send.batches]
+            self.replicas[send.to].receive(sender, send.message, batches, self.now_ms)
+
+    def carry_out(self, node: str) -> None:
+        replica, log = self.replicas[node], self.logs[node]
+        while effects := replica.take_effects():
+            for effect in effects:
+                match effect:
+                    case Send():
+                        self.messages.append((node, effect))
+                    case ReadLog():
+                        held = [
+                            (h, d)
+                            for h, d in log.epochs.get(effect.epoch, [])
+                            if effect.from_offset <= h.base_offset and h.end_offset <= effect.end_offset
+                        ]
+                        if held and held[0][0].base_offset != effect.from_offset:
+                            held = []
+                        base = Position(effect.from_offset, replica.position_of(effect.epoch, effect.from_offset) or 0)
+                        end = Position(held[-1][0].end_offset, held[-1][0].digest) if held else base
+                        replica.read(effect, [d for _, d in held], base, end, self.now_ms)
+                    case SyncAhead():
+                        self.synced_ahead(node, effect)
+                    case RebuildProducers():
+                        table = ProducerTable()
+                        for header in (h for epoch in sorted(log.epochs) for h, _ in log.epochs[epoch]):
+                            table.apply(header)
+                        whole = not replica.history.incomplete
+                        replica.producers_rebuilt(effect, table if whole else None, 0, self.now_ms)
+                    case (
+                        Append()
+                        | Truncate()
+                        | SyncLog()
+                        | AppendFill()
+                        | FinishFill()
+                        | SetAside()
+                        | WriteChain()
+                        | WriteFences()
+                    ):
+                        log.do(effect)
+                        replica.wrote(self.now_ms)
+                    case _:
+                        self.news[node].append(effect)
+
+    def synced_ahead(self, node: str, effect: SyncAhead) -> None:
+        self.replicas[node].synced_ahead(effect, self.now_ms)
+
+    def owner(self) -> Replica:
+        return next(r for n, r in self.replicas.items() if r.can_append and n not in self.down)
+
+    def publish(self, *texts: str) -> int:
+        owner = self.owner()
+        group = owner.reserve([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
+        self.run()
+        return group.end_offset
+
+
+def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
+    stage = Stage()
+    end = stage.publish("one", "two")
+    assert end == 2
+    assert stage.owner().high_watermark == 2
+    stage.later(100)
+    assert {replica.high_watermark for replica in stage.replicas.values()} == {2}
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+
+
+def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() -> None:
+    stage = Stage()
+    owner = stage.owner()
+    stage.down = set(NODES) - {owner.node_id}
+    stage.publish("one")
+    assert owner.high_watermark == 0
+    stage.down = set()
+    stage.later(1000)
+    assert stage.owner().high_watermark == 1
+
+
+def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {first.node_id}
+    stage.later(1000)
+    second = stage.owner()
+    assert second is not first
+    assert second.active.epoch == first.active.epoch + 1
+    assert second.high_watermark == 1
+    stage.publish("two")
+    stage.down = set()
+    stage.later(3000)
+    assert first.role == "follower"
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+    assert len(stage.logs["a"].content()) == 2
+
+
+def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
+    stage = Stage()
+    first = stage.owner()
+    stage.down = set(NODES) - {first.node_id}
+    stage.publish("lost")
+    assert first.high_watermark == 0
+    stage.down = {first.node_id}
+    stage.later(2000)
+    stage.publish("kept")
+    stage.down = set()
+    stage.later(3000)
+    assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
+    assert len(stage.logs["a"].content()) == 1
+    decided = [news for news in stage.news[first.node_id] if isinstance(news, EpochDecided)]
+    assert (decided[-1].epoch, decided[-1].end_offset) == (1, 0)
+
+
+def test_a_planned_roll_over_takes_one_round() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    other = next(node for node in NODES if node != first.node_id)
+    first.roll_over(Plan(other, NODES, 2), stage.now_ms)
+    stage.run()
+    assert stage.owner().node_id == other
+    assert stage.publish("two") == 2
+    assert stage.owner().high_watermark == 2
+
+
+@pytest.mark.parametrize(("away", "held_by_all"), [(False, 2), (True, 1)])
+def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: int) -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {next(node for node in NODES if node != first.node_id)} if away else set()
+    stage.publish("two")
+    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    stage.run()
+    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    assert (decided.end_offset, decided.held_by_all) == (2, held_by_all)
+
+
+def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() -> None:
+    stage = Stage()
+    first = stage.owner()
+    group = first.reserve([batch("one")], now_us=1, now_ms=stage.now_ms)
+    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    first.candidate.wait_for_all()
+    stage.run()
+    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    assert (decided.end_offset, decided.held_by_all) == (group.end_offset, group.end_offset)
+
+
+def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
+    stage = Stage()
+    away = next(node for node in NODES if node != stage.owner().node_id)
+    stage.down = {away}
+    for text in "abcdef":
+        stage.publish(text)
+    stage.down = set()
+    stage.later(2000)
+    assert len(stage.logs[away].content()) == 6
+    assert stage.replicas[away].high_watermark == 6
+
+
+def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None:
+    genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
+    stage = Stage()
+
+    def founded(node: str, *, incarnation: int = 1, fence: pb.FenceEntry | None = None) -> Replica:
+        return Replica(
+            KEY,
+            node_id=node,
+            incarnation=incarnation,
+            chain=EpochChain(genesis),
+            fence=fence,
+            log=Log(),
+            surroundings=stage,
+            now_ms=0,
+        )
+
+    owner = founded("a")
+    assert (owner.role, owner.can_append) == ("owner", True)
+    effects = owner.take_effects()
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(WriteFences) < kinds.index(OwnerReady), "the fence is durable before anything is appended"
+    assert founded("b").role == "follower"
+    assert founded("a", incarnation=2).owner is None, "a later start takes over"
+    assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).owner is None, "it may have appended before"
+
+
+def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    number = first.ownership.confirm()
+    stage.run()
+    assert OwnerConfirmed(number) in stage.news[first.node_id]
+
+
+def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
+    stage = Stage()
+    stage.publish("one")
+    first = stage.owner()
+    stage.down = {first.node_id}
+    stage.later(1000)
+    assert stage.owner() is not first
+    stage.down = set()
+    stage.news[first.node_id].clear()
+    first.ownership.confirm()
+    stage.run()
+    assert not [news for news in stage.news[first.node_id] if isinstance(news, OwnerConfirmed)]
+    assert first.role == "follower"
+
+
+def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_it() -> None:
+    """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
+    stage = Stage()
+    owner = stage.owner()
+    stage.down = set(NODES) - {owner.node_id}
+    stage.publish("one")
+    stage.publish("two")
+    stage.down = set()
+    follower = next(replica for node, replica in stage.replicas.items() if node != owner.node_id)
+    batches = [Batch(unpack_header(data), data) for data in stage.logs[owner.node_id].content_views()]
+    first, second = (append_of(owner, one) for one in batches)
+    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
+    follower.receive(owner.node_id, second, batches[1:], stage.now_ms)
+    assert len([effect for effect in follower.take_effects() if isinstance(effect, Append)]) == 2
+    follower.wrote(stage.now_ms, ok=False)
+    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
+    follower.wrote(stage.now_ms, ok=False)
+    follower.wrote(stage.now_ms)
+    assert follower.tail.durable.offset == 1
+
+
+def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None:
+    """Nobody tells of its death again, so the replica has to look by itself."""
+    stage = Stage()
+    stage.down = {"a"}
+    stage.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
+    stage.logs = {node: Log() for node in NODES}
+    stage.replicas = {node: stage.replica(node) for node in ("b", "c")}
+    assert all(replica.deadline_ms is not None for replica in stage.replicas.values())
+    stage.later(2000)
+    assert {replica.active.owner for replica in stage.replicas.values()} <= {"b", "c"}
+
+
+class HeldBack(Stage):
+    """A stage on which some nodes do not get any old batch."""
+
+    held_back: frozenset[str] = frozenset()
+
+    def deliver(self) -> None:
+        _, send = self.messages[0]
+        if send.to in self.held_back and isinstance(send.message, pb.BackfillReply) and send.batches:
+            self.messages.popleft()
+        else:
+            super().deliver()
+
+
+def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_can_tell() -> None:
+    """The owner that history was moved to has died, and of the two that are left the other still has nothing."""
+    stage = HeldBack(tuple("abcdef"))
+    stage.owner().roll_over(Plan("a", ("a", "b", "c"), 2), stage.now_ms)
+    stage.later(500)
+    stage.publish("one", "two")
+    stage.later(200)
+    stage.held_back = frozenset("def")
+    stage.owner().roll_over(Plan("d", ("d", "e", "f"), 2), stage.now_ms)
+    stage.later(500)
+    stage.publish("three")
+    stage.down = {"d"}
+    stage.later(20_000)
+    active = stage.replicas["e"].active
+    [other] = {"e", "f"} - {active.owner}
+    assert stage.replicas[active.owner].role == "opening"
+    stage.held_back = frozenset({other})
+    stage.later(20_000)
+    assert stage.replicas[other].history.incomplete
+    assert stage.owner().node_id == active.owner
+    assert stage.publish("four") == stage.owner().high_watermark == 4

@@ -1,0 +1,177 @@
+"""A follower: it takes the next contiguous append of its owner and nothing else, and is silent after a promise."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import INCARNATION, KEY, Hints, Log, ballot, descriptor, end_of, run_of
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import Append, Send
+from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.replica import Replica
+from tidelog_proto import broker_pb2 as pb
+
+BATCHES = run_of(descriptor(), 2, 3, 1)
+OTHERS = run_of(descriptor(), 2, 3, 1, fill=b"other")
+
+
+class Follower:
+    """Replica `b` of an epoch that `a` owns."""
+
+    def __init__(self) -> None:
+        self.replica = Replica(
+            KEY,
+            node_id="b",
+            incarnation=INCARNATION,
+            chain=EpochChain(descriptor()),
+            fence=None,
+            log=Log(),
+            surroundings=Hints(),
+            now_ms=0,
+        )
+        self.replica.wrote(0)
+        self.replica.take_effects()
+
+    def append(
+        self,
+        batches: list[Batch],
+        base: Position,
+        *,
+        sender: str = "a",
+        incarnation: int = INCARNATION,
+        epoch: int = 0,
+        commit: int = 0,
+    ) -> None:
+        end = end_of(batches) if batches else base
+        message = pb.AppendBatch(
+            epoch=epoch,
+            owner=sender,
+            owner_incarnation=incarnation,
+            base_offset=base.offset,
+            end_offset=end.offset,
+            previous_digest=base.digest,
+            end_digest=end.digest,
+            commit_offset=commit,
+        )
+        self.replica.receive(sender, message, batches, 0)
+
+    def seal(self, round_: int = 1) -> None:
+        self.replica.receive("c", pb.Seal(ballot=ballot(round_)), [], 0)
+
+    def said(self) -> list[object]:
+        return [effect.message for effect in self.replica.take_effects() if isinstance(effect, Send)]
+
+    def acks(self) -> list[tuple[int, pb.ReplicaStatus]]:
+        return [(ack.end_offset, ack.status) for ack in self.said() if isinstance(ack, pb.ReplicationAck)]
+
+    @property
+    def queued(self) -> int:
+        return self.replica.tail.queued.offset
+
+
+ZERO = Position(0, 0)
+
+
+def test_an_append_is_acknowledged_when_it_is_durable() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:2], ZERO)
+    assert follower.acks() == []
+    follower.replica.wrote(0)
+    assert follower.acks() == [(5, pb.HELD)]
+
+
+def test_no_acknowledgement_leaves_after_a_promise_even_of_what_was_taken_before_it() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO)
+    follower.seal()
+    follower.replica.take_effects()
+    follower.replica.wrote(0)
+    follower.replica.wrote(0)
+    said = follower.said()
+    assert [type(message) for message in said] == [pb.SealReply]
+    follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
+    assert follower.queued == 2, "nor is anything taken"
+    assert follower.acks() == [(2, pb.FENCED)]
+    follower.append([], end_of(BATCHES[:1]))
+    assert follower.acks() == [(2, pb.FENCED)], "the owner hears that it is over"
+
+
+def test_a_repetition_is_acknowledged_again_and_an_overlap_adds_what_is_new() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:2], ZERO)
+    follower.replica.wrote(0)
+    follower.acks()
+    follower.append(BATCHES[:2], ZERO)
+    assert follower.acks() == [(5, pb.HELD)]
+    follower.append(BATCHES[1:], end_of(BATCHES[:1]))
+    [append] = [effect for effect in follower.replica.take_effects() if isinstance(effect, Append)]
+    assert (append.base_offset, append.end_offset) == (5, 6)
+
+
+def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
+    follower = Follower()
+    follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
+    assert follower.queued == 0
+    [ask] = [message for message in follower.said() if isinstance(message, pb.Backfill)]
+    assert ask.from_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("batches", "base"),
+    [
+        (OTHERS[:2], ZERO),
+        (BATCHES[1:], end_of(OTHERS[:1])),
+        (BATCHES[2:], end_of(OTHERS[:2])),
+        ([], Position(2, 99)),
+        (OTHERS[:1], ZERO),
+    ],
+    ids=["a repetition", "a continuation", "the next one", "an empty one", "a part"],
+)
+def test_an_append_of_another_history_halts_it(batches: list[Batch], base: Position) -> None:
+    follower = Follower()
+    follower.append(BATCHES[:2], ZERO)
+    follower.replica.wrote(0)
+    follower.acks()
+    follower.append(batches, base)
+    assert follower.acks() == [(5, pb.DIVERGED)]
+    assert follower.replica.halted is not None
+    follower.append(BATCHES[2:], end_of(BATCHES[:2]))
+    assert (follower.queued, follower.acks()) == (5, [(5, pb.IN_LIMBO)])
+
+
+def test_only_the_owner_in_the_start_that_the_epoch_names_may_append() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO, sender="c")
+    follower.append(BATCHES[:1], ZERO, incarnation=INCARNATION + 1)
+    follower.append(BATCHES[:1], ZERO, incarnation=INCARNATION - 1)
+    assert follower.queued == 0
+    said = follower.said()
+    assert [type(message) for message in said] == [pb.EpochStatus] * 2, "each node's chain is another one: they compare"
+
+
+def test_an_append_of_a_later_epoch_is_not_taken_and_what_was_missed_is_asked_for() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO, epoch=1)
+    assert follower.queued == 0
+    assert [type(message) for message in follower.said()] == [pb.EpochStatus]
+
+
+def test_an_append_that_found_no_space_is_not_acknowledged_and_taken_when_it_comes_again() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO)
+    follower.replica.wrote(0, ok=False)
+    assert (follower.queued, follower.acks()) == (0, [])
+    follower.append(BATCHES[:1], ZERO)
+    follower.replica.wrote(0)
+    assert follower.acks() == [(2, pb.HELD)]
+
+
+def test_readers_see_what_is_committed_and_durable_here() -> None:
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO, commit=5)
+    assert follower.replica.high_watermark == 0
+    follower.replica.wrote(0)
+    assert follower.replica.high_watermark == 2
+    follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
+    follower.replica.wrote(0)
+    assert follower.replica.high_watermark == 5

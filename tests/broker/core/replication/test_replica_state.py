@@ -1,0 +1,302 @@
+"""What the parts of a replica share: writes in order, a watermark that only rises, chains that meet."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.core.bench import INCARNATION, KEY, NODES, Bench, decision, descriptor, end_of, run_of
+
+from tidelog_broker.core.replication.chain import EpochChain, decision_hash
+from tidelog_broker.core.replication.effects import Append, CommitMoved, Halted, Send, WriteFences
+from tidelog_broker.core.replication.paxos import decision_value
+from tidelog_broker.core.replication.ports import Plan, Position
+from tidelog_broker.core.replication.replica_state import DECISIONS_MAX
+from tidelog_proto import broker_pb2 as pb
+
+
+def chain_of(*ends: int, placements: tuple[tuple[str, ...], ...] = ()) -> EpochChain:
+    """Return a chain whose epochs end at `ends`; epoch n + 1 is stored by `placements[n]`."""
+    chain = EpochChain(descriptor())
+    for epoch, end in enumerate(ends):
+        placement = placements[epoch] if placements else NODES
+        chain.extend(decision(chain, Position(end, end + 1), owner=placement[0], placement=placement))
+    return chain
+
+
+# --- writes --------------------------------------------------------------------------------------------
+
+
+def test_an_append_is_queued_behind_what_is_queued_and_counts_when_it_is_durable() -> None:
+    bench, batches, ends = Bench(), run_of(descriptor(), 2, 3, 1), list[int]()
+    for run in (batches[:2], batches[2:]):
+        positions = [Position(one.header.end_offset, one.header.digest) for one in run]
+        bench.append(bench.batch_views(run), positions, lambda end, now_ms: ends.append(end.offset + now_ms))
+    first, second = bench.take(Append)
+    assert (first.epoch, first.start_offset, first.base_offset, first.end_offset) == (0, 0, 0, 5)
+    assert (second.base_offset, second.end_offset) == (5, 6)
+    assert (bench.tail.queued.offset, bench.tail.durable.offset) == (6, 0)
+    bench.wrote(1000)
+    assert bench.tail.durable == end_of(batches[:2])
+    bench.wrote(2000)
+    assert ends == [1005, 2006]
+
+
+def test_what_is_written_for_an_epoch_that_was_left_meanwhile_is_nobodys_news() -> None:
+    bench, called = Bench(), list[int]()
+    batches = run_of(descriptor(), 2)
+    bench.append(bench.batch_views(batches), [end_of(batches)], lambda _end, now_ms: called.append(now_ms))
+    old = bench.tail
+    bench.tail = type(old)(1, 2, Position(2, 0))
+    bench.wrote()
+    assert (called, bench.tail.durable) == ([], Position(2, 0))
+    assert old.durable == end_of(batches)
+
+
+def test_an_append_without_space_takes_along_what_is_queued_behind_it() -> None:
+    bench, batches = Bench(), run_of(descriptor(), 1, 1, 1)
+    for batch in batches:
+        bench.queue([batch])
+    bench.wrote()
+    bench.wrote(ok=False)
+    assert bench.tail.queued.offset == 1
+    bench.queue(batches[1:2])
+    bench.wrote(ok=False)  # the third, which was given up with the second
+    assert bench.tail.queued.offset == 2, "what is queued since does continue the log"
+    bench.wrote()
+    assert (bench.tail.durable.offset, bench.writes) == (2, 0)
+
+
+def test_no_other_write_may_find_no_space() -> None:
+    bench = Bench()
+    bench.write(WriteFences([]))
+    with pytest.raises(AssertionError):
+        bench.wrote(ok=False)
+
+
+# --- messages ------------------------------------------------------------------------------------------
+
+
+def test_what_is_for_this_node_itself_is_not_sent() -> None:
+    bench = Bench()
+    bench.send("b", pb.Seal())
+    assert bench.take(Send) == []
+    bench.send("c", pb.Seal(), [memoryview(b"x")])
+    [send] = bench.take(Send)
+    assert (send.to, [bytes(data) for data in send.batches]) == ("c", [b"x"])
+
+
+def test_messages_say_which_partition_and_epoch_they_are_about() -> None:
+    message = Bench().about(pb.Seal(), 3)
+    assert (message.topic_id, message.partition, message.epoch) == (*KEY, 3)
+
+
+# --- the chain -----------------------------------------------------------------------------------------
+
+
+def test_a_message_of_an_older_epoch_is_answered_with_the_chain_from_there_and_not_taken() -> None:
+    chain = chain_of(5, 9, 9)
+    bench = Bench(chain)
+    assert not bench.is_current("c", 1, 0)
+    [(to, update)] = bench.sent(pb.MetadataUpdate)
+    assert (to, update.first_epoch, list(update.decisions)) == ("c", 1, chain.decisions[1:])
+    assert update.genesis == chain.genesis
+
+
+def test_a_message_of_a_newer_epoch_makes_this_node_ask_and_is_not_taken() -> None:
+    bench = Bench(chain_of(5))
+    assert not bench.is_current("c", 2, 0)
+    [(to, status)] = bench.sent(pb.EpochStatus)
+    assert (to, status.epoch, status.previous_hash) == ("c", 1, bench.chain.previous_hash)
+
+
+def test_a_message_of_the_active_epoch_is_taken_and_nothing_is_said() -> None:
+    bench = Bench(chain_of(5))
+    assert bench.is_current("c", 1, 0)
+    assert bench.peek() == []
+
+
+def test_a_node_is_asked_for_its_chain_only_so_often() -> None:
+    bench = Bench()
+    asked_at_ms = []
+    for now_ms in range(0, 121, 10):
+        bench.ask_chain("c", now_ms)
+        asked_at_ms += [now_ms] if bench.take(Send) else []
+    assert asked_at_ms == [0, 50, 100]
+    bench.ask_chain("a", 121)
+    bench.ask_chain("b", 121)
+    assert [send.to for send in bench.take(Send)] == ["a"], "another one may be asked at once"
+    assert not bench._to_self
+
+
+def test_a_long_chain_is_told_a_piece_at_a_time() -> None:
+    bench = Bench(chain_of(*range(DECISIONS_MAX + 3)))
+    bench.tell_chain("c", 2)
+    update = bench.answer(pb.MetadataUpdate)
+    assert list(update.decisions) == bench.chain.decisions[2 : 2 + DECISIONS_MAX]
+    for nothing_new in (bench.active.epoch, bench.active.epoch + 1):
+        bench.tell_chain("c", nothing_new)
+    bench.tell_chain("b", 0)
+    assert (bench.take(Send), list(bench._to_self)) == ([], [])
+
+
+def test_epochs_begin_where_the_one_before_was_decided_to_end() -> None:
+    chain = chain_of(5, 9)
+    bench = Bench(chain)
+    assert [bench.start_of(epoch) for epoch in range(3)] == [0, 5, 9]
+    assert [bench.decision(epoch).end_offset for epoch in range(2)] == [5, 9]
+    assert [bench.hash_before(epoch) for epoch in range(3)] == [b"", *map(decision_hash, chain.decisions)]
+
+
+def test_a_sealed_epoch_is_looked_for_at_its_own_replicas_first() -> None:
+    bench = Bench(chain_of(5, 9, placements=(("b", "d"), ("d", "e"))))
+    assert bench.holders_of(0) == ["a", "b", "c", "d", "e"]
+    assert bench.holders_of(1) == ["b", "d", "e"]
+    bench.hints.dead = {"a", "b"}
+    assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "who is dead may come back, and is asked last"
+
+
+def test_a_sealed_epoch_is_looked_for_wherever_it_may_have_been_moved_to() -> None:
+    bench = Bench(chain_of(2, 4, 6, placements=(("d", "e"), ("e", "f"), ("g", "h"))))
+    bench.hints.dead = {"a", "b", "c", "d", "e"}
+    assert bench.holders_of(0)[:3] == ["f", "g", "h"], "it was filled in where epoch 2 lived; all before that are gone"
+    assert bench.holders_of(1)[0] == "f"
+
+
+def test_digests_of_a_sealed_epoch_come_from_its_log_and_of_the_open_one_from_memory() -> None:
+    chain = chain_of(5)
+    sealed, opened = run_of(descriptor(), 2, 3), run_of(chain.active, 4)
+    bench = Bench(chain, held=opened)
+    bench.store(sealed)
+    assert bench.position_of(0, 0) == 0
+    assert bench.position_of(0, 2) == sealed[0].header.digest
+    assert bench.position_of(0, 3) is None
+    assert bench.position_of(1, 5) == 0, "an epoch begins with the digest 0"
+    bench.disk.epochs.clear()
+    assert bench.position_of(1, 9) == opened[0].header.digest
+
+
+def test_membership_is_that_of_the_active_epoch() -> None:
+    chain = chain_of(5, placements=(("a", "c"),))
+    bench = Bench(chain)
+    assert not bench.is_member
+    chain.extend(decision(chain, Position(7, 0), placement=("b",), quorum=1))
+    assert bench.is_member
+
+
+# --- commit --------------------------------------------------------------------------------------------
+
+
+def test_the_watermark_follows_what_is_committed_and_durable_here_whichever_is_later() -> None:
+    bench, batches = Bench(), run_of(descriptor(), 2, 3)
+    bench.queue(batches)
+    bench.note_commit(4)
+    bench.note_commit(2)
+    assert bench.high_watermark == 0
+    bench.wrote()
+    assert bench.high_watermark == 4, "told before it was durable: it counts once it is"
+    bench.note_commit(9)
+    assert bench.high_watermark == 5
+    assert len(bench.take(CommitMoved)) == 2
+
+
+def test_the_watermark_never_goes_back_and_says_so_only_when_it_moves() -> None:
+    bench = Bench(held=run_of(descriptor(), 5))
+    bench.note_commit(3)
+    bench.note_commit(1)
+    bench.raise_watermark(2)
+    assert bench.high_watermark == 3
+    assert len(bench.take(CommitMoved)) == 1
+
+
+def test_a_decided_end_below_what_was_committed_is_a_broken_invariant_unless_an_operator_wanted_it() -> None:
+    bench = Bench(held=run_of(descriptor(), 5))
+    bench.note_commit(5)
+    with pytest.raises(AssertionError):
+        bench.commit_ends(4, unsafe=False)
+    bench.commit_ends(4, unsafe=True)
+    assert bench.high_watermark == 4
+
+
+# --- trouble -------------------------------------------------------------------------------------------
+
+
+def test_a_replica_halts_once_and_keeps_the_first_reason() -> None:
+    bench = Bench()
+    bench.halt("first")
+    bench.halt("second", for_good=True)
+    bench.halt("third")
+    assert [halted.reason for halted in bench.take(Halted)] == ["first"]
+    assert (bench.halted, bench.halted_for_good) == ("first", True)
+
+
+def test_chains_that_do_not_fit_stop_this_replica_for_good() -> None:
+    bench = Bench(chain_of(5))
+    bench.forks("c", 1, "another past")
+    assert (bench.halted, bench.halted_for_good) == ("another past", True)
+    bench = Bench(chain_of(5))
+    bench.differs("c", 0, pb.EpochDecision(epoch=0))
+    assert "two decisions about epoch 0" in (bench.halted or "")
+    assert bench.halted_for_good
+
+
+def unsafe_chain(*ends: int, unsafe: set[int]) -> EpochChain:
+    chain = EpochChain(descriptor())
+    for epoch, end in enumerate(ends):
+        plan = Plan("b", NODES, 2)
+        chain.extend(
+            decision_value(chain.active, Position(end, 0), chain.previous_hash, plan, 7, unsafe=epoch in unsafe)
+        )
+    return chain
+
+
+def test_where_chains_part_is_looked_for_as_far_back_as_an_operator_has_decided_something() -> None:
+    bench = Bench(unsafe_chain(*range(5, 75), unsafe={2}))
+    bench.forks("c", 70, "another past")
+    bench.forks("c", 6, "another past")
+    bench.forks("c", 3, "another past")
+    asked = bench.sent(pb.EpochStatus)
+    assert [(to, ask.epoch) for to, ask in asked] == [("c", 6), ("c", 2), ("c", 2)]
+    assert asked[1][1].previous_hash == bench.hash_before(2)
+    assert bench.halted is None
+    bench.forks("c", 2, "they part before that")
+    assert bench.halted_for_good
+    bench.forks("c", 70, "no more of it")
+    assert bench.sent(pb.EpochStatus) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "goes_on", "tells"),
+    [(True, False, True, True), (False, True, False, False), (True, True, False, True), (False, False, False, True)],
+)
+def test_who_goes_on_is_judged_where_the_chains_part(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
+    bench = Bench(unsafe_chain(5, 6, 7, unsafe={0} | ({1} if here else set())))
+    other = unsafe_chain(5, 9, unsafe={0} | ({1} if there else set()))
+    bench.differs("c", 1, pb.EpochDecision.FromString(other.decisions[1]))
+    assert (bench.halted is None) == goes_on
+    assert ("DATA_LOSS" in (bench.halted or "")) == there
+    assert [update.first_epoch for _, update in bench.sent(pb.MetadataUpdate)] == ([1] if tells else [])
+
+
+def test_a_doubtful_copy_is_whole_once_it_holds_durably_what_the_owner_had() -> None:
+    bench, batches = Bench(doubt="short"), run_of(descriptor(), 2, 3)
+    bench.queue(batches[:1])
+    bench.queue(batches[1:])
+    bench.wrote()
+    assert bench.doubt == "short", "where the owner's log ends is not known"
+    bench.doubt_ends = 5
+    bench.settle_doubt()
+    assert bench.doubt == "short"
+    bench.wrote()
+    assert not bench.doubt
+
+
+@pytest.mark.parametrize(("owner", "promised"), [(False, False), (True, True)])
+def test_only_an_owner_without_a_promise_may_acknowledge(*, owner: bool, promised: bool) -> None:
+    bench = Bench(EpochChain(descriptor(owner="b")))
+    if owner:
+        bench.owner = object()  # type: ignore[assignment]
+    assert bench.fence is not None
+    assert bench.may_acknowledge == owner
+    if promised:
+        bench.fence.promise(pb.Ballot(round=1, node_id="c", incarnation=INCARNATION))
+    assert bench.promised == promised
+    assert not bench.may_acknowledge

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker import broker as broker_module
+from tidelog_broker.core.groups import OffsetKey
+from tidelog_broker.core.placement.registry import node_in
+from tidelog_broker.metadata import state_log as state_log_module
+from tidelog_broker.metadata.state_log import StateLog
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import KIB
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots after a few kilobytes, in segments as small as they get."""
+    monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 8 * KIB)
+    monkeypatch.setattr(state_log_module, "_RECORDS_PER_BATCH", 7)
+    monkeypatch.setattr(broker_module, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
+
+
+def state_of(node: Node) -> tuple[list[bytes], list[bytes]]:
+    topics = sorted(record.SerializeToString() for record in node.topics.records() if not record.name.startswith("__"))
+    return topics, sorted(record.SerializeToString() for record in node.groups.records())
+
+
+def resting(node: Node) -> bool:
+    return not node.meta_log._snapshotting and not node.offsets_log._snapshotting
+
+
+async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note: str = "") -> None:
+    entry = pb.CommitEntry(topic_id=topic_id, next_offset=next_offset, note=note)
+    reply = (await peer.ask(commit=pb.Commit(group=group, entries=[entry]))).envelope
+    assert reply.HasField("commit_reply"), reply
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, end: str) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 300))
+    for number in range(1, 120):
+        await commit(peer, topic.topic_id, number, f"group-{number % 17}", note="n" * 2000)
+    for number in range(10):
+        await peer.create(f"passing-{number}")
+        await peer.delete(f"passing-{number}")
+    await settled(lambda: resting(node), "a snapshot never ended")
+    partition = node.offsets_log._partition
+    assert partition.log_start > 0, "nothing was let go of"
+    assert partition.log.size_bytes < 250 * KIB
+    before = state_of(node)
+    await getattr(stand, end)()
+    node = await stand.start()
+    assert state_of(node) == before
+    found = node.groups.get(OffsetKey("group-0", topic.topic_id, 0))
+    assert found is not None
+    assert found.next_offset == 119
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("operation", ["unlink", "sync"])
+async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
+    """Acknowledged commits are there, whether the snapshot was half written or its old segments half deleted."""
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 300))
+    acknowledged = 0
+
+    async def commit_on_and_on() -> None:
+        nonlocal acknowledged
+        for number in range(1, 300):
+            await commit(peer, topic.topic_id, number, "g", note="n" * 4000)
+            acknowledged = number
+
+    stand.disk.hold(operation, "__offsets")
+    held = stand.disk.held
+    stand.disk.held = lambda what, path: held(what, path) and node.offsets_log._snapshotting
+    committing = asyncio.create_task(commit_on_and_on())
+    await stand.disk.held_up()
+    committing.cancel()
+    await asyncio.wait([committing])
+    assert acknowledged > 0
+    await stand.crash()
+    node = await stand.start()
+    found = node.groups.get(OffsetKey("g", topic.topic_id, 0))
+    assert found is not None
+    assert found.next_offset >= acknowledged
+
+
+async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
+    stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that begins between a record's append and its writer's next turn must not leave it out.
+
+    Everything before the snapshot's beginning is let go of, so a record that stands there and is not in the snapshot
+    would be lost with it.
+    """
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
+    offsets = node.offsets_log
+    partition = offsets._partition
+    written: list[list[bytes]] = []
+    bounds: list[int] = []
+    appended, append, delete_before = partition.appended, StateLog._append, partition.retention.delete_before
+
+    def begin_a_snapshot(*args: Any, **kwargs: Any) -> None:
+        appended(*args, **kwargs)
+        monkeypatch.undo()
+        monkeypatch.setattr(StateLog, "_append", note)
+        monkeypatch.setattr(partition.retention, "delete_before", bound)
+        node.spawn(offsets._snapshot(), "a snapshot")
+
+    async def note(self: StateLog, values: list[bytes]) -> int:
+        written.append(values)
+        return await append(self, values)
+
+    async def bound(offset: int) -> None:
+        bounds.append(offset)
+        await delete_before(offset)
+
+    monkeypatch.setattr(partition, "appended", begin_a_snapshot)
+    await commit(peer, topic.topic_id, 7, "g")
+    await settled(lambda: bool(bounds), "the snapshot never ended")
+    assert bounds == [1]
+    (values,) = written
+    assert [pb.OffsetRecord.FromString(value).next_offset for value in values] == [7]
+
+
+async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stand, node: Node, peer: Peer) -> None:
+    stand.disk.fill_up()
+    refused, number = None, 0
+    for number in range(400):
+        envelope = (await peer.ask(topic_create=pb.TopicCreate(name=f"t-{number}" + "x" * 150))).envelope
+        if envelope.HasField("error"):
+            refused = envelope.error
+            break
+    assert refused is not None
+    assert refused.code == pb.DISK_FULL
+    stand.disk.heal()
+    assert not node.topics.exists(f"t-{number}" + "x" * 150)
+    assert (await peer.create(f"t-{number}" + "x" * 150)).name
+    before = state_of(node)
+    await stand.restart()
+    assert state_of(stand.node) == before
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    await peer.create("kept")
+    said = pb.NodeRecord(node_id="other", host="h", port=1, gossip_host="h", gossip_port=1, zone="z", weight=100)
+    said.roles.append(pb.PERSISTENCE)
+    for start in range(1, 6):
+        said.incarnation = start << 24
+        record = node.nodes.announced(said)
+        assert record is not None
+        await node.meta_log.write_node(record)
+    assert [one.revision for one in node.nodes.live()] == [5]
+    partition = node.meta_log._partition
+    begin = partition.high_watermark
+    await node.meta_log._snapshot()
+    buffers = await partition.read_log(begin, 1 << 20)
+    snapshot = [
+        value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
+    ]
+    assert [found for value in snapshot if (found := node_in(value or b"")) is not None] == node.nodes.live()
+    before = [*node.nodes.records()]
+    await stand.restart()
+    assert [*stand.node.nodes.records()] == before
+    assert stand.node.topics.exists("kept")
+    assert not any("other" in one.name for one in stand.node.topics.records())
+
+
+@pytest.mark.parametrize("code", [pb.TIMED_OUT, pb.NOT_OWNER])
+async def test_a_position_that_may_have_been_written_is_not_written_over(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, code: pb.ErrorCode
+) -> None:
+    """What comes after it has a higher revision: else the two would be equal, and the later one lost."""
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
+    key = OffsetKey("g", topic.topic_id, 0)
+    first = node.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
+    assert first is not None
+
+    async def failing(self: StateLog, values: list[bytes]) -> int:
+        raise ProtocolError(code, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateLog, "_append", failing)
+        with pytest.raises(ProtocolError):
+            await node.offsets_log.write_offsets([first])
+    second = node.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
+    assert second is not None
+    assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
+
+
+async def test_a_change_waits_for_the_outcome_of_the_one_before_it(node: Node, peer: Peer) -> None:
+    await peer.create()
+    node.meta_log._unsettled = 1
+    refused = await peer.refused(topic_delete=pb.TopicDelete(name="t"))
+    assert refused.code == pb.EPOCH_CHANGING
+    node.meta_log._unsettled = 0
+    await peer.delete("t")
+    assert not node.topics.exists("t")

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.stand import Stand
+
+from tidelog_broker.base.bootstrap import BootstrapError, Founder, make_bootstrap
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.node import join
+from tidelog_broker.node.join import as_founded, open_founding, read_secret
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_proto.settings import SettingsError
+
+
+def settings_of(**told: Any) -> NodeSettings:
+    return NodeSettings.model_validate(told)
+
+
+def founder(**told: Any) -> Founder:
+    return Founder.model_validate(told)
+
+
+BOOTSTRAP = make_bootstrap(
+    "orders",
+    [
+        founder(node_id="log1", host="127.0.0.2", port=7500, zone="east", roles=("persistence",)),
+        founder(node_id="log2", host="127.0.0.3", port=7500, gossip_port=7600),
+    ],
+)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("  0123456789abcdef\n")
+    path.chmod(0o640)  # a group may be trusted: that is how a container's user gets to read what root has
+    return path
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.json"
+    BOOTSTRAP.save(path)
+    return path
+
+
+async def test_a_node_without_a_cluster_stands_alone(tmp_path: Path) -> None:
+    opened = await open_founding(settings_of(data=tmp_path / "d"))
+    opened.directory.close()
+    assert opened.founding is None
+    assert opened.directory.admitted
+    with pytest.raises(SettingsError, match="--replace"):
+        await open_founding(settings_of(data=tmp_path / "d"), replaces=True)
+
+
+async def test_a_founder_is_what_the_file_says(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
+    settings = settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log1")
+    opened = await open_founding(settings)
+    opened.directory.close()
+    assert (opened.directory.node_id, opened.directory.cluster_id) == ("log1", BOOTSTRAP.cluster_id_bytes)
+    assert not opened.directory.admitted
+    found = opened.settings
+    assert (found.host, found.port, found.gossip_port, found.zone) == ("127.0.0.2", 7500, 7500, "east")
+    assert found.roles == ["persistence"]
+    assert opened.founding is not None
+    assert opened.founding.secret == b"0123456789abcdef"
+    again = await open_founding(settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret))
+    again.directory.close()
+    assert again.settings.port == 7500, "the directory knows whose it is"
+
+
+def test_what_was_set_stands_before_the_file(tmp_path: Path) -> None:
+    settings = settings_of(data=tmp_path, host="0.0.0.0", port=9)
+    found = as_founded(settings, BOOTSTRAP, "log2")
+    assert (found.host, found.port, found.gossip_port) == ("0.0.0.0", 9, 7600)
+    assert found.advertised_host == "127.0.0.3", "others cannot connect to an unspecified address"
+    assert as_founded(settings, BOOTSTRAP, "joiner") is settings
+
+
+async def test_a_stranger_to_the_file_is_refused(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
+    settings = settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log9")
+    with pytest.raises(BootstrapError, match="log9"):
+        await open_founding(settings)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(
+    tmp_path: Path, secret: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read_secret(secret) == b"0123456789abcdef"
+    with pytest.raises(SettingsError, match="--secret-file"):
+        read_secret(None)
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_secret(tmp_path / "none")
+    assert caplog.text == ""
+    secret.chmod(0o644)
+    assert read_secret(secret) == b"0123456789abcdef"
+    assert f"{secret} has mode 644" in caplog.text
+    assert f"chmod 600 {secret}" in caplog.text
+    secret.write_text("short\n")
+    with pytest.raises(SettingsError, match="has 5 bytes"):
+        read_secret(secret)
+
+
+async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Path, stand: Stand, secret: Path) -> None:
+    node = await stand.start()
+    seeds = ["127.0.0.1:1", f"127.0.0.1:{node.port}"]
+    opened = await open_founding(settings_of(data=tmp_path / "joiner", seeds=seeds, secret_file=secret))
+    opened.directory.close()
+    assert opened.directory.cluster_id == node.cluster_id
+    assert opened.founding is not None
+    assert [(seed.node_id, seed.address) for seed in opened.founding.seeds] == [
+        (node.node_id, ("127.0.0.1", node.port))
+    ]
+
+
+async def test_an_id_that_the_seed_itself_has_is_refused_at_once(tmp_path: Path, stand: Stand, secret: Path) -> None:
+    node = await stand.start()
+    seeds = [f"127.0.0.1:{node.port}"]
+    settings = settings_of(data=tmp_path / "twin", seeds=seeds, secret_file=secret, node_id=node.node_id)
+    with pytest.raises(NodeDirError, match=rf"127\.0\.0\.1:{node.port} is '{node.node_id}' already"):
+        await open_founding(settings)
+    assert not settings.data.exists()
+
+
+async def test_a_new_node_that_no_seed_answers_is_refused_and_an_old_one_goes_on(
+    tmp_path: Path, bootstrap: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "SEEDS_PATIENCE_S", 0.0)
+    settings = settings_of(data=tmp_path / "d", seeds=["127.0.0.1:1"], secret_file=secret)
+    with pytest.raises(NodeDirError, match="none of the seeds"):
+        await open_founding(settings)
+    old = await open_founding(settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log1"))
+    old.directory.close()
+    opened = await open_founding(settings)
+    opened.directory.close()
+    assert opened.directory.cluster_id == BOOTSTRAP.cluster_id_bytes

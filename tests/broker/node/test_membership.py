@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from tests.broker.founded import Founded
+
+from tidelog_broker.core.membership import reach
+from tidelog_broker.core.membership.roster import IdentityConflict
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.wire.link import Link
+from tidelog_broker.wire.links import Address, Links
+from tidelog_proto import broker_pb2 as pb
+
+
+async def test_founders_find_each_other_and_register(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    for node in founded.nodes.values():
+        assert node.dir.admitted
+        assert [record.node_id for record in node.nodes.live()] == ["a", "b", "c"]
+        assert all(record.revision == 1 for record in node.nodes.live()), "each was written once"
+    reply = (await (await founded.peer("b")).ask(metadata=pb.Metadata())).envelope.metadata_reply
+    assert [(info.node_id, info.port, info.alive) for info in reply.nodes] == [
+        (name, founded.nodes[name].port, True) for name in "abc"
+    ]
+
+
+async def test_a_gossip_port_in_use_is_found_before_anything_begins(tmp_path: Path) -> None:
+    founded = Founded(tmp_path, ("a",))
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", founded._ports["a"]))
+        for _ in range(2):
+            with pytest.raises(OSError, match="for gossip: Address already in use"):
+                await founded.start("a")
+        assert not json.loads((tmp_path / "a" / "node.json").read_text())["admitted"]
+    await founded.found()
+    await founded.settled()
+    await founded.close()
+
+
+async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: Founded) -> None:
+    """It has forgotten what it promised: under its old id it must not come back."""
+    await founded.found()
+    await founded.settled()
+    await founded.stop("b")
+    with pytest.raises(IdentityError, match="--replace"):
+        await founded.start("b", data="empty")
+    node = await founded.start("b", data="other", replaces=True)
+    assert node.node_id.startswith("node-")
+    await founded.settled()
+    assert [record.node_id for record in founded.nodes["a"].nodes.live()] == sorted(["a", "b", "c", node.node_id])
+    peer = await founded.peer("a")
+    await peer.ask(cluster_change=pb.ClusterChange(drain="b"))
+    await founded.until(
+        lambda: all(key == META_KEY for key in founded.nodes["a"].stored_by("b")), "the dead one is still counted on"
+    )
+    await founded.remove(peer, "b")
+    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "it still has its place in __meta")
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while it is away"])
+async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, runs: bool) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    await peer.ask(cluster_change=pb.ClusterChange(drain="c"))
+    await founded.until(lambda: founded.owner(META_KEY, "a") in {"a", "b"}, "it keeps __meta")
+    if not runs:
+        await founded.stop("c")
+    await founded.remove(peer, "c")
+    if not runs:
+        await founded.start("c")
+    removed = founded.nodes["c"]
+    await founded.until(lambda: removed.health.state == "failed", "it goes on as if nothing had happened")
+    assert await founded.stop("c") == os.EX_CONFIG
+    await founded.until(lambda: founded.nodes["a"].cluster.linked == {"b"}, "it is still called")
+
+
+async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    joiner = await founded.join("d", "c")
+    assert joiner.cluster_id == founded.nodes["a"].cluster_id
+    await founded.settled()
+    topic = await (await founded.peer("a")).create("later", replication_factor=4)
+    assert "d" in topic.partitions[0].placement
+    await founded.stop("d")
+    await founded.join("d", "a")
+    await founded.settled()
+    assert joiner.incarnation < founded.nodes["d"].incarnation
+
+
+async def test_a_node_whose_id_another_process_uses_stops_and_says_so(
+    founded: Founded, caplog: pytest.LogCaptureFixture
+) -> None:
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes["c"]
+    assert node.membership is not None
+    node.membership._on_gossip(IdentityConflict("c", node.incarnation, node.incarnation + 1))
+    assert await founded.stop("c") == os.EX_CONFIG
+    assert "another process uses the node id 'c'" in caplog.text
+
+
+async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replaced(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter lets UDP through and no TCP. When it is gone, the former owner hears of it."""
+    monkeypatch.setattr(reach, "CUT_MS", 300)
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await founded.spread(peer, 12)
+    key = next((topic.topic_id, one.partition) for one in topic.partitions if one.owner == "b")
+    await founded.publish(peer, key[0], b"first", partition=key[1])
+    connect = Links._connect
+
+    async def filtered(links: Links, node_id: str | None, address: Address) -> tuple[Link, int]:
+        if "b" in {links._identity.node_id, node_id}:
+            raise TimeoutError
+        return await connect(links, node_id, address)
+
+    monkeypatch.setattr(Links, "_connect", filtered)
+    for name, node in founded.nodes.items():
+        assert node.cluster._links is not None
+        for other, link in node.cluster._links._peers.items():
+            if "b" in {name, other} and link.link is not None:
+                link.link.close("a filter")
+    await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
+    assert founded.nodes["a"].cluster.membership("b") in {"alive", "suspect"}, "gossip believes that it lives"
+    assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
+    monkeypatch.setattr(Links, "_connect", connect)
+    await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never hears of it")
+    await founded.until(lambda: founded.nodes["a"].cluster.alive("b"), "it is cut off for ever")

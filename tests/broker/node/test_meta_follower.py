@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from tests.broker.founded import Founded
+
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
+
+
+def topics_of(founded: Founded, name: str) -> list[str]:
+    return [record.name for record in founded.nodes[name].topics.live() if not record.name.startswith("__")]
+
+
+async def test_topics_come_and_go_on_every_node(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    await peer.create("kept")
+    await peer.create("passing")
+    await peer.delete("passing")
+    for name in "abc":
+        await founded.until(lambda name=name: topics_of(founded, name) == ["kept"], f"{name} does not follow")  # type: ignore[misc]
+
+
+async def test_a_node_that_stores_no_meta_reads_it_from_the_owner(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    joiner = await founded.join()
+    assert "d" not in (joiner.routes.get(META_KEY) or (0, "", ()))[2]
+    peer = await founded.peer("a")
+    await peer.create("one")
+    await founded.until(lambda: topics_of(founded, "d") == ["one"], "the joiner does not follow")
+    topic = await peer.create("two", replication_factor=2)
+    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not go on following")
+    await founded.publish(await founded.peer("d"), topic.topic_id, b"v")
+
+
+async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(replication_factor=3)
+    await founded.publish(peer, topic.topic_id, b"v")
+    await founded.until(lambda: topics_of(founded, "b") == ["t"], "b does not follow")
+    applied = founded.nodes["b"].meta_log.applied
+    path = founded.nodes["b"].dir.meta_state
+
+    def saved() -> bool:
+        snapshot = load_meta_snapshot(RealFileSystem(), path)
+        return snapshot is not None and snapshot.applied >= applied
+
+    await founded.until(saved, "b wrote nothing down")
+    for name in "abc":
+        await founded.stop(name)
+    alone = await founded.start("b")
+    assert topics_of(founded, "b") == ["t"]
+    assert [record.node_id for record in alone.nodes.live()] == ["a", "b", "c"]
+    assert alone.topics.get(META_TOPIC_ID) is not None
+    await founded.found("a", "c")
+    await founded.settled()
+    partition = founded.nodes["b"].partitions.get(topic.topic_id, 0)
+    await founded.until(lambda: partition.readable_end == 1, "what was committed is not known again")
+    assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]

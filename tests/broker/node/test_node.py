@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.core.topics import META_TOPIC_ID
+from tidelog_broker.node.node import Node
+from tidelog_broker.storage.io.errors import DamagedError, NodeDirLockedError
+from tidelog_broker.storage.node import node_dir
+from tidelog_broker.storage.node.node_dir import open_node_dir
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import MIB
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_restart_keeps_everything(stand: Stand, end: str, flush: pb.Flush) -> None:
+    """Offsets, records, what is known of producers, positions of groups; kill -9 loses nothing that was written."""
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create(partitions=2, flush=flush)
+    data = [batch(b"%d" % number, producer_id=9, sequence=number) for number in range(10)]
+    for one in data:
+        await peer.publish(topic.topic_id, one)
+    await peer.publish(topic.topic_id, batch(b"other"), partition=1)
+    commit = pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id, next_offset=4)])
+    await peer.ask(commit=commit)
+    identity = (stand.node.node_id, stand.node.cluster_id)
+    incarnation = stand.node.incarnation
+    await getattr(stand, end)()
+
+    node = await stand.start()
+    assert (node.node_id, node.cluster_id) == identity
+    assert node.incarnation > incarnation
+    peer = await stand.peer()
+    assert await peer.read_all(topic.topic_id) == [b"%d" % number for number in range(10)]
+    assert await peer.read_all(topic.topic_id, partition=1) == [b"other"]
+    (again,) = await peer.publish(topic.topic_id, data[-1])
+    assert (again.duplicate, again.base_offset) == (True, 9)
+    (fresh,) = await peer.publish(topic.topic_id, batch(b"10", producer_id=9, sequence=10))
+    assert fresh.base_offset == 10
+    position = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply.results[0]
+    assert position.next_offset == 4
+
+
+@pytest.mark.parametrize("name", ["fences", "journal"])
+async def test_a_node_that_has_lost_a_journal_does_not_start(stand: Stand, name: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    await peer.publish((await peer.create()).topic_id, batch(b"0"))
+    await stand.stop()
+    (stand.path / "meta" / name).unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promised.*--replace"):
+            await stand.start()
+        assert not (stand.path / "meta" / name).exists()
+
+
+async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"0"))
+    stand.disk.hold("sync")
+    numbers = [peer.post_publish(topic.topic_id, batch(b"%d" % number)) for number in range(1, 6)]
+    await stand.disk.held_up()
+    partition = node.partitions.get(topic.topic_id, 0)
+    await settled(lambda: len(partition.pipeline._queue) == 4, "the batches did not gather")
+    stopping = asyncio.create_task(stand.stop())
+    await settled(lambda: node.stopping, "the stop did not begin")
+    late = (await peer.refused(publish=pb.Publish())).code
+    stand.disk.heal()
+    offsets = [(await peer.published(number))[0].base_offset for number in numbers]
+    assert await stopping == 0
+    assert offsets == [1, 2, 3, 4, 5]
+    assert late == pb.SHUTTING_DOWN
+    await peer.closed()
+    assert '"stopped_cleanly": true' in (stand.path / "node.json").read_text()
+    await stand.start()
+    assert len(await (await stand.peer()).read_all(topic.topic_id)) == 6
+
+
+async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    other = await stand.peer()
+    poll = other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
+    partition = node.partitions.get(topic.topic_id, 0)
+    await settled(lambda: bool(partition.listeners), "the fetch does not wait")
+    stand.disk.hold("sync", "__offsets")
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
+    commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
+    await stand.disk.held_up()
+    stopping = asyncio.create_task(stand.stop())
+    await settled(lambda: node.stopping, "the stop did not begin")
+    stand.disk.heal()
+    assert (await other.reply(poll)).envelope.fetch_reply.results[0].length == 0
+    assert (await peer.reply(commit)).envelope.commit_reply.results[0].found
+    assert await stopping == 0
+
+
+async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    poll = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
+    partition = node.partitions.get(topic.topic_id, 0)
+    await settled(lambda: bool(partition.listeners), "the fetch does not wait")
+    assert await stand.stop() == 0
+    assert (await peer.reply(poll)).envelope.fetch_reply.results[0].length == 0
+
+
+async def test_a_stop_that_takes_too_long_answers_nothing_it_does_not_know(stand: Stand) -> None:
+    """What waits is refused, what is being written gets no answer, and the log is closed in good order."""
+    node = await stand.start(stop_timeout_ms=50)
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"0"))
+    stand.disk.hold("sync")
+    writing = peer.post_publish(topic.topic_id, batch(b"1"))
+    await stand.disk.held_up()
+    waiting = peer.post_publish(topic.topic_id, batch(b"2"))
+    partition = node.partitions.get(topic.topic_id, 0)
+    await settled(lambda: len(partition.pipeline._queue) == 1, "the batch did not wait")
+    stopping = asyncio.create_task(stand.stop())
+    assert (await peer.published(waiting))[0].error.code == pb.SHUTTING_DOWN
+    await peer.closed()
+    with pytest.raises(ConnectionResetError):
+        await peer.published(writing)
+    stand.disk.heal()
+    assert await stopping == 0
+    await stand.start()
+    assert (await (await stand.peer()).read_all(topic.topic_id)) == [b"0", b"1"]
+
+
+async def test_a_client_that_reads_nothing_cannot_hold_up_a_stop(stand: Stand) -> None:
+    node = await stand.start(stop_timeout_ms=200)
+    peer = await stand.peer()
+    topic = await peer.create(flush=pb.NEVER)
+    for _ in range(12):
+        await peer.publish(topic.topic_id, batch(b"x" * MIB))
+    deaf = await stand.peer(reading=False)
+    deaf.post(hello=pb.Hello(version=1, client_id="deaf"))
+    for _ in range(6):
+        deaf.post_fetch(topic.topic_id, max_bytes=4 * MIB)
+    await settled(lambda: any(not one.is_writable for one in node.server.connections), "the backlog did not grow")
+    assert await stand.stop() == 0
+    await settled(lambda: not node.server.connections, "a connection outlives its node")
+
+
+async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: Stand) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for setting in ("port", "management_port"):
+            with pytest.raises(OSError, match=r"(?i)in use"):
+                await stand.start(**{setting: port})
+            stand.settings.clear()
+    assert not list(stand.path.rglob("epoch-*")), "a start that fails begins no epoch: each try would begin another"
+    node = await stand.start()
+    assert node.partitions.get(META_TOPIC_ID, 0).epoch == 1
+    assert (await (await stand.peer()).create()).name == "t"
+
+
+async def test_a_directory_is_used_by_one_node_at_a_time(stand: Stand, node: Node) -> None:
+    with pytest.raises(NodeDirLockedError, match="in use by the process"):
+        open_node_dir(stand.path)
+    await stand.stop()
+    open_node_dir(stand.path).close()
+
+
+@pytest.mark.parametrize("end", ["crash", "stop"])
+async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_be_gone(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """Only topics that do not sync before they acknowledge, and only when the last stop was no clean one."""
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    boot_id.write_text("one")
+    await stand.start()
+    peer = await stand.peer()
+    for name, flush in (("lazy", pb.NEVER), ("timed", pb.INTERVAL), ("safe", pb.ALWAYS)):
+        topic = await peer.create(name, flush=flush)
+        await peer.publish(topic.topic_id, batch(b"a", b"b"))
+    told = ["lazy", "timed"] if end == "crash" else []
+    for boot, expected in (("one", []), ("two", told), ("two", [])):
+        await getattr(stand, end)()
+        boot_id.write_text(boot)
+        caplog.clear()
+        await stand.start()
+        lost = [text for text in caplog.messages if "DATA_LOSS" in text]
+        assert [name for name in ("lazy", "timed", "safe") if f"'{name}'" in "".join(lost)] == expected
+        assert all(text.endswith("end at 2") for text in lost)
+
+
+async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    boot_id.write_text("one")
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create("lazy", flush=pb.NEVER)
+    await peer.publish(topic.topic_id, batch(b"a", b"b"))
+    await stand.crash()
+    boot_id.write_text("two")
+    open_node_dir(stand.path).close()  # as far as a start gets whose port is in use
+    for expected in (True, False):
+        caplog.clear()
+        await stand.start()
+        assert any("DATA_LOSS" in text for text in caplog.messages) == expected
+        await stand.crash()
+
+
+async def test_asking_twice_to_stop_is_fine(stand: Stand, node: Node) -> None:
+    node.ask_to_stop()
+    assert await stand.stop() == 0
+
+
+async def test_a_start_with_damaged_topics_says_so_and_can_be_repaired(stand: Stand) -> None:
+    await stand.start()
+    await (await stand.peer()).create("first")
+    await (await stand.peer()).create("second")
+    await stand.stop()
+    (segment,) = (stand.path / "partitions").glob("__meta*/epoch-*/*.seg")
+    good = segment.read_bytes()
+    damaged = bytearray(good)
+    damaged[damaged.index(b"TLRB") + 200] ^= 1
+    segment.write_bytes(damaged)
+    with pytest.raises(Exception, match="damaged"):
+        await stand.start()
+    segment.write_bytes(good)
+    node = await stand.start()
+    assert {"first", "second"} <= {record.name for record in node.topics.live()}
+
+
+async def publish_on(peer: Peer, topic_id: bytes, acknowledged: list[int]) -> None:
+    """Publish one record after the other as one producer, noting the offsets that were acknowledged."""
+    while True:
+        sequence = len(acknowledged)
+        (result,) = await peer.publish(topic_id, batch(b"%d" % sequence, producer_id=7, sequence=sequence))
+        assert not result.HasField("error"), result.error
+        acknowledged.append(result.base_offset)
+
+
+def reached(acknowledged: list[int], target: int, tasks: list[asyncio.Task[None]]) -> bool:
+    return len(acknowledged) >= target or any(task.done() for task in tasks)
+
+
+async def stir(peer: Peer, topic_id: bytes, life: int) -> None:
+    """Subscribe, then make and delete topics, fetch and commit, on and on."""
+    entry = pb.SubscribeEntry(topic_id=topic_id)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=10**6, credit_bytes=10**9))
+    number = 0
+    while True:
+        number += 1
+        await peer.create(f"x-{life}-{number}")
+        await peer.fetch(topic_id, 0)
+        position = pb.CommitEntry(topic_id=topic_id, next_offset=number % 3)
+        await peer.ask(commit=pb.Commit(group="g", entries=[position]))
+        await peer.delete(f"x-{life}-{number}")
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
+async def test_crashes_in_the_middle_of_everything(stand: Stand, flush: pb.Flush) -> None:
+    """Publishes, fetches, subscriptions, commits and topic changes are cut off; acknowledged publishes are kept."""
+    acknowledged: list[int] = []
+    await stand.start()
+    topic_id = (await (await stand.peer()).create(flush=flush)).topic_id
+    for life in range(3):
+        target = len(acknowledged) + 20
+        tasks = [
+            asyncio.create_task(publish_on(await stand.peer(), topic_id, acknowledged)),
+            asyncio.create_task(stir(await stand.peer(), topic_id, life)),
+        ]
+        await settled(partial(reached, acknowledged, target, tasks), "nothing is acknowledged")
+        await stand.crash()
+        for task in tasks:
+            task.cancel()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(error, (asyncio.CancelledError, ConnectionError)), error
+        await stand.start()
+    values = await (await stand.peer()).read_all(topic_id)
+    assert acknowledged == list(range(len(acknowledged)))
+    assert len(acknowledged) >= 60
+    # What was cut off in its last life may be there; the producer of the next one finds it as its own retry.
+    assert values[: len(acknowledged)] == [b"%d" % number for number in range(len(acknowledged))]
+    assert len(values) <= len(acknowledged) + 1
+
+
+async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover, reached, go_on = Node.recover, asyncio.Event(), asyncio.Event()
+
+    async def slowly(self: Node) -> None:
+        reached.set()
+        await go_on.wait()
+        await recover(self)
+
+    monkeypatch.setattr(Node, "recover", slowly)
+    starting = asyncio.create_task(stand.start())
+    await reached.wait()
+    peer = await stand.peer()
+    error = await peer.refused(topic_list=pb.TopicList())
+    assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
+    go_on.set()
+    await starting
+    assert (await peer.create()).name == "t"

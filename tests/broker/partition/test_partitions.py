@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def revised(node: Node, name: str, *, deleted: bool = False, partitions: int = 1) -> pb.TopicRecord:
+    """Return the next revision of a topic."""
+    record = pb.TopicRecord()
+    record.CopyFrom(node.topics.named(name))
+    record.revision += 1
+    record.deleted = deleted
+    record.config.partitions = partitions
+    return record
+
+
+async def test_partitions_are_found_by_id_and_number(node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=2)
+    assert [node.partitions.get(topic.topic_id, index).name for index in (0, 1)] == ["t/0", "t/1"]
+    with pytest.raises(ProtocolError) as beyond:
+        node.partitions.get(topic.topic_id, 2)
+    assert beyond.value.code == pb.UNKNOWN_PARTITION
+    with pytest.raises(ProtocolError) as unknown:
+        node.partitions.get(b"?" * 16, 0)
+    assert unknown.value.code == pb.UNKNOWN_TOPIC
+    assert node.partitions.of_topic(b"?" * 16) == []
+    assert len(node.partitions.all()) == 4, "the broker's own two are among them"
+
+
+async def test_following_adds_partitions_and_keeps_those_there_are(node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    (first,) = node.partitions.of_topic(topic.topic_id)
+    record = revised(node, "t", partitions=3)
+    record.config.segment_bytes = 1 << 20
+    assert (await node.partitions.follow(record))[0] is first
+    assert [partition.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+    assert first.log.segment_bytes == 1 << 20
+    assert await node.partitions.follow(record) == node.partitions.of_topic(topic.topic_id)
+
+
+async def test_following_a_deletion_refuses_at_once_and_removes_later(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x"))
+    (partition,) = node.partitions.of_topic(topic.topic_id)
+    ring_bytes = node.rings.size_bytes
+    assert await node.partitions.follow(revised(node, "t", deleted=True)) == []
+    assert partition.refusal is not None
+    assert partition.refusal.code == pb.UNKNOWN_TOPIC
+    assert node.rings.size_bytes < ring_bytes
+    await settled(lambda: not partition.log.directory.exists(), "the files stay")
+
+
+async def test_sweeping_removes_what_a_crash_left_and_may_be_repeated(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=2)
+    await peer.publish(topic.topic_id, batch(b"x"), partition=1)
+    record = revised(node, "t", deleted=True, partitions=2)
+    directory = node.partitions.get(topic.topic_id, 1).log.directory
+    await peer.delete("t")
+    await settled(lambda: not node.replication.chains.knows(topic.topic_id, 1), "the deletion does not end")
+    (directory / "epoch-00000000").mkdir(parents=True)
+    (directory / "epoch-00000000" / "left.seg").write_bytes(b"x")
+    for _ in range(2):
+        await node.partitions.sweep(record)
+        assert not directory.exists()

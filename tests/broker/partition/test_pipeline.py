@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.node.node import Node
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import Pending
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import KIB
+
+Outcome = tuple[StoredBatch | ProtocolError, bool]
+
+
+class Settled(list[Outcome]):
+    """What became of one batch; settled once or never."""
+
+    def __call__(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        assert not self, "settled twice"
+        self.append((outcome, duplicate))
+
+    @property
+    def offset(self) -> int:
+        (outcome, _), *_ = self
+        assert isinstance(outcome, StoredBatch), outcome
+        return outcome.base_offset
+
+    @property
+    def code(self) -> int:
+        (outcome, _), *_ = self
+        assert isinstance(outcome, ProtocolError), outcome
+        return outcome.code
+
+
+@pytest.fixture
+async def partition(node: Node, peer: Peer) -> Partition:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"open"))
+    return node.partitions.get(topic.topic_id, 0)
+
+
+def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[Pending, Settled]:
+    settle = Settled()
+    view = memoryview(bytearray(data))
+    pending = Pending(view, unpack_header(view) if verified else None, settle)
+    partition.pipeline.submit(pending)
+    return pending, settle
+
+
+def syncs(stand: Stand) -> int:
+    return sum(1 for operation, path in stand.disk.log if operation == "sync" and path.name.endswith(".seg"))
+
+
+async def test_what_gathers_during_a_sync_shares_the_next_one(stand: Stand, partition: Partition) -> None:
+    stand.disk.hold("sync")
+    outcomes = [submit(partition)[1]]
+    await stand.disk.held_up()
+    before = syncs(stand)
+    outcomes += [submit(partition)[1] for _ in range(20)]
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert [outcome.offset for outcome in outcomes] == list(range(1, 22))
+    assert syncs(stand) == before + 1
+
+
+async def test_a_group_is_bounded_in_bytes(stand: Stand) -> None:
+    node = await stand.start(group_bytes=10 * KIB)
+    topic = await (await stand.peer()).create()
+    partition = node.partitions.get(topic.topic_id, 0)
+    await partition.ensure_active()
+    data = batch(b"x" * 4000)
+    outcomes = [submit(partition, data)[1]]
+    await partition.pipeline.idle()
+    stand.disk.hold("sync")
+    outcomes += [submit(partition, data)[1] for _ in range(6)]
+    await stand.disk.held_up()
+    before = syncs(stand)
+    assert len(partition.pipeline._queue) == 5
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert syncs(stand) == before + 3
+    assert [outcome.offset for outcome in outcomes] == list(range(7))
+
+
+async def test_an_unverified_head_holds_the_queue_and_a_refused_one_leaves_it(partition: Partition) -> None:
+    first, first_outcome = submit(partition, verified=False)
+    second, second_outcome = submit(partition, verified=False)
+    _, third_outcome = submit(partition)
+    await asyncio.sleep(0)
+    assert not third_outcome
+    second.header = unpack_header(second.data)
+    partition.pipeline.go_on()
+    assert not third_outcome
+    first.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
+    partition.pipeline.go_on()
+    await partition.pipeline.idle()
+    assert first_outcome.code == pb.CORRUPT_BATCH
+    assert (second_outcome.offset, third_outcome.offset) == (1, 2)
+    assert partition.pipeline.queued_bytes == 0
+
+
+async def test_only_refused_batches_leave_the_pipeline_idle(partition: Partition) -> None:
+    pending, outcome = submit(partition, verified=False)
+    pending.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
+    partition.pipeline.go_on()
+    async with asyncio.timeout(10):
+        await partition.pipeline.idle()
+    assert outcome.code == pb.CORRUPT_BATCH
+
+
+async def test_refusing_answers_what_waits_and_what_comes(stand: Stand, partition: Partition) -> None:
+    stand.disk.hold("sync")
+    _, writing = submit(partition)
+    await stand.disk.held_up()
+    waiting, late = submit(partition, verified=False)
+    partition.pipeline.refuse(ProtocolError(pb.SHUTTING_DOWN, "the node stops"))
+    assert late.code == pb.SHUTTING_DOWN
+    waiting.header = unpack_header(waiting.data)
+    partition.pipeline.go_on()
+    _, after = submit(partition)
+    assert after.code == pb.SHUTTING_DOWN
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert writing.offset == 1
+
+
+async def test_a_group_whose_space_was_being_taken_when_it_was_refused_is_not_written(
+    stand: Stand, partition: Partition
+) -> None:
+    stand.disk.hold("allocate")
+    _, outcome = submit(partition, batch(b"x" * 500_000))
+    await stand.disk.held_up()
+    partition.pipeline.refuse(ProtocolError(pb.UNKNOWN_TOPIC, "deleted"))
+    assert not outcome
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert outcome.code == pb.UNKNOWN_TOPIC
+    assert partition.log.end_offset == 1
+
+
+async def test_duplicates_alone_write_nothing(stand: Stand, partition: Partition) -> None:
+    data = batch(b"x", producer_id=3)
+    submit(partition, data)
+    await partition.pipeline.idle()
+    before = syncs(stand)
+    _, again = submit(partition, data)
+    await partition.pipeline.idle()
+    assert (again.offset, again[0][1]) == (1, True)
+    assert syncs(stand) == before
+
+
+async def test_a_retry_is_not_acknowledged_before_its_first_attempt(stand: Stand, partition: Partition) -> None:
+    stand.disk.hold("sync")
+    data = batch(b"x", producer_id=3)
+    _, first = submit(partition, data)
+    await stand.disk.held_up()
+    _, again = submit(partition, data)
+    await asyncio.sleep(0)
+    assert not first
+    assert not again
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert first.offset == again.offset == 1
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.NEVER])
+async def test_nothing_is_read_before_it_is_committed(stand: Stand, node: Node, peer: Peer, flush: pb.Flush) -> None:
+    topic = await peer.create(flush=flush)
+    await peer.publish(topic.topic_id, batch(b"a"))
+    stand.disk.hold("sync" if flush == pb.ALWAYS else "write")
+    data = batch(b"x" * 300_000)  # too large to be written from the loop
+    number = peer.post_publish(topic.topic_id, data)
+    await stand.disk.held_up()
+    reader = await stand.peer()
+    assert await reader.read_all(topic.topic_id) == [b"a"]
+    stand.disk.heal()
+    await peer.published(number)
+    assert len(await reader.read_all(topic.topic_id)) == 2
+
+
+async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x"))
+    node = await stand.restart()
+    partition = node.partitions.get(topic.topic_id, 0)
+    stand.disk.hold("sync", "fences")
+    _, outcome = submit(partition)
+    idle = asyncio.create_task(partition.pipeline.idle())
+    await stand.disk.held_up()
+    assert not idle.done()
+    stand.disk.heal()
+    await idle
+    assert outcome.offset == 1
+    assert partition.writer is not None
+
+
+@pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])
+async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
+    stand: Stand, node: Node, peer: Peer, flush: pb.Flush, inline: bool
+) -> None:
+    topic = await peer.create(flush=flush)
+    await peer.publish(topic.topic_id, batch(b"the first one takes space and begins the epoch"))
+    writers: list[str] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "write" and path.suffix == ".seg":
+            writers.append(threading.current_thread().name)
+
+    stand.disk.fail = note
+    node.inline_writes._paused_until_s = 0
+    await peer.publish(topic.topic_id, batch(b"x"))
+    node.inline_writes.took(math.inf, math.inf, slept=True)
+    await peer.publish(topic.topic_id, batch(b"y"))
+    here = threading.current_thread().name
+    assert [writer == here for writer in writers] == [inline, False]
+
+
+async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
+    """Another node owned the partition meanwhile; when it comes back here, there may be space again."""
+    partition.pipeline.full_since_s = 1.0
+    partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"), held_by_all=0)
+    assert partition.pipeline.full_since_s is None

@@ -1,0 +1,86 @@
+"""What readers see of replicas; three nodes, see `cluster_stand`. Alone: `test_partition` and the handlers' tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.peer import batch
+from tests.broker.stand import settled
+
+from tidelog_broker.partition import reader
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
+async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, ring_bytes: int) -> None:
+    await stand.start(ring_bytes=ring_bytes)
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    for name in NODES:
+        if name != owner:
+            stand.disks[name].hold("sync")
+    (await stand.peer(owner)).post_publish(TOPIC_ID, batch(b"b"))
+    await settled(lambda: stand.partition(owner).log.end_offset == 2, "the owner has not written it")
+    assert await stand.read(owner) == [b"a"]
+    for name in NODES:
+        stand.disks[name].heal()
+    await stand.agree(b"a", b"b")
+
+
+async def test_asking_past_the_end_waits_and_is_never_out_of_range(stand: ClusterStand) -> None:
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    for name in NODES:
+        assert await (await stand.peer(name)).fetch(TOPIC_ID, 5) == []
+
+
+async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "CONFIRM_TIMEOUT_S", 0.1)
+    await stand.start()
+    owner = await stand.owner()
+    partition = stand.partition(owner)
+    await partition.confirm_owner()
+    await asyncio.gather(*(partition.confirm_owner() for _ in range(50)))
+    assert not partition._confirmations
+    for name in NODES:
+        if name != owner:
+            with pytest.raises(ProtocolError) as refused:
+                await stand.partition(name).confirm_owner()
+            assert (refused.value.code, refused.value.epoch) == (pb.NOT_OWNER, partition.epoch)
+    stand.cut = {owner}
+    with pytest.raises(ProtocolError) as alone:
+        await partition.confirm_owner()
+    assert alone.value.code == pb.QUORUM_LOST
+    assert not partition._confirmations
+
+
+async def test_waiting_for_an_epoch_of_its_own_ends_when_another_node_gets_it(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    partition = stand.partition(owner)
+    await partition.ensure_active()
+    await stand.publish(b"a")
+    await stand.crash(owner)
+    second = await stand.owner(but=owner)
+    await stand.start(owner)
+    back = stand.partition(owner)
+    await settled(lambda: back.epoch == stand.partition(second).epoch, "the decision did not arrive")
+    with pytest.raises(ProtocolError) as moved:
+        await back.ensure_active()
+    assert moved.value.code == pb.NOT_OWNER
+    await back.ensure_readable()

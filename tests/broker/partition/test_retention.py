@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.peer import batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.retention import PATIENCE
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.storage.partition.log_start import NAME, load_log_start, raise_log_start
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import KIB
+
+BOUND_BYTES = 192 * KIB
+SEGMENT_BYTES = 64 * KIB
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as stand:
+        await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=10, ring_bytes=0)
+        yield stand
+
+
+async def publish(stand: ClusterStand, owner: str, sequence: int) -> None:
+    peer = await stand.peer(owner)
+    (result,) = await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    assert not result.HasField("error"), result
+
+
+async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    await publish(cluster, owner, 0)
+    await publish(cluster, owner, 1)
+    await publish(cluster, owner, 2)
+    await settled(partition.log.directory.joinpath(NAME).exists, "it is made when the second segment has begun")
+    full = OSError(errno.ENOSPC, "no space")
+    disk.fail = lambda operation, path: full if operation == "create" and NAME in path.name else None
+    for sequence in range(3, 20):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
+    directory = partition.log.directory
+    await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
+    assert cluster.nodes[owner].health.state == "running"
+
+
+async def test_the_file_for_the_note_is_made_where_the_second_segment_comes_with_an_epoch(
+    cluster: ClusterStand,
+) -> None:
+    first = await cluster.owner()
+    await publish(cluster, first, 0)
+    await cluster.stop(first)
+    second = await cluster.owner()
+    await publish(cluster, second, 1)
+    log = cluster.partition(second).log
+    assert [one.segment_count for one in log.epochs] == [1, 1]
+    await settled(log.directory.joinpath(NAME).exists, "there is nothing to write over on a full disk")
+    assert load_log_start(cluster.disks[second], log.directory) == 0
+
+
+async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
+    cluster: ClusterStand, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await cluster.owner()
+    disk, partition = cluster.disks[owner], cluster.partition(owner)
+    full = OSError(errno.ENOSPC, "no space")
+    disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: "nothing old can be deleted" in caplog.text, "nothing was said of it")
+    assert partition.log.start_offset == 0
+    assert (cluster.nodes[owner].health.state, cluster.nodes[owner].exit_code) == ("running", 0)
+    disk.heal()
+    await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
+    assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
+
+
+def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower hears nothing more, and is out of the push window as far as the owner knows."""
+    monkeypatch.setattr(stand.partition(late).driver, "receive", lambda *_: None)
+    (follower,) = [each for each in stand.partition(owner).replica.followers if each.node_id == late]
+    follower.streaming = False
+
+
+async def publish_past_bound(stand: ClusterStand, owner: str) -> None:
+    """Publish half as much again as may stay, and let the looks come that would delete it, every 10 ms."""
+    for sequence in range(10):
+        await publish(stand, owner, sequence)
+    await asyncio.sleep(0.1)
+    assert stand.partition(owner).log.start_offset == 0
+    assert stand.partition(owner).log.size_bytes > BOUND_BYTES
+
+
+async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    slow = others(owner)[0]
+    partition, late = cluster.partition(owner), cluster.partition(slow)
+    epoch = partition.replica.active.epoch
+    with monkeypatch.context() as deaf:
+        fall_behind(cluster, owner, slow, deaf)
+        await publish_past_bound(cluster, owner)
+    await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: late.replica.log_start == partition.log.start_offset, "with nothing published it is not told")
+    assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
+
+    fall_behind(cluster, owner, slow, monkeypatch)
+    for sequence in range(10, 30):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
+    assert partition.replica.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
+    assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
+
+
+async def test_the_epoch_ends_before_that_goes_which_a_copy_lacks_that_is_away(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    away = others(owner)[0]
+    partition = cluster.partition(owner)
+    epoch = partition.replica.active.epoch
+    for sequence in range(2):
+        await publish(cluster, owner, sequence)
+    await cluster.stop(away)
+    starts: list[tuple[int, int]] = []
+    for sequence in range(2, 30):
+        await publish(cluster, await cluster.owner(), sequence)
+        starts.append((partition.replica.active.epoch, partition.log.start_offset))
+    held = 2  # it may have acknowledged what came before it stopped
+    assert all(start <= held for at, start in starts if at == epoch), "what a copy lacks of the open epoch was deleted"
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
+    assert partition.replica.active.epoch > epoch
+
+
+async def test_a_copy_in_the_push_window_is_waited_for_as_well(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
+        await publish_past_bound(cluster, owner)
+    await publish(cluster, owner, 10)
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+
+
+async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    once = batch(b"once", producer_id=8, sequence=0)
+    await (await cluster.peer(owner)).publish(TOPIC_ID, once)
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    for name in (owner, *others(owner)):
+        log = cluster.partition(name).log
+        await settled(lambda log=log: log.start_offset > 1, "nothing was deleted")  # type: ignore[misc]
+    for name in (owner, *others(owner)):
+        await cluster.crash(name)
+    await cluster.start()
+    (retried,) = await (await cluster.peer(await cluster.owner())).publish(TOPIC_ID, once)
+    assert (retried.duplicate, retried.base_offset) == (True, 0)
+
+
+async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
+    partition = cluster.partition(await cluster.owner())
+    for sequence in range(6):
+        await publish(cluster, partition.node.node_id, sequence)
+    assert (partition.log.epochs[0].segment_count, partition.log.epochs[0].oldest_end_offset) == (3, 2)
+    assert partition.log.outdated(below=0, bytes_max=1, committed=3) == 2
+    assert partition.log.outdated(below=0, bytes_max=1, committed=6) == 4
+
+
+async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    fall_behind(cluster, owner, others(owner)[0], monkeypatch)
+    await publish_past_bound(cluster, owner)
+    partition.node.disk.spares.end()
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "space is kept that the disk needs")
+
+
+async def begun_late(stand: ClusterStand) -> Partition:
+    """The owner's partition when retention has deleted something."""
+    owner = await stand.owner()
+    for sequence in range(20):
+        await publish(stand, owner, sequence)
+    partition = stand.partition(owner)
+    await settled(lambda: partition.replica.log_start > 0, "nothing was deleted")
+    return partition
+
+
+async def test_what_a_log_lacks_is_not_said_to_be_deleted(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion is told of when an epoch has begun behind a hole meanwhile: the log begins there, for now."""
+    partition = await begun_late(cluster)
+    told: list[int] = []
+    monkeypatch.setattr(partition.driver, "raise_log_start", told.append)
+    deleted = partition.log.start_offset - 1
+    partition.retention._looked(deleted, None)
+    assert told == [deleted]
+
+
+async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log start of a later epoch is heard of before the log is cut to the end of this one."""
+    partition = await begun_late(cluster)
+    log_start = partition.log.start_offset
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", log_start + 1)
+    assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) <= log_start + 1
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", None)
+    assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) > log_start + 1
+
+
+async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
+    partition = await begun_late(cluster)
+    fs, directory = partition.node.disk.fs, partition.log.directory
+    further = partition.log.end_offset
+    await partition.node.notes.call(partition.io_key, raise_log_start, fs, directory, further)
+    partition.retention.note_log_start()
+    await partition.node.notes.call(partition.io_key, lambda: None)
+    assert load_log_start(fs, directory) == further
+
+
+async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node(cluster: ClusterStand) -> None:
+    partition = await begun_late(cluster)
+    owner = await cluster.owner()
+    broken = OSError(errno.EIO, "broken")
+    partition.log.directory.joinpath(NAME).unlink()
+    cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
+    partition.retention.note_log_start()
+    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    assert cluster.nodes[owner].exit_code == 74
+
+
+async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    await publish(cluster, owner, 0)
+    broken = OSError(errno.EIO, "broken")
+    cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
+    partition = cluster.partition(owner)
+    peer = await cluster.peer(owner)
+    for sequence in range(1, 20):
+        await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    assert cluster.nodes[owner].exit_code == 74
+
+
+async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
+    node = await stand.start(retention_interval_ms=10, ring_bytes=0)
+    peer = await stand.peer()
+    topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)
+    partition = node.partitions.get(topic.topic_id, 0)
+    full = OSError(errno.ENOSPC, "no space")
+    stand.disk.fail = lambda operation, path: full if NAME in path.name else None
+    for _ in range(8):
+        await peer.publish(topic.topic_id, batch(b"x" * 30_000))
+    await settled(lambda: partition.log_start > 0, "nothing was deleted")
+
+
+async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the_next_look(tmp_path: Path) -> None:
+    async with standing(tmp_path) as stand:
+        await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=3_600_000)
+        owner = await stand.owner()
+        for sequence in range(40):
+            await publish(stand, owner, sequence)
+        copies = [stand.partition(name) for name in stand.nodes]
+        await settled(lambda: all(copy.log.start_offset > 0 for copy in copies), "a copy keeps what its owner has not")
+        await settled(lambda: len({copy.log.end_offset for copy in copies}) == 1, "a copy lacks something")
+        assert max(copy.log.size_bytes for copy in copies) < 2 * 192 * KIB
+
+
+async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Partition]:
+    """The owner's disk and partition, while an operation on the note in front of a deletion takes its time."""
+    owner = await stand.owner()
+    disk, partition = stand.disks[owner], stand.partition(owner)
+    for sequence in range(4):
+        await publish(stand, owner, sequence)
+    await settled(partition.log.directory.joinpath(NAME).exists, "there is nothing to write over")
+    disk.hold(operation, NAME)
+    for sequence in range(4, 20):
+        await publish(stand, owner, sequence)
+    await disk.held_up()
+    return disk, partition
+
+
+async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
+    disk, partition = await held_note(cluster, "sync")
+    assert partition.log.start_offset == 0, "something was deleted before it was noted"
+    assert partition.node.notes._pending <= 4, "every segment that begins asks for a note of its own"
+    disk.heal()
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
+    directory = partition.log.directory
+    await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
+
+
+async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_else_along(
+    cluster: ClusterStand,
+) -> None:
+    disk, partition = await held_note(cluster, "write")
+    partition.refuse(ProtocolError(pb.UNKNOWN_TOPIC, "it was deleted"))
+    await partition.remove()
+    disk.heal()
+    await partition.node.notes.call(partition.io_key, lambda: None)
+    await asyncio.sleep(0.05)
+    assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
+    node = cluster.nodes[partition.node.node_id]
+    assert (node.health.state, node.exit_code) == ("running", 0)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.partition.waiting import Waiting
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def owner() -> Owner:
+    descriptor = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=["a", "b", "c"], ack_quorum=2)
+    made = Owner(descriptor, producers=ProducerTable())
+    made.next_offset = 9
+    return made
+
+
+def stored(end_offset: int, *, epoch: int = 0) -> StoredBatch:
+    return StoredBatch(0, 1, end_offset - 1, end_offset, epoch, 5)
+
+
+class Settled(list[int | str]):
+    """What came of each batch: where it ends, or the text of an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[ProtocolError] = []
+
+    def take(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        assert not duplicate
+        if isinstance(outcome, ProtocolError):
+            self.errors.append(outcome)
+            self.append(outcome.message)
+        else:
+            self.append(outcome.end_offset)
+
+
+def waiting(*ends: int, acks: pb.Acks = pb.QUORUM) -> tuple[Waiting, Settled]:
+    subject, settled = Waiting(), Settled()
+    for end in ends:
+        subject.add(acks, stored(end), False, settled.take, epoch=0)
+    return subject, settled
+
+
+def test_each_kind_waits_for_what_it_asked_for() -> None:
+    holder = owner()
+    one, settled_one = waiting(1, 2, 3, acks=pb.ONE)
+    most, settled_most = waiting(1, 2, 3)
+    every, settled_every = waiting(1, 2, 3, acks=pb.ALL)
+    for node, end in (("a", 3), ("b", 2), ("c", 1)):
+        holder.acknowledge(node, end)
+    for subject in (one, most, every):
+        subject.release(holder, holder.high_watermark)
+    assert (settled_one, settled_most, settled_every) == ([1, 2, 3], [1, 2], [1])
+    assert not one
+    assert most
+    assert every.wants_all
+    assert not most.wants_all
+
+
+def test_the_end_of_an_epoch_parts_what_is_stored_from_what_is_nowhere() -> None:
+    for acks in (pb.ONE, pb.QUORUM, pb.ALL):
+        subject, settled = waiting(1, 2, 3, acks=acks)
+        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
+        assert settled == [1, 2, "not stored"]
+        assert not subject
+
+
+def test_at_the_end_of_an_epoch_only_what_all_hold_is_said_to_be_on_all() -> None:
+    subject, settled = waiting(1, 2, 3, acks=pb.ALL)
+    subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=1)
+    assert (settled[0], settled[2]) == (1, "not stored")
+    told = settled.errors[0]
+    assert (told.code, told.retriable, told.definite) == (pb.STORED_ON_QUORUM, False, False)
+    assert "offset 1" in told.message
+    assert not subject
+
+
+def test_a_retry_behind_a_later_batch_is_judged_by_its_own_offset() -> None:
+    for acks in (pb.ONE, pb.QUORUM, pb.ALL):
+        subject, settled = waiting(3, 1, acks=acks)
+        subject.decided(2, ProtocolError(pb.EPOCH_CHANGING, "not stored"), held_by_all=2)
+        assert settled == ["not stored", 1]
+
+
+def test_a_retry_of_what_an_ended_epoch_holds_is_not_said_to_be_on_all() -> None:
+    """Who owns the next epoch hears only of that one what its replicas hold."""
+    for acks, expected in ((pb.QUORUM, []), (pb.ALL, [pb.STORED_ON_QUORUM])):
+        subject, settled = Waiting(), Settled()
+        subject.add(acks, stored(4, epoch=2), True, settled.take, epoch=3)
+        assert [error.code for error in settled.errors] == expected
+        assert bool(subject) == (not expected)
+
+
+def test_a_failure_is_told_to_everybody() -> None:
+    subject, settled = waiting(1, 2)
+    subject.fail(ProtocolError(pb.STORAGE_FAILED, "who knows"))
+    assert settled == ["who knows"] * 2
+
+
+def test_an_unknown_kind_of_acknowledgement_waits_for_a_quorum() -> None:
+    subject, settled = waiting(1, acks=7)  # type: ignore[arg-type]  # of a newer client
+    holder = owner()
+    holder.acknowledge("a", 1)
+    subject.release(holder, holder.high_watermark)
+    assert not settled
+    holder.acknowledge("b", 1)
+    subject.release(holder, holder.high_watermark)
+    assert settled == [1]

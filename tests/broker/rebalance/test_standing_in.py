@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer
+from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
+
+from tidelog_broker.core.replication.ports import PartitionKey, Timing
+from tidelog_broker.core.replication.push import Follower
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.rebalance import mover, standing_in
+from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Owned
+from tidelog_broker.rebalance.standing_in import AGAIN_S, STEADY_S, StandingIn
+from tidelog_proto import broker_pb2 as pb
+
+ALL = ("a", "b", "c")
+STORES = [pb.PERSISTENCE]
+ROUTES = [pb.INGESTION]
+BOTH = [pb.INGESTION, pb.PERSISTENCE]
+
+
+def set_roles(world: World, node_id: str, roles: list[pb.NodeRole]) -> None:
+    record = pb.NodeRecord()
+    record.CopyFrom(next(one for one in world.nodes.live() if one.node_id == node_id))
+    del record.roles[:]
+    record.roles.extend(roles)
+    record.revision += 1
+    world.nodes.apply(record)
+
+
+class Trial:
+    """Node `a` owns every partition, `b` may own and keeps up, `c` only stores copies; what `a` may is the test's."""
+
+    def __init__(self, roles: list[pb.NodeRole]) -> None:
+        self.world = World()
+        set_roles(self.world, "a", roles)
+        set_roles(self.world, "c", STORES)
+        self.now_s = 1000.0
+        self.adviser = StandingIn(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
+        self.followers = [Follower(name, 10, answered=True) for name in "bc"]
+
+    def plan(self, *, epoch: int = 0) -> str | None:
+        """Return to whom a partition would go."""
+        active = pb.EpochDescriptor(epoch=epoch, owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
+        plan = self.adviser.plan(Owned((TOPIC, 0), active, self.followers))
+        assert plan is None or (plan.placement, plan.ack_quorum) == (ALL, 2)
+        return plan.owner if plan is not None else None
+
+
+def test_who_only_stores_copies_gives_up_what_it_owns_once_another_one_keeps_up() -> None:
+    trial = Trial(STORES)
+    trial.followers[0].answered = False
+    for _ in range(3):
+        assert trial.plan() is None
+        trial.now_s += STEADY_S
+    trial.followers[0].answered = True
+    assert trial.plan() is None
+    trial.now_s += STEADY_S - 1
+    assert trial.plan() is None
+    trial.now_s += 1
+    assert trial.plan() == "b"
+
+
+def test_who_may_own_keeps_what_it_owns() -> None:
+    trial = Trial(BOTH)
+    assert trial.plan() is None
+    trial.now_s += 1000
+    assert trial.plan() is None
+
+
+@pytest.mark.parametrize("what", ["dead", "leaving", "drained", "stores too"])
+def test_a_partition_stays_while_nobody_else_may_own_it(what: str) -> None:
+    trial = Trial(STORES)
+    if what == "dead":
+        trial.world.die("b")
+    elif what == "leaving":
+        trial.world.cluster.note_leaving("b", 1 << 24)
+    elif what == "drained":
+        trial.world.drain("b")
+    else:
+        set_roles(trial.world, "b", STORES)
+    assert trial.plan() is None
+    trial.now_s += 1000
+    assert trial.plan() is None
+
+
+def test_a_replica_that_comes_and_goes_does_not_take_the_partition_along_each_time() -> None:
+    trial = Trial(STORES)
+    waits_s = []
+    for epoch in range(8):
+        since_s = trial.now_s
+        while trial.plan(epoch=epoch) is None:
+            trial.now_s += STEADY_S
+        waits_s.append(trial.now_s - since_s)
+        trial.adviser.taken((TOPIC, 0))
+    assert waits_s[:4] == [STEADY_S, AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
+    assert waits_s[-1] == AGAIN_S_MAX
+
+
+def test_it_must_keep_up_all_the_time() -> None:
+    trial = Trial(STORES)
+    for _ in range(5):
+        trial.followers[0].answered = not trial.followers[0].answered
+        assert trial.plan() is None
+        trial.now_s += STEADY_S
+    assert not trial.followers[0].answered
+
+
+def test_what_only_storing_nodes_hold_gets_a_copy_where_it_may_be_owned() -> None:
+    world = World()
+    assert world.mover.wanted(everything=False) == []
+    set_roles(world, "a", STORES)
+    set_roles(world, "b", STORES)
+    wanted = world.mover.wanted(everything=False)
+    assert len(wanted) == PARTITIONS
+    assert all(plan.owner == "c" and len(plan.placement) == 2 for _, plan in wanted)
+    world.die("c")
+    assert world.mover.wanted(everything=False) == []
+
+
+def test_what_a_node_stored_leaves_it_when_it_stores_nothing_any_more() -> None:
+    world = World()
+    set_roles(world, "b", ROUTES)
+    wanted = world.mover.wanted(everything=False)
+    assert len(wanted) == PARTITIONS
+    assert all(set(plan.placement) == {"a", "c"} for _, plan in wanted)
+
+
+# --- on real nodes -------------------------------------------------------------------------------------
+
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+async def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Founded]:
+    """Four nodes: `a` and `d` only store copies, `b` has both roles, `c` stores nothing."""
+    monkeypatch.setattr(mover, "AGAIN_S", 0.05)
+    monkeypatch.setattr(mover, "PERIOD_S", 0.05)
+    monkeypatch.setattr(standing_in, "STEADY_S", 0.2)
+    monkeypatch.setattr(standing_in, "AGAIN_S", 0.2)
+    roles = {"a": ["persistence"], "c": ["ingestion"], "d": ["persistence"]}
+    cluster = Founded(tmp_path, NAMES, roles)
+    await cluster.found()
+    await cluster.settled()
+    yield cluster
+    await cluster.close()
+
+
+def owners(cluster: Founded, keys: list[PartitionKey], seen_by: str = "a") -> set[str]:
+    return {cluster.owner(key, seen_by) for key in keys}
+
+
+async def told_owners(peer: Peer, name: str) -> set[str]:
+    """Return where a node sends publishers."""
+    (topic,) = (await peer.ask(metadata=pb.Metadata(topics=[name]))).envelope.metadata_reply.topics
+    return {partition.owner for partition in topic.partitions}
+
+
+@pytest.mark.parametrize(("copies", "placed"), [(1, [{"b"}]), (2, [{"a", "b"}, {"b", "d"}]), (0, [{"a", "b", "d"}])])
+async def test_new_partitions_are_owned_by_who_may_and_every_node_takes_records_for_them(
+    mixed: Founded, copies: int, placed: list[set[str]]
+) -> None:
+    peers = {name: await mixed.peer(name) for name in NAMES}
+    topic = await peers["c"].create(partitions=8, replication_factor=copies)
+    assert topic.config.replication_factor == (copies or 3)
+    assert all(set(partition.placement) in placed for partition in topic.partitions)
+    for name, peer in peers.items():
+        for index in range(8):
+            await mixed.publish(peer, topic.topic_id, name.encode(), partition=index)
+        assert await told_owners(peer, "t") == {"b"}
+    for index in range(8):
+        assert await peers["b"].read_all(topic.topic_id, partition=index) == [name.encode() for name in NAMES]
+    assert list(mixed.nodes["c"].partitions.all()) == [], "it stores nothing"
+    for key in (META_KEY, (topic.topic_id, 0)):
+        await mixed.until(lambda key=key: mixed.owner(key, "c") == "b", "it should not own this")  # type: ignore[misc]
+
+
+async def test_who_only_stores_copies_stands_in_while_nobody_else_can(mixed: Founded) -> None:
+    """The only node that may own stops and comes back; a topic that is made meanwhile goes to it, too."""
+    front = await mixed.peer("c")
+    topic = await front.create(partitions=4, replication_factor=3)
+    keys = [(topic.topic_id, index) for index in range(4)]
+
+    async def publish(value: bytes) -> None:
+        for index in range(4):
+            await mixed.publish(front, topic.topic_id, value, partition=index)
+
+    await publish(b"before")
+    assert owners(mixed, keys) == {"b"}
+    await mixed.stop("b")
+    await publish(b"meanwhile")
+    assert owners(mixed, keys) <= {"a", "d"}
+    made = await front.create("made", replication_factor=1)
+    lone = (made.topic_id, 0)
+    await mixed.publish(front, made.topic_id, b"meanwhile")
+    assert mixed.owner(lone, "c") in {"a", "d"}
+    await mixed.start("b")
+    await mixed.settled()
+    await mixed.until(lambda: owners(mixed, [*keys, META_KEY]) == {"b"}, "ownership does not leave who only stores")
+    await mixed.until(lambda: mixed.owner(lone, "b") == "b", "the lone copy stays where it must not be owned")
+    await publish(b"after")
+    await mixed.publish(front, made.topic_id, b"after")
+    peer = await mixed.peer("b")
+    for index in range(4):
+        assert await peer.read_all(topic.topic_id, partition=index) == [b"before", b"meanwhile", b"after"]
+    await mixed.until(is_whole(mixed, lone), "its history was not fetched")
+    assert await peer.read_all(made.topic_id) == [b"meanwhile", b"after"]
+
+
+async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_it_is_halted(mixed: Founded) -> None:
+    """Its node lives, so that gossip and roles speak for it; but a role must not make a partition unwritable."""
+    front = await mixed.peer("c")
+    topic = await front.create(replication_factor=3)
+    key = (topic.topic_id, 0)
+    await mixed.publish(front, topic.topic_id, b"first")
+    for name in "abd":
+        mixed.nodes[name].partitions.get(*key).replica.timing = Timing(settled_ms=0)
+    halted = mixed.nodes["b"].partitions.get(*key)
+    halted.replica.halt("a test says so")
+    halted.pump()
+    other = mixed.nodes["a"].partitions.get(*key).replica
+    await mixed.until(lambda: other.active.epoch > 0, "nobody replaces it")
+    assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1
+    assert pb.EpochDecision.FromString(other.chain.decisions[0]).next.owner in {"a", "d"}
+    await mixed.until(lambda: other.active.owner == "b", "it does not own it with a copy that is whole again")
+    assert (await mixed.publish(front, topic.topic_id, b"third")).base_offset == 2
+
+
+async def restart(cluster: Founded, name: str, roles: list[str]) -> None:
+    await cluster.stop(name)
+    await cluster._start(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
+    await cluster.settled()
+
+
+async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_stores_nothing(mixed: Founded) -> None:
+    front = await mixed.peer("c")
+    solo, trio = [await front.create(name, replication_factor=copies) for name, copies in (("solo", 1), ("trio", 3))]
+    for topic in (solo, trio):
+        await mixed.publish(front, topic.topic_id, b"before")
+
+    def stored_by(topic: pb.TopicInfo) -> set[str]:
+        route = mixed.nodes["a"].routes.get((topic.topic_id, 0))
+        return set(route.placement) if route is not None else set()
+
+    await restart(mixed, "d", ["ingestion"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "b"}, "a node that stores nothing is counted on")
+    assert (await front.create("later")).config.replication_factor == 2, "as many as there are nodes that store copies"
+    await restart(mixed, "d", ["ingestion", "persistence"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "b", "d"}, "the copy is not made again")
+    await restart(mixed, "b", ["ingestion"])
+    await mixed.until(lambda: stored_by(trio) == {"a", "d"}, "a node that stores nothing is counted on")
+    for topic in (solo, trio):
+        await mixed.publish(front, topic.topic_id, b"after")
+        key = (topic.topic_id, 0)
+        await mixed.until(lambda key=key: mixed.owner(key, "c") == "d", "the one that may does not own it")  # type: ignore[misc]
+        await mixed.until(is_whole(mixed, key, "d"), "its history was not fetched")
+        assert await (await mixed.peer("d")).read_all(topic.topic_id) == [b"before", b"after"]
+    await mixed.until(lambda: stored_by(solo) == {"d"}, "a node that holds no copy is not told where it went")
+
+
+def is_whole(cluster: Founded, key: PartitionKey, name: str = "b") -> Callable[[], bool]:
+    def ask() -> bool:
+        partition = cluster.nodes[name].partitions.find(key)
+        return partition is not None and not partition.replica.history.incomplete
+
+    return ask

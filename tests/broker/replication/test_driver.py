@@ -1,0 +1,473 @@
+"""Three nodes, one partition: what the shell makes of the core's decisions, with real logs and real clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, others, standing
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import settled
+from tests.broker.storage.build import read_all
+
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.replication import push_windows
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import KIB
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
+async def test_what_is_published_is_on_every_node(stand: ClusterStand, flush: pb.Flush) -> None:
+    await stand.start(flush=flush)
+    results = await stand.publish(b"a", b"b", b"c")
+    assert [(one.base_offset, one.HasField("error")) for one in results] == [(0, False), (1, False), (2, False)]
+    await stand.agree(b"a", b"b", b"c")
+
+
+async def test_one_replica_may_be_down_and_catches_up(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    away = others(owner)[0]
+    await stand.publish(b"a")
+    await stand.crash(away)
+    await stand.publish(b"b")
+    await stand.publish(b"c")
+    await stand.start(away)
+    await stand.agree(b"a", b"b", b"c")
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_an_owner_that_ends_is_replaced_and_what_was_acknowledged_stays(stand: ClusterStand, end: str) -> None:
+    await stand.start()
+    first = await stand.owner()
+    peer = await stand.peer(first)
+    for number in range(5):
+        await peer.publish(TOPIC_ID, batch(b"%d" % number, producer_id=7, sequence=number))
+    await getattr(stand, end)(first)
+    second = await stand.owner(but=first)
+    peer = await stand.peer(second)
+    (again,) = await peer.publish(TOPIC_ID, batch(b"4", producer_id=7, sequence=4))
+    assert (again.duplicate, again.base_offset) == (True, 4), "the new owner knows what producers have sent"
+    (gap,) = await peer.publish(TOPIC_ID, batch(b"6", producer_id=7, sequence=6))
+    assert gap.error.code == pb.SEQUENCE_GAP
+    (fresh,) = await peer.publish(TOPIC_ID, batch(b"5", producer_id=7, sequence=5))
+    assert (fresh.base_offset, fresh.epoch) == (5, again.epoch + 1)
+    await stand.start(first)
+    await stand.agree(*(b"%d" % number for number in range(6)))
+
+
+async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: ClusterStand) -> None:
+    """The owner is cut off with a record that nobody else has: the others go on without it."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    peer = await stand.peer(first)
+    stand.cut = {first}  # nobody knows yet
+    lost = peer.post_publish(TOPIC_ID, batch(b"lost"))
+    await settled(lambda: stand.partition(first).log.end_offset == 2, "the owner did not write it")
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"after", to=second)
+    stand.isolate()
+    (result,) = await peer.published(lost)
+    assert (result.error.code, result.error.definite, result.error.retriable) == (pb.NOT_OWNER, True, True)
+    assert result.error.epoch == stand.partition(second).epoch
+    await stand.agree(b"kept", b"after")
+
+
+async def test_a_tail_that_is_to_be_cut_is_served_to_nobody(stand: ClusterStand) -> None:
+    """It hears of two epochs at once, the second committed past its old tail: the watermark is ahead of the disk."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    peer = await stand.peer(first)
+    stand.cut = {first}
+    for value in (b"lost", b"lost too"):
+        peer.post_publish(TOPIC_ID, batch(value))
+    await settled(lambda: stand.partition(first).log.end_offset == 3, "the owner did not write it")
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"1", b"2", b"3", to=second)
+    epoch = stand.partition(second).epoch + 1
+    stand.partition(second).driver.roll_over(Plan(second, (second, *others(second)), 2))
+    await settled(lambda: stand.partition(second).epoch == epoch, "the epoch did not end")
+    stand.disks[first].hold("write", "journal")  # where the decisions go first: the cut waits behind them
+    stand.isolate()
+    await settled(lambda: stand.partition(first).high_watermark == 4, "the old owner did not learn what happened")
+    await stand.disks[first].held_up()
+    assert (stand.partition(first).driver.cut_offset, stand.partition(first).log.end_offset) == (1, 3)
+    for offset in (1, 2):  # nothing, or an error that sends the reader to the owner, once the tail does not count
+        frame = await peer.reply(peer.post_fetch(TOPIC_ID, offset))
+        assert not frame.attachment
+        assert frame.envelope.fetch_reply.results[0].next_offset == offset
+    stand.disks[first].heal()
+    await stand.agree(b"kept", b"1", b"2", b"3")
+
+
+async def test_an_owner_without_a_quorum_refuses_and_serves_readers(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    stand.isolate(*others(owner))
+    (refused,) = await stand.publish(b"b", to=owner)
+    assert (refused.error.code, refused.error.definite, refused.error.retriable) == (pb.QUORUM_LOST, True, True)
+    assert await stand.read(owner) == [b"a"]
+    stand.isolate()
+    await stand.publish(b"b")
+    await stand.agree(b"a", b"b")
+
+
+async def test_who_is_not_the_owner_says_so(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    for name in others(owner):
+        (refused,) = await stand.publish(b"b", to=name)
+        assert (refused.error.code, refused.error.epoch) == (pb.NOT_OWNER, stand.partition(owner).epoch)
+    await stand.agree(b"a")
+
+
+@pytest.mark.parametrize("acks", [pb.ONE, pb.QUORUM, pb.ALL])
+async def test_acknowledgements_are_as_asked(stand: ClusterStand, acks: pb.Acks) -> None:
+    """With one follower that does not write, two copies of three are there; with two such, one is."""
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"0", acks=acks)
+    held = others(owner)[: {pb.ONE: 2, pb.QUORUM: 1, pb.ALL: 0}[acks]]
+    for name in held:
+        stand.disks[name].hold("sync")
+    (result,) = await stand.publish(b"1", to=owner, acks=acks)
+    assert result.base_offset == 1
+    if acks != pb.ONE:
+        one_more = next(name for name in others(owner) if name not in held)
+        stand.disks[one_more].hold("sync")
+        peer = await stand.peer(owner)
+        data = batch(b"2")
+        entry = pb.PublishEntry(topic_id=TOPIC_ID, length=len(data))
+        number = peer.post(data, publish=pb.Publish(entries=[entry], acks=acks, timeout_ms=200))
+        (late,) = await peer.published(number)
+        assert (late.error.code, late.error.definite) == (pb.TIMED_OUT, False)
+    for name in NODES:
+        stand.disks[name].heal()
+
+
+def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let push windows be small, now and when they are shared out again."""
+    for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
+        monkeypatch.setattr(push_windows, name, window_bytes)
+    stand.partition(owner).replica.ownership.bound_window(window_bytes)
+
+
+async def test_push_windows_are_shared_out_again_and_again(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    ownership = stand.partition(owner).replica.ownership
+    for bound_bytes in (5 * KIB, 7 * KIB):
+        for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
+            monkeypatch.setattr(push_windows, name, bound_bytes)
+        assert ownership._pushes is not None
+        await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "nobody shares them out")  # type: ignore[misc]
+
+
+async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    slow = others(owner)[0]
+    replica = stand.partition(owner).replica
+    bound_windows(stand, owner, 64 * KIB, monkeypatch)
+    await stand.publish(b"first")
+    stand.disks[slow].hold("sync")
+    values = [bytes([number]) * 20_000 for number in range(20)]
+    for value in values:
+        await stand.publish(value)
+    pushes = replica.ownership._pushes
+    assert pushes is not None
+    assert pushes.recent_bytes <= 64 * KIB
+    assert not pushes.followers[slow].streaming
+    stand.disks[slow].heal()
+    await stand.agree(b"first", *values)
+    assert stand.nodes[slow].replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
+
+
+async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    full = others(owner)[0]
+    await stand.publish(b"first")
+    await stand.agree(b"first")
+    stand.disks[full].fill_up()
+    values = [bytes([number]) * 30_000 for number in range(6)]
+    for value in values:
+        await stand.publish(value)
+    assert stand.nodes[full].health.state == "running"
+    stand.disks[full].heal()
+    await stand.agree(b"first", *values)
+
+
+async def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    broken = others(owner)[0]
+    await stand.publish(b"a")
+    stand.disks[broken].break_at("sync")
+    await stand.publish(b"b")
+    node = stand.nodes[broken]
+    await settled(lambda: node.health.state == "failed", "the node goes on with a broken disk")
+    stand.disks[broken].heal()
+    await stand.stop(broken)
+    await stand.publish(b"c")
+    assert await stand.read(owner) == [b"a", b"b", b"c"]
+
+
+async def test_an_end_is_decided_only_when_a_quorum_has_synced_the_log_through_it(stand: ClusterStand) -> None:
+    await stand.start(flush=pb.NEVER)
+    owner = await stand.owner()
+    await stand.publish(b"a", b"b")
+    await stand.agree(b"a", b"b")
+    slow = [owner, others(owner)[0]]
+    epoch = stand.partition(owner).driver.replica.active.epoch
+    for name in slow:
+        stand.disks[name].hold("sync")
+    stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
+    for name in slow:
+        await stand.disks[name].held_up()
+    assert {stand.partition(name).driver.replica.active.epoch for name in NODES} == {epoch}
+    for name in slow:
+        stand.disks[name].heal()
+    await settled(lambda: stand.partition(owner).driver.replica.active.epoch > epoch, "the epoch does not end")
+    await stand.publish(b"c")
+    await stand.agree(b"a", b"b", b"c")
+
+
+async def test_a_node_that_cannot_sync_its_log_at_the_end_of_an_epoch_stops_and_the_others_go_on(
+    stand: ClusterStand,
+) -> None:
+    await stand.start(flush=pb.NEVER)
+    owner = await stand.owner()
+    broken = others(owner)[0]
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    stand.disks[broken].break_at("sync")
+    stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
+    await settled(lambda: stand.nodes[broken].health.state == "failed", "the node goes on with a broken disk")
+    stand.disks[broken].heal()
+    await stand.stop(broken)
+    await stand.publish(b"b")
+    assert await stand.read(owner) == [b"a", b"b"]
+
+
+async def test_all_nodes_restarted_have_everything_and_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    values = [b"%d" % number for number in range(10)]
+    await stand.publish(*values)
+    for name in NODES:
+        await stand.crash(name)
+    await stand.start()
+    await stand.publish(b"more")
+    await stand.agree(*values, b"more")
+
+
+async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterStand) -> None:
+    await stand.start(*NODES, "d")
+    owner = await stand.owner()
+    values = [bytes([number]) * 10_000 for number in range(20)]
+    for value in values:
+        await stand.publish(value)
+    stay = others(owner)[0]
+    placement = (owner, stay, "d")
+    stand.partition(owner).driver.roll_over(Plan(owner, placement, 2))
+    await settled(lambda: stand.nodes["d"].partitions.find(KEY) is not None, "the new node was not told")
+    await stand.publish(b"more")
+    new = stand.partition("d")
+    await settled(lambda: new.readable_end == 21 and new.log.start_offset == 0, "the history does not come")
+    assert await stand.read("d") == [*values, b"more"]
+    left = next(name for name in NODES if name not in placement)
+    frame = await (await stand.peer(left)).ask(fetch=pb.Fetch(entries=[pb.FetchEntry(topic_id=TOPIC_ID)]))
+    assert frame.envelope.fetch_reply.results[0].error.code == pb.NOT_OWNER
+    await stand.crash(owner)
+    await stand.publish(b"last", to=await stand.owner(but=owner))
+
+
+async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may_own(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start(retention_bytes=192 * KIB, retention_interval_ms=10, ring_bytes=0)
+    first = await stand.owner()
+    away = others(first)[0]
+    owner = stand.partition(first)
+    bound_windows(stand, first, 0, monkeypatch)
+    peer = await stand.peer(first)
+
+    async def publish(peer: Peer, sequence: int) -> pb.PublishResult:
+        (result,) = await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+        return result
+
+    await publish(peer, 0)
+    await settled(lambda: stand.partition(away).log.end_offset == 1, "it did not follow")
+    await stand.crash(away)
+    for sequence in range(1, 20):
+        await publish(peer, sequence)
+    await settled(lambda: owner.log_start > 1, "nothing was deleted")
+    await stand.start(away)
+
+    def follows() -> bool:
+        one = stand.partition(away)
+        return (
+            one.log.end_offset == one.high_watermark == owner.high_watermark
+            and not one.replica.history.incomplete
+            and 0 < one.log.start_offset <= one.log_start
+        )
+
+    await settled(follows, "it does not follow")
+    assert 2 <= owner.epoch <= 4, "behind the take-over one roll-over whenever an epoch alone fills the bound"
+    await publish(peer, 20)
+    await settled(follows, "it does not go on")
+    front = max(stand.partition(name).log.start_offset for name in NODES)
+    assert len({tuple(read_from(stand.partition(name).log, front)) for name in NODES}) == 1
+    await stand.crash(away)
+    await stand.start(away)
+    await settled(follows, "it does not follow after a start")
+    await stand.crash(first)
+    await stand.crash(others(first)[1])
+    await stand.start(others(first)[1])
+    second = await stand.owner()
+    retried = await publish(await stand.peer(second), 20)
+    assert (retried.duplicate, retried.base_offset) == (True, 20)
+
+
+async def test_retention_deletes_nothing_that_may_be_cut(stand: ClusterStand) -> None:
+    """Cut off and not aware of it, the owner writes far more than is to be kept, and none of it is committed."""
+    await stand.start(retention_bytes=64 * KIB, ring_bytes=0)
+    first = await stand.owner()
+    await stand.publish(b"kept")
+    await stand.agree(b"kept")
+    stand.suspect(first)
+    for number in range(10):
+        await stand.publish(b"%030d" % number * 1000, to=first, acks=pb.ONE)
+    owner = stand.partition(first)
+    assert owner.log.end_offset == 11
+    await owner.retention.look()
+    assert owner.log.start_offset == 0
+    await stand.owner(but=first)
+    stand.isolate()
+    await stand.agree(b"kept")
+
+
+def read_from(log: PartitionLog, offset: int) -> list[bytes]:
+    return [one for one in read_all(log) if unpack_header(one).base_offset >= offset]
+
+
+async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> None:
+    """It is cut off and does not know: what it has committed it may serve, where the log ends it does not know."""
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"a")
+    peer = await stand.peer(first)
+    stand.suspect(first)
+    second = await stand.owner(but=first)
+    await stand.publish(b"b", to=second)
+    assert stand.partition(first).writer is not None, "it thinks that it is the owner"
+    latest = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=TOPIC_ID, latest=True)])
+    number = peer.post(list_offsets=latest)
+    assert await stand.read(first) == [b"a"]
+    result = (await peer.reply(number)).envelope.list_offsets_reply.results[0]
+    assert result.error.code in {pb.QUORUM_LOST, pb.NOT_OWNER}
+    good = (await (await stand.peer(second)).ask(list_offsets=latest)).envelope.list_offsets_reply.results[0]
+    assert good.offset == 2
+    stand.isolate()
+    await stand.agree(b"a", b"b")
+    moved = (await peer.ask(list_offsets=latest)).envelope.list_offsets_reply.results[0]
+    assert moved.error.code == pb.NOT_OWNER
+
+
+async def test_long_polls_end_with_the_epoch_and_subscriptions_go_on(stand: ClusterStand) -> None:
+    await stand.start()
+    first = await stand.owner()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    follower = others(first)[0]
+    peer = await stand.peer(follower)
+    entry = pb.SubscribeEntry(topic_id=TOPIC_ID, offset=0)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
+    assert (await peer.event()).envelope.message_event.next_offset == 1
+    poll = peer.post_fetch(TOPIC_ID, 1, min_bytes=1, wait_ms=30_000)
+    await settled(lambda: len(stand.partition(follower).listeners) == 2, "the fetch does not wait")
+    await stand.crash(first)
+    result = (await peer.reply(poll)).envelope.fetch_reply.results[0]
+    assert result.error.code == pb.EPOCH_CHANGING
+    await stand.publish(b"b", to=await stand.owner(but=first))
+    assert (await peer.event()).envelope.message_event.next_offset == 2
+
+
+async def test_publishes_under_failures_are_stored_once_and_in_order(stand: ClusterStand) -> None:
+    """One producer retries the same batches at whoever owns, while owners are killed and come back."""
+    await stand.start()
+    acknowledged: list[int] = []
+
+    async def produce() -> None:
+        while len(acknowledged) < 60:
+            sequence = len(acknowledged)
+            owners = stand.owners()
+            if not owners:
+                await asyncio.sleep(0.005)
+                continue
+            try:
+                peer = await stand.peer(owners[0])
+                number = peer.post_publish(TOPIC_ID, batch(b"%d" % sequence, producer_id=7, sequence=sequence))
+                envelope = (await peer.reply(number)).envelope
+            except (ConnectionError, OSError):
+                continue
+            if envelope.error.code == pb.INTERNAL:
+                continue  # a killed process would have said nothing; here its threads are gone before its sockets
+            (result,) = envelope.publish_reply.results
+            if not result.HasField("error"):
+                acknowledged.append(result.base_offset)
+            else:
+                assert result.error.retriable, result.error
+
+    task = asyncio.create_task(produce())
+    for round_number in range(3):
+        await settled(lambda: len(acknowledged) >= 15 * (round_number + 1) or task.done(), "nothing is acknowledged")  # noqa: B023
+        if task.done():
+            break
+        victim = await stand.owner()
+        await stand.crash(victim)
+        await stand.owner(but=victim)
+        await stand.start(victim)
+    await task
+    assert acknowledged == list(range(60))
+    await stand.agree(*(b"%d" % number for number in range(60)))
+
+
+async def test_a_subscriber_gets_what_the_other_replicas_committed_before_the_owner_had_written_it(
+    stand: ClusterStand,
+) -> None:
+    await stand.start()
+    owner = await stand.owner()
+    await stand.publish(b"a")
+    peer = await stand.peer(owner)
+    entry = pb.SubscribeEntry(topic_id=TOPIC_ID, offset=1)
+    await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
+    stand.disks[owner].hold("sync")
+    await stand.publish(b"b", to=owner)
+    assert stand.partition(owner).high_watermark == 2
+    assert stand.partition(owner).ring.end_offset == 1, "the others were faster"
+    stand.disks[owner].heal()
+    async with asyncio.timeout(10):
+        event = await peer.event()
+    assert event.envelope.message_event.next_offset == 2

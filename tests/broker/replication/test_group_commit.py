@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.broker.stand import settled
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.replication import group_commit
+from tidelog_broker.replication.group_commit import GroupCommit
+from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.io.workers import IoWorkers
+
+
+class Journal:
+    """Notes groups; waits at a gate and raises when told to."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.errors: list[Exception] = []
+        self.marks: list[int] = []
+        """How many groups there were, at each mark."""
+
+    def mark(self) -> None:
+        assert self.gate.wait(10)
+        if self.errors:
+            raise self.errors.pop()
+        self.marks.append(len(self.groups))
+
+    def append(self, entries: list[int]) -> None:
+        assert self.gate.wait(10)
+        if self.errors:
+            raise self.errors.pop()
+        self.groups.append(entries)
+
+
+class Subject:
+    def __init__(self, workers: IoWorkers) -> None:
+        self.journal = Journal()
+        self.failures: list[BaseException] = []
+        self.full: list[DiskFullError] = []
+        self.done: list[int] = []
+        self.commit: GroupCommit[int] = GroupCommit(
+            self.journal.append,
+            mark=self.journal.mark,
+            offload=Offload(workers, asyncio.get_running_loop()),
+            key=0,
+            failed=self.failures.append,
+            full=self.full.append,
+        )
+
+    def submit(self, *entries: int) -> asyncio.Event:
+        done = asyncio.Event()
+
+        def durable() -> None:
+            self.done.extend(entries)
+            done.set()
+
+        self.commit.submit(entries, durable)
+        return done
+
+
+@pytest.fixture
+async def subject() -> AsyncIterator[Subject]:
+    workers = IoWorkers(1)
+    made = Subject(workers)
+    yield made
+    await made.commit.close()
+    workers.close()
+
+
+async def test_one_turn_of_the_loop_is_one_append_and_so_is_what_gathers_behind_it(subject: Subject) -> None:
+    subject.journal.gate.clear()
+    subject.submit(1)
+    subject.submit(2, 3)
+    await asyncio.sleep(0.01)
+    subject.submit(4)
+    last = subject.submit(5)
+    assert not subject.done
+    subject.journal.gate.set()
+    await last.wait()
+    assert subject.journal.groups == [[1, 2, 3], [4, 5]]
+    assert subject.done == [1, 2, 3, 4, 5]
+
+
+async def test_a_full_journal_is_tried_again_with_everything(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "FULL_RETRY_S", 0.01)
+    subject.journal.errors = [DiskFullError("no space"), DiskFullError("no space")]
+    first = subject.submit(1)
+    await asyncio.sleep(0)
+    second = subject.submit(2)
+    await first.wait()
+    await second.wait()
+    assert len(subject.full) == 2
+    assert subject.done == [1, 2]
+    assert not subject.failures
+
+
+async def test_a_failed_journal_is_told_once_and_never_used_again(subject: Subject) -> None:
+    subject.journal.errors = [StorageFailedError("broken")]
+    done = subject.submit(1)
+    await settled(lambda: bool(subject.failures), "nobody was told")
+    subject.submit(2)
+    await asyncio.sleep(0.01)
+    assert (len(subject.failures), subject.journal.groups) == (1, [])
+    assert not done.is_set()
+
+
+async def test_closing_waits_for_what_is_on_its_way_and_drops_the_rest(subject: Subject) -> None:
+    subject.journal.gate.clear()
+    subject.submit(1)
+    await asyncio.sleep(0.01)
+    subject.submit(2)
+    closing = asyncio.create_task(subject.commit.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    subject.journal.gate.set()
+    await closing
+    assert subject.journal.groups == [[1]]
+    subject.submit(3)
+    await asyncio.sleep(0.01)
+    assert subject.journal.groups == [[1]]
+
+
+async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MARK_AFTER_S", 3600.0)
+    await subject.submit(1).wait()
+    await settled(lambda: subject.commit._mark_timer is not None, "no mark is due")
+    due = subject.commit._mark_timer
+    assert due is not None
+    monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.01)
+    await subject.submit(2).wait()
+    assert due.cancelled(), "what came in between has put it off"
+    await settled(lambda: bool(subject.journal.marks), "no mark came")
+    assert subject.journal.marks == [2]
+    subject.journal.gate.clear()
+    await settled(subject.commit._idle.is_set, "the mark has not ended")
+    subject.commit._begin_mark()
+    done = subject.submit(3)
+    assert not done.is_set()
+    subject.journal.gate.set()
+    await done.wait()
+    assert subject.journal.groups == [[1], [2], [3]]
+    assert subject.journal.marks[:2] == [2, 2], "the one that was on its way came first"
+
+
+async def test_a_mark_that_fails_is_told(subject: Subject) -> None:
+    await subject.submit(1).wait()
+    await settled(subject.commit._idle.is_set, "the append has not ended")
+    subject.journal.errors.append(StorageFailedError("broken"))
+    subject.commit._cancel_mark()
+    subject.commit._begin_mark()
+    await settled(lambda: bool(subject.failures), "nothing was said")
+    subject.submit(2)
+    assert subject.journal.groups == [[1]]

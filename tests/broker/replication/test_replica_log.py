@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, group, open_log, view_of, write_epoch
+
+from tidelog_broker.core.replication.effects import ReadLog
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.replication import write_queue
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+
+
+def reopened(disk: FaultyDisk, home: Path, *, broken: tuple[int, bytes] | None = None) -> None:
+    """Write two epochs of three batches, close the log, perhaps with damage."""
+    store = open_log(disk, home)
+    write_epoch(store, 0, b"zero", b"one", b"two")
+    write_epoch(store, 1, b"three", b"four", b"five")
+    store.close()
+    if broken is not None:
+        damage(store, *broken)
+
+
+def decided(disk: FaultyDisk, home: Path) -> tuple[int, int]:
+    """Return the end of epoch 0."""
+    store = open_log(disk, home)
+    end = store.epoch_end(0, 0)
+    store.close()
+    return end
+
+
+def test_it_tells_what_is_held(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    view = view_of(open_log(disk, tmp_path), chain_of(decided(disk, tmp_path)))
+    assert view.newest_epoch() == 1
+    assert view.limbo() is None
+    end = view.epoch_end(1)
+    assert end is not None
+    assert (end[0], view.digest_at(1, 6)) == (6, end[1])
+    assert (view.epoch_end(2), view.digest_at(1, 99), view.digest_at(2, 3)) == (None, None, None)
+
+
+@pytest.mark.parametrize(("placement", "expected"), [(ALONE, 3), (THREE, 0)])
+def test_a_late_start_is_retention_only_where_nobody_else_could_have_the_rest(
+    tmp_path: Path, placement: tuple[str, ...], expected: int
+) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path), placement=placement)
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    assert view_of(store, chain).log_start() == expected
+    assert view_of(store, chain, log_start=3).log_start() == 3
+
+
+def test_an_unreadable_sealed_epoch_is_set_aside_where_others_have_it(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 0, b"TLSG")
+    view = view_of(open_log(disk, tmp_path), chain_of(end))
+    assert view.limbo() is None
+    assert view.epoch_end(0) is None
+    assert view.epoch_end(1) is not None
+    assert not view.repairing
+
+
+def test_a_damaged_lone_copy_is_left_as_it_is(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path, broken=(1, b"four"))
+    view = view_of(open_log(disk, tmp_path), chain_of((3, 0), placement=ALONE))
+    assert view.limbo() is not None
+    assert "damaged" in (view.limbo() or "")
+    assert view.epoch_end(1) is not None
+
+
+def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 1, b"four")
+    view = view_of(open_log(disk, tmp_path), chain_of(end))
+    assert view.limbo() is None
+    assert view.repairing
+    assert view.doubt == "damaged"
+    assert (view.epoch_end(1) or (0, 0))[0] == 4
+    view.end_doubt()
+    assert not view.repairing
+
+
+@pytest.mark.parametrize("lost", ["epoch-00000001", ""])
+def test_a_lost_directory_is_a_copy_in_doubt_that_begins_again_where_others_have_it(tmp_path: Path, lost: str) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.close()
+    shutil.rmtree(store.directory / lost)
+    for _ in range(2):
+        view = view_of(open_log(disk, tmp_path), chain)
+        assert (view.limbo(), view.doubt, view.epoch_end(1)) == (None, "damaged", (3, 0))
+        assert (view.epoch_end(0) is not None) == bool(lost)
+        view.store.close()
+    view = view_of(open_log(disk, tmp_path), chain)
+    view.end_doubt()
+    view.store.close()
+    assert view_of(open_log(disk, tmp_path), chain).doubt == ""
+
+
+@pytest.mark.parametrize("how", ["alone", "disk full", "newer than the chain"])
+def test_a_lost_directory_is_limbo_where_it_cannot_be_made_good(tmp_path: Path, how: str) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    shutil.rmtree(store.directory / "epoch-00000001")
+    chain = chain_of(end, placement=ALONE if how == "alone" else THREE)
+    if how == "newer than the chain":
+        chain = chain_of()
+    store = open_log(disk, tmp_path)
+    if how == "disk full":
+        disk.fill_up()
+    view = view_of(store, chain)
+    assert "lost epoch 1" in (view.limbo() or "")
+
+
+@pytest.mark.parametrize("placement", [("b", "c"), THREE])
+def test_a_lost_directory_of_a_former_epoch_is_fetched_like_any_other(
+    tmp_path: Path, placement: tuple[str, ...]
+) -> None:
+    """Decided, or of a partition whose open epoch is others': nothing that this node says depends on it."""
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    ends = [store.epoch_end(0, 0), store.epoch_end(1, 3)]
+    store.close()
+    shutil.rmtree(store.directory / "epoch-00000001" if placement == THREE else store.directory)
+    view = view_of(open_log(disk, tmp_path), chain_of(*ends, placement=placement))
+    assert (view.limbo(), view.doubt, view.epoch_end(2)) == (None, "", None)
+
+
+@pytest.mark.parametrize(
+    ("flush", "rebooted", "doubt"),
+    [(pb.ALWAYS, True, ""), (pb.NEVER, True, "short"), (pb.INTERVAL, True, "short"), (pb.NEVER, False, "")],
+)
+def test_a_reboot_throws_doubt_on_what_was_not_synced(
+    tmp_path: Path, flush: pb.Flush, rebooted: bool, doubt: str
+) -> None:
+    disk = FaultyDisk()
+    store = open_log(disk, tmp_path)
+    write_epoch(store, 0, b"one")
+    store.close()
+    view = LogView.open(open_log(disk, tmp_path), chain_of(flush=flush), node_id="a", log_start=0, rebooted=rebooted)
+    assert view.doubt == doubt
+
+
+def test_a_second_start_after_a_reboot_does_not_trust_what_the_first_one_did_not(tmp_path: Path) -> None:
+    disk, chain = FaultyDisk(), chain_of(flush=pb.NEVER)
+    store = open_log(disk, tmp_path)
+    write_epoch(store, 0, b"one")
+    store.close()
+    LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True).store.close()
+    view = LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0)
+    assert view.doubt == "short"
+    view.end_doubt()
+    view.store.close()
+    assert LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0).doubt == ""
+
+
+def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    view = view_of(open_log(disk, tmp_path), chain_of(decided(disk, tmp_path)))
+    found = view.read_epoch(ReadLog("b", 1, 4, 6, 1 << 20))
+    assert (found.base, found.end) == (
+        Position(4, view.digest_at(1, 4) or 0),
+        Position(6, view.digest_at(1, 6) or 0),
+    )
+    assert b"".join(found.batches).count(b"fi") == 1
+    assert len(view.read_epoch(ReadLog("b", 1, 3, 5, 1 << 20)).batches) > 0
+    for absent in (ReadLog("b", 2, 6, 7, 100), ReadLog("b", 1, 6, 7, 100), ReadLog("b", 1, 0, 3, 100)):
+        assert not view.read_epoch(absent).batches
+
+
+def of_one(store: PartitionLog) -> bytes:
+    """A snapshot that knows one producer."""
+    table = ProducerTable()
+    table.apply(next(store.scan_headers(0))._replace(producer_id=7, base_sequence=0))
+    return table.snapshot()
+
+
+def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    assert view.producers_at(0, log_start=0)[0] is not None
+    table, timestamp_us = view.producers_at(6, log_start=0)
+    assert table is not None
+    assert timestamp_us == 7
+    assert view.producers_at(7, log_start=0) == (None, 0), "the log does not reach there"
+    store.delete_before(3)
+    assert view.producers_at(6, log_start=0) == (None, 0), "its front is missing"
+    assert view.producers_at(6, log_start=3)[0] is not None, "its front is gone for good"
+
+
+def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    view = view_of(store, chain)
+    store.save_producer_snapshot(1, 5, 12345, ProducerTable().snapshot(), committed=9)
+    assert view.producers_at(6, log_start=0) == (None, 0), "another log's digest"
+    store.save_producer_snapshot(1, 3, 0, ProducerTable().snapshot(), committed=9)
+    assert view.producers_at(6, log_start=0)[0] is not None
+
+
+def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    kept = view.keep_producers(3, committed=6, log_start=0)
+    assert kept is None, "nothing here is numbered"
+    header = next(store.scan_headers(4))
+    store.save_producer_snapshot(header.epoch, header.end_offset, header.digest, of_one(store), committed=6)
+    store.save_producer_snapshot(1, 6, 12345, ProducerTable().snapshot(), committed=6)
+    store.delete_before(3)
+    table, _ = view.producers_at(6, log_start=0)
+    assert table is not None
+    assert len(table) == 1
+
+
+def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    first = next(store.scan_headers(0))
+    store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one(store), committed=6)
+    snapshot = view.keep_producers(3, committed=5, log_start=0)
+    assert snapshot is not None
+    assert 3 < snapshot.offset <= 5, "it must be known by a batch that stays, and is committed"
+    store.save_producer_snapshot(*snapshot, committed=5)
+    assert view.keep_producers(3, committed=5, log_start=0) is None, "there is one"
+    store.delete_before(3)
+    table, _ = view.producers_at(6, log_start=3)
+    assert table is not None
+    assert len(table) == 1, "who wrote only what is deleted is forgotten"
+
+
+def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    view = view_of(open_log(disk, tmp_path), chain_of())
+    view.sync_ahead(0, 0)
+    assert write_queue.append(view, [group(0, 0, b"a")], synced=False)
+    disk.log.clear()
+    view.sync_ahead(1, 0)
+    assert disk.log == []
+    view.sync_ahead(0, 0)
+    assert [operation for operation, _ in disk.log] == ["sync"]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from tidelog_broker.replication import takeover_log
+from tidelog_broker.replication.takeover_log import NAMED_MAX, TakenOver
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, takeover_log.log.name)
+    return caplog
+
+
+async def test_a_few_are_told_one_by_one(said: pytest.LogCaptureFixture) -> None:
+    news = TakenOver()
+    for index in range(NAMED_MAX):
+        news.add(f"t/{index}", 3, 70 + index)
+    assert said.messages == []
+    news.tell()
+    assert said.messages == [f"t/{index}: epoch 3 begins here at offset {70 + index}" for index in range(NAMED_MAX)]
+    news.tell()
+    assert len(said.messages) == NAMED_MAX
+
+
+async def test_many_are_told_in_one_line(said: pytest.LogCaptureFixture) -> None:
+    news = TakenOver()
+    for index in range(350):
+        news.add(f"t/{index}", 3, 0)
+    news.tell()
+    (line,) = said.messages
+    assert line.startswith("350 partitions begin an epoch here, within ")
+    assert line.endswith("s: t/0, t/1, t/2, t/3, t/4, ...")
+
+
+async def test_it_tells_by_itself_after_a_moment(
+    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover_log, "MOMENT_S", 0.0)
+    news = TakenOver()
+    told = asyncio.Event()
+    monkeypatch.setattr(takeover_log.log, "info", lambda *_: told.set())
+    news.add("t/0", 1, 0)
+    async with asyncio.timeout(20):
+        await told.wait()

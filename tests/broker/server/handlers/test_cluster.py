@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.founded import WAIT_S, Founded
+from tests.broker.peer import Peer
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.node.node import Node
+from tidelog_broker.server.handlers import cluster as cluster_module
+from tidelog_proto import broker_pb2 as pb
+
+
+async def status_by(peer: Peer) -> pb.ClusterStatusReply:
+    return (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
+
+
+async def calm_status_by(peer: Peer) -> pb.ClusterStatusReply:
+    """Ask until nobody is suspected, which on a busy machine may take a moment."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            status = await status_by(peer)
+            if all((one.membership, one.state) == ("alive", "running") for one in status.nodes):
+                return status
+
+
+async def test_a_node_that_stands_alone_tells_of_itself_and_changes_nothing(node: Node, peer: Peer) -> None:
+    status = await status_by(peer)
+    assert [one.node.node_id for one in status.nodes] == [node.node_id]
+    refused = await peer.refused(cluster_change=pb.ClusterChange(rebalance=True))
+    assert refused.code == pb.FORBIDDEN
+
+
+async def test_clients_may_not_speak_as_nodes(stand: Stand, peer: Peer) -> None:
+    del stand
+    assert (await peer.refused(node_announce=pb.NodeAnnounce(ask=True))).code == pb.FORBIDDEN
+
+
+async def test_the_status_is_put_together_from_all_nodes(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=6, replication_factor=2)
+    assert {len(partition.placement) for partition in topic.partitions} == {2}
+    for index in range(6):
+        await founded.publish(peer, topic.topic_id, b"x" * 100, partition=index)
+    for via in "abc":
+        status = await calm_status_by(await founded.peer(via))
+        assert [one.node.node_id for one in status.nodes] == ["a", "b", "c"]
+        assert all(list(one.roles) == [pb.INGESTION, pb.PERSISTENCE] for one in status.nodes)
+        (mine,) = [one for one in status.topics if one.name == "t"]
+        assert [one.high_watermark for one in mine.partitions] == [1] * 6, "owners tell, wherever they are"
+        for one in mine.partitions:
+            assert [replica.node_id for replica in one.replicas] == [one.owner, *(set(one.placement) - {one.owner})]
+
+
+async def test_a_node_that_is_away_stands_in_the_status_all_the_same(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    await founded.stop("b")
+    peer = await founded.peer("a")
+    await founded.until(lambda: not founded.nodes["a"].cluster.alive("b"), "b is not missed")
+    away = (await status_by(peer)).nodes[1]
+    assert (away.node.node_id, away.state, away.node.alive) == ("b", "no answer", False)
+
+
+async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
+    await founded.found()
+    await founded.join()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(partitions=8, replication_factor=3)
+    keys = [(topic.topic_id, index) for index in range(8)]
+    assert founded.nodes["a"].stored_by("b")
+    early = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
+    assert (early.code, "drain it" in early.message) == (pb.INVALID_REQUEST, True)
+    told = (await peer.ask(cluster_change=pb.ClusterChange(drain="b"))).envelope.cluster_change_reply
+    assert told.moves > 0
+
+    def is_clear() -> bool:
+        stored = founded.nodes["a"].stored_by("b")
+        return not set(keys).intersection(stored) and founded.owner(META_KEY, "a") != "b"
+
+    await founded.until(is_clear, "b still stores something")
+    for key in keys:
+        await founded.publish(peer, key[0], b"after", partition=key[1])
+    assert (await status_by(peer)).nodes[1].draining
+    await founded.remove(peer, "b")
+    await founded.until(lambda: "b" not in founded.nodes["c"].cluster.addresses(), "c still knows b")
+    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "b is still counted on")
+
+
+async def test_a_change_of_a_node_that_is_not_there_is_refused(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    assert (await peer.refused(cluster_change=pb.ClusterChange(drain="z"))).code == pb.INVALID_REQUEST
+    assert (await peer.refused(cluster_change=pb.ClusterChange())).code == pb.INVALID_REQUEST
+
+
+async def test_ownership_comes_back_by_rebalancing(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await founded.spread(peer, 9)
+    keys = [(topic.topic_id, index) for index in range(9)]
+    before = [founded.owner(key, "a") for key in keys]
+    await founded.stop("b")
+    await founded.until(lambda: all(founded.owner(key, "a") != "b" for key in keys), "b still owns something")
+    await founded.start("b")
+    await founded.settled()
+    assert before.count("b") > 0
+    # Once is enough, though not all of it may be ready yet to own again.
+    assert not (await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))).envelope.HasField("error")
+    await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
+
+
+async def test_a_node_on_its_own_tells_its_roles_and_that_it_is_alive(node: Node, peer: Peer) -> None:
+    (status,) = (await status_by(peer)).nodes
+    assert (status.node.node_id, status.membership, status.state) == (node.node_id, "alive", "running")
+    assert list(status.roles) == [pb.INGESTION, pb.PERSISTENCE]
+
+
+async def test_nodes_are_told_in_pages_however_many_were_removed(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "PAGE_BYTES", 100)
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes["a"]
+    for number in range(30):
+        gone = pb.NodeRecord(node_id=f"gone-{number:02}", host="nowhere", port=1, revision=1, removed=True)
+        assert node.nodes.apply(gone)
+    told: list[str] = []
+    pages = 0
+    while True:
+        reply = cluster_module.known(node, "b", told[-1] if told else "")
+        assert (reply.nodes[0].node_id == "b") == (not told), "the asking node's own record stands first, and once"
+        told += [record.node_id for record in reply.nodes]
+        pages += 1
+        if not reply.last:
+            break
+        assert reply.last == told[-1]
+    assert told == ["b", "a", "c", *(f"gone-{number:02}" for number in range(30))]
+    assert pages > 5
+    joined = await founded.join()
+    assert {f"gone-{number:02}" for number in range(30)} <= {record.node_id for record in joined.nodes.records()}

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand
+
+from tidelog import Client
+from tidelog_broker.node.node import Node
+from tidelog_broker.server.handlers import commit as commit_module
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import NOTE_BYTES_MAX
+
+
+async def topic_with(peer: Peer, records: int = 10, name: str = "t") -> bytes:
+    topic = await peer.create(name)
+    await peer.publish(topic.topic_id, batch(*[b"x"] * records))
+    return topic.topic_id
+
+
+def commit_of(topic_id: bytes, next_offset: int, *, group: str = "g", note: str = "", reset: bool = False) -> pb.Commit:
+    entry = pb.CommitEntry(topic_id=topic_id, next_offset=next_offset, note=note)
+    return pb.Commit(group=group, reset=reset, entries=[entry])
+
+
+async def commit(peer: Peer, topic_id: bytes, next_offset: int, **how: object) -> pb.CommittedResult:
+    request = commit_of(topic_id, next_offset, **how)  # type: ignore[arg-type]  # named as there
+    return (await peer.ask(commit=request)).envelope.commit_reply.results[0]
+
+
+async def committed(peer: Peer, group: str = "g", *topic_ids: bytes) -> list[pb.CommittedResult]:
+    entries = [pb.CommittedEntry(topic_id=topic_id) for topic_id in topic_ids]
+    frame = await peer.ask(committed=pb.Committed(group=group, entries=entries))
+    return list(frame.envelope.committed_reply.results)
+
+
+async def position(peer: Peer, topic_id: bytes, group: str = "g") -> int | None:
+    (result,) = await committed(peer, group, topic_id)
+    return result.next_offset if result.found else None
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_commit_survives(stand: Stand, end: str) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = await topic_with(peer)
+    reply = await commit(peer, topic_id, 7, note="as far as seven")
+    assert (reply.found, reply.next_offset, reply.note) == (True, 7, "as far as seven")
+    await getattr(stand, end)()
+    await stand.start()
+    peer = await stand.peer()
+    (result,) = await committed(peer)
+    reply.topic = "t"
+    assert result == reply
+    assert result.commit_timestamp_us > 0
+
+
+async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 1)
+    stand.disk.hold("sync")
+    number = peer.post(commit=commit_of(topic_id, 5))
+    await stand.disk.held_up()
+    assert await position(peer, topic_id) == 1
+    assert not peer.answered(number)
+    stand.disk.heal()
+    await peer.reply(number)
+    assert await position(peer, topic_id) == 5
+    assert len(node.groups) == 1
+
+
+async def test_positions_only_go_back_by_a_reset(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    assert (await commit(peer, topic_id, 7)).next_offset == 7
+    assert (await commit(peer, topic_id, 3)).next_offset == 7
+    assert (await commit(peer, topic_id, 3, reset=True)).next_offset == 3
+    assert (await commit(peer, topic_id, 4, group="other")).next_offset == 4
+    await stand.restart()
+    peer = await stand.peer()
+    assert await position(peer, topic_id) == 3
+    assert await position(peer, topic_id, "other") == 4
+
+
+async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer, 100)
+    others = [peer, await stand.peer(), await stand.peer()]
+    stand.disk.hold("sync")
+    offsets = [50, 20, 90, 90, 10, 70]
+    numbers = [
+        (others[index % 3], others[index % 3].post(commit=commit_of(topic_id, offset)), offset)
+        for index, offset in enumerate(offsets)
+    ]
+    await stand.disk.held_up()
+    stand.disk.heal()
+    for who, number, offset in numbers:
+        result = (await who.reply(number)).envelope.commit_reply.results[0]
+        assert result.found
+        assert result.next_offset >= offset
+    assert await position(peer, topic_id) == 90
+    await stand.crash()
+    await stand.start()
+    assert await position(await stand.peer(), topic_id) == 90
+
+
+async def test_bad_entries_are_refused_beside_good_ones(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    entries = [
+        pb.CommitEntry(topic_id=topic_id, next_offset=11),
+        pb.CommitEntry(topic_id=b"?" * 16, next_offset=1),
+        pb.CommitEntry(topic_id=topic_id, partition=1, next_offset=0),
+        pb.CommitEntry(topic_id=topic_id, next_offset=1, note="x" * (NOTE_BYTES_MAX + 1)),
+        pb.CommitEntry(topic_id=topic_id, next_offset=10),
+    ]
+    results = (await peer.ask(commit=pb.Commit(group="g", entries=entries))).envelope.commit_reply.results
+    codes = [result.error.code for result in results]
+    assert codes == [pb.OFFSET_OUT_OF_RANGE, pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION, pb.INVALID_REQUEST, 0]
+    assert results[0].error.high_watermark == 10
+    assert await position(peer, topic_id) == 10
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "a\nb"])
+async def test_bad_group_names(peer: Peer, group: str) -> None:
+    topic_id = await topic_with(peer)
+    assert (await peer.refused(commit=commit_of(topic_id, 1, group=group))).code == pb.INVALID_REQUEST
+    assert (await peer.refused(committed=pb.Committed(group=group))).code == pb.INVALID_REQUEST
+
+
+async def test_a_commit_names_something(peer: Peer) -> None:
+    assert (await peer.refused(commit=pb.Commit(group="g"))).code == pb.INVALID_REQUEST
+
+
+async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    assert await committed(peer, "nobody") == []
+    assert await position(peer, topic_id, "nobody") is None
+
+
+async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Node, peer: Peer) -> None:
+    gone, stays = await topic_with(peer), await topic_with(peer, name="u")
+    await commit(peer, gone, 5)
+    await commit(peer, stays, 6)
+    await peer.delete("t")
+    assert [result.topic_id for result in await committed(peer)] == [stays]
+    await stand.restart()
+    assert [result.topic_id for result in await committed(await stand.peer())] == [stays]
+
+
+async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, node: Node, peer: Peer) -> None:
+    """The commit is on its way to the disk when its topic goes: it must not bring a position back."""
+    gone, stays = await topic_with(peer), await topic_with(peer, name="u")
+    await commit(peer, stays, 1)
+    stand.disk.hold("sync", "__offsets")
+    committing = await stand.peer()
+    entries = [pb.CommitEntry(topic_id=gone, next_offset=5), pb.CommitEntry(topic_id=stays, next_offset=1)]
+    number = committing.post(commit=pb.Commit(group="g", entries=entries))
+    await stand.disk.held_up()
+    deletion = asyncio.create_task(peer.delete("t"))
+    await asyncio.wait([deletion], timeout=0.2)  # the two may share an I/O worker: then it waits for the gate
+    stand.disk.heal()
+    await deletion
+    lost, kept = (await committing.reply(number)).envelope.commit_reply.results
+    assert (kept.found, kept.next_offset) == (True, 1)
+    assert lost.found or lost.error.code == pb.UNKNOWN_TOPIC
+    assert [result.topic_id for result in await committed(peer)] == [stays]
+    assert not node.groups._pending
+
+
+async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand: Stand, node: Node, peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 1)
+    stand.disk.fill_up()
+    note = "x" * NOTE_BYTES_MAX
+    refused: pb.Error | None = None
+    offset = 2
+    for offset in range(2, 11):
+        envelope = (await peer.ask(commit=commit_of(topic_id, offset, note=note))).envelope
+        if envelope.HasField("error"):
+            refused = envelope.error
+            break
+    assert refused is not None, "the disk took everything"
+    assert (refused.code, refused.retriable, refused.definite) == (pb.DISK_FULL, True, True)
+    assert await position(peer, topic_id) == offset - 1
+    stand.disk.heal()
+    assert (await commit(peer, topic_id, offset)).next_offset == offset
+
+
+async def test_positions_of_one_topic_are_all_of_its_partitions(peer: Peer) -> None:
+    topic, other = await peer.create(partitions=3), await peer.create("other")
+    for topic_id, partition in ((topic.topic_id, 0), (topic.topic_id, 2), (other.topic_id, 0)):
+        entry = pb.CommitEntry(topic_id=topic_id, partition=partition, next_offset=0, note="here")
+        await peer.ask(commit=pb.Commit(group="g", entries=[entry]))
+    asked = pb.Committed(group="g", topic_id=topic.topic_id)
+    results = (await peer.ask(committed=asked)).envelope.committed_reply.results
+    assert {(one.topic_id, one.partition, one.note) for one in results} == {
+        (topic.topic_id, 0, "here"),
+        (topic.topic_id, 2, "here"),
+    }
+
+
+async def test_positions_of_a_topic_that_is_gone_are_refused(peer: Peer) -> None:
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 7)
+    await peer.delete("t")
+    error = await peer.refused(committed=pb.Committed(group="g", topic_id=topic_id))
+    assert (error.code, error.topic_id) == (pb.UNKNOWN_TOPIC, topic_id)
+
+
+async def paged(peer: Peer, **asked: object) -> list[list[pb.CommittedResult]]:
+    """Ask for positions page by page."""
+    question = pb.Committed(group="g", **asked)  # type: ignore[arg-type]  # named as there
+    pages: list[list[pb.CommittedResult]] = []
+    while True:
+        reply = (await peer.ask(committed=question)).envelope.committed_reply
+        pages.append(list(reply.results))
+        if not reply.HasField("last"):
+            return pages
+        question.after.CopyFrom(reply.last)
+
+
+async def test_positions_come_in_pages(peer: Peer) -> None:
+    """Of 300 positions with the longest notes there are, which no envelope could hold."""
+    topic = await peer.create("t", partitions=300)
+    for first in range(0, 300, 100):
+        entries = [
+            pb.CommitEntry(topic_id=topic.topic_id, partition=index, note="n" * NOTE_BYTES_MAX)
+            for index in range(first, first + 100)
+        ]
+        for result in (await peer.ask(commit=pb.Commit(group="g", entries=entries))).envelope.commit_reply.results:
+            assert not result.HasField("error")
+    pages = await paged(peer)
+    assert len(pages) > 3
+    assert [result.partition for page in pages for result in page] == list(range(300))
+    assert {result.topic for page in pages for result in page} == {"t"}
+    asked = [pb.CommittedEntry(topic_id=topic.topic_id, partition=index) for index in reversed(range(301))]
+    pages = await paged(peer, entries=asked)
+    assert len(pages) > 3
+    assert [(result.partition, result.found) for page in pages for result in page] == [
+        (index, index < 300) for index in reversed(range(301))
+    ]
+
+
+async def test_a_commit_that_no_answer_could_hold_is_refused_before_it_is_written(peer: Peer) -> None:
+    topic = await peer.create("t", partitions=300)
+    for first in range(0, 300, 100):
+        entries = [
+            pb.CommitEntry(topic_id=topic.topic_id, partition=index, note="n" * NOTE_BYTES_MAX)
+            for index in range(first, first + 100)
+        ]
+        await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    older = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for index in range(300)]
+    assert (await peer.refused(commit=pb.Commit(group="g", entries=older))).code == pb.INVALID_REQUEST
+    (page, *_) = await paged(peer)
+    assert page[0].note
+
+
+async def test_too_many_groups_are_refused_and_those_that_stand_go_on(stand: Stand) -> None:
+    await stand.start(groups_max=2, group_positions_max=2)
+    peer = await stand.peer()
+    topic = await peer.create("t", partitions=3)
+    await peer.publish(topic.topic_id, batch(b"x", b"y"))
+    for group in ("a", "b"):
+        assert (await commit(peer, topic.topic_id, 1, group=group)).found
+    refused = await commit(peer, topic.topic_id, 1, group="c")
+    assert (refused.error.code, refused.error.retriable, refused.error.definite) == (pb.INVALID_REQUEST, False, True)
+    assert (await commit(peer, topic.topic_id, 2, group="a")).next_offset == 2
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for index in (1, 2)]
+    results = (await peer.ask(commit=pb.Commit(group="a", entries=entries))).envelope.commit_reply.results
+    assert [result.error.code for result in results] == [0, pb.INVALID_REQUEST]
+    assert [result.partition for result in await committed(peer, "a")] == [0, 1]
+    await stand.restart(groups_max=1)
+    peer = await stand.peer()
+    assert await position(peer, topic.topic_id, "b") == 1, "what is durable stays, whatever the bound is now"
+
+
+async def test_a_client_gets_all_pages_and_the_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "PAGE_POSITIONS", 3)
+    topics = [await peer.create(name, partitions=4) for name in ("a", "b", "c")]
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index) for topic in topics for index in range(4)]
+    await peer.ask(commit=pb.Commit(group="g", entries=entries))
+    assert len(await paged(peer)) == 4
+    expected = [(name, index) for name in "abc" for index in range(4)]
+    async with Client(f"127.0.0.1:{node.port}") as client:
+        assert sorted((one.topic, one.partition) for one in await client.committed("g")) == expected
+        assert [one.partition for one in await client.committed("g", "b")] == [0, 1, 2, 3]
+        assert await client.committed("other") == []

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.broker.linked import IDENTITY, Ear, ack, identity, join, linked
+from tests.broker.peer import Peer
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.peer_auth import hello_of
+from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import encode_frame
+from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
+
+
+async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
+    ear = Ear()
+    peers = join(node, ear, identity("b", incarnation=9))
+    link = await linked(node.port)
+    assert peers.connected == {"a"}
+    link.send(ack(5))
+    ((sender, message, _),) = await ear.heard(1)
+    assert (sender, message) == ("a", ack(5))
+    assert node.open_clients == 0
+    link.close("done")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"secret": b"other"}, pb.UNAUTHENTICATED, "another cluster secret"),
+        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "two clusters told to join each other"),
+        ({"node_id": "b"}, pb.FORBIDDEN, "two nodes are called 'b'"),
+        ({"bootstrap_hash": b"1" * 32}, pb.FORBIDDEN, "bootstrap files"),
+    ],
+)
+async def test_who_does_not_belong_is_told_why(node: Node, change: dict[str, Any], code: int, words: str) -> None:
+    peers = join(node, Ear(), identity("b", incarnation=9, bootstrap_hash=b"2" * 32))
+    with pytest.raises(ProtocolError, match=words) as caught:
+        await linked(node.port, identity(**({"node_id": "a"} | change)))
+    assert caught.value.code == code
+    assert not peers.connected
+
+
+async def test_a_wrong_proof_ends_the_connection(stand: Stand, node: Node) -> None:
+    """Each challenge can be tried once; a caller that does not look at the answerer's proof gets no further."""
+    peers = join(node, Ear(), identity("b"))
+    peer = await stand.peer(greet=False)
+    await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
+    error = await peer.refused(peer_proof=pb.PeerProof(proof=b"x" * 32))
+    assert error.code == pb.UNAUTHENTICATED
+    await peer.closed()
+    assert not peers.connected
+
+
+async def test_a_proof_without_a_hello_proves_nothing(stand: Stand, node: Node) -> None:
+    join(node, Ear(), identity("b"))
+    peer = await stand.peer(greet=False)
+    assert (await peer.refused(peer_proof=pb.PeerProof(proof=b"x" * 32))).code == pb.INVALID_REQUEST
+    await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
+    assert (await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))).code == pb.INVALID_REQUEST
+
+
+async def test_a_node_that_stands_alone_has_no_peers(stand: Stand, peer: Peer) -> None:
+    error = await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))
+    assert error.code == pb.FORBIDDEN
+    assert "stands alone" in error.message
+
+
+async def test_a_clients_connection_does_not_become_a_nodes(stand: Stand, node: Node, peer: Peer) -> None:
+    join(node, Ear(), identity("b"))
+    assert (await peer.refused(peer_hello=hello_of(IDENTITY, b"n" * 32))).code == pb.INVALID_REQUEST
+    assert (await peer.create()).name == "t"
+
+
+@pytest.mark.parametrize("greeted", [True, False])
+async def test_what_nodes_say_to_each_other_is_refused_from_clients(stand: Stand, node: Node, greeted: bool) -> None:
+    ear = Ear()
+    join(node, ear, identity("b"))
+    peer = await stand.peer(greet=greeted)
+    for kind in sorted(ONE_WAY_KINDS):
+        message = getattr(pb.Envelope(), kind)
+        if hasattr(message, "entries"):
+            message.entries.add()
+        assert (await peer.refused(b"attachment", **{kind: message})).code == pb.FORBIDDEN
+        peer.send_raw(encode_frame(pb.Envelope(**{kind: message})))  # without a correlation id, too
+        assert (await peer.event()).envelope.error.code == pb.FORBIDDEN
+    if not greeted:
+        await peer.greet()
+    assert (await peer.create()).name == "t"
+    assert not ear.got
+
+
+async def test_before_the_proof_frames_are_small(stand: Stand, node: Node) -> None:
+    join(node, Ear(), identity("b"))
+    peer = await stand.peer(greet=False)
+    await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
+    peer.send_raw(encode_frame(pb.Envelope(correlation_id=9, publish=pb.Publish()), FRAME_BYTES_MAX_BEFORE_HELLO))
+    assert (await peer.event()).envelope.error.code == pb.FRAME_TOO_LARGE
+    await peer.closed()
+
+
+async def test_who_never_proves_itself_is_cut_off(stand: Stand) -> None:
+    node = await stand.start(hello_timeout_ms=300)
+    join(node, Ear(), identity("b"))
+    peer = await stand.peer(greet=False)
+    await peer.ask(peer_hello=hello_of(IDENTITY, b"n" * 32))
+    assert (await peer.event()).envelope.error.code == pb.HELLO_REQUIRED
+    async with asyncio.timeout(20):
+        await peer.closed()

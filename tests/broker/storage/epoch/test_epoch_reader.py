@@ -1,0 +1,125 @@
+"""Digests at batch boundaries, and syncs ahead; reading itself is tested with the log that is read."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.broker.storage.build import append, batch, read_all
+from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
+from tidelog_broker.storage.segment.disk import Disk
+from tidelog_proto.header import unpack_header
+
+
+def filled(log: EpochLog) -> list[bytes]:
+    batches: list[bytes] = []
+    for number in range(20):
+        batches += append(log, [batch(bytes([number]) * 50 * number, records=3), batch(b"x", records=number % 2 + 1)])
+        log.sync()
+    return batches
+
+
+def test_a_digest_is_known_at_each_boundary_and_nowhere_else() -> None:
+    sim = new_disk()
+    log = create(sim, start_offset=100)
+    batches = filled(log)
+    assert log.segment_count > 3
+    expected = {unpack_header(one).end_offset: unpack_header(one).digest for one in batches} | {100: 0}
+    for view in (log, reopen(sim.restart())):
+        for offset in range(98, view.end_offset + 3):
+            assert view.digest_at(offset) == expected.get(offset)
+
+
+def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
+    log = create(new_disk())
+    batches = filled(log)
+    log.delete_before(60)
+    assert log.start_offset > 0
+    before = next(one for one in batches if unpack_header(one).end_offset == log.start_offset)
+    assert log.digest_at(log.start_offset) == unpack_header(before).digest
+    assert log.digest_at(0) is None
+
+
+def test_a_copy_may_begin_behind_the_start_of_its_epoch() -> None:
+    log = EpochLog.create(
+        Disk(fs=new_disk()),
+        EPOCH,
+        topic_id=bytes(16),
+        partition=0,
+        epoch=0,
+        start_offset=7,
+        start_digest=123,
+        segment_bytes=4096,
+    )
+    assert log.digest_at(7) == 123
+    batches = append(log, [batch(b"x")])
+    assert read_all(log) == batches
+
+
+def test_a_header_that_does_not_check_is_damage() -> None:
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"a"), batch(b"b"), batch(b"c")])
+    path = sim.files(EPOCH, ".seg")[0]
+    sim.node(path).current[bytes(sim.node(path).current).find(batches[0][:128]) + 121] ^= 1
+    with pytest.raises(DamagedError):
+        log.digest_at(1)
+    assert log.digest_at(2) == unpack_header(batches[1]).digest
+
+
+def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments() -> None:
+    sim = new_disk()
+    log = create(sim)
+    while log.segment_count < 3:
+        append(log, [batch(b"x" * 500)])
+    synced: list[str] = []
+
+    def note(operation: str, path: Path) -> OSError | None:
+        if operation == "sync":
+            synced.append(path.name)
+        return None
+
+    sim.fail = note
+    log.sync_ahead(4096)
+    assert synced == [], "so little may be left"
+    log.sync_ahead(0)
+    assert len(set(synced)) == 3
+    log.sync_ahead(0)
+    assert len(synced) == 3
+    append(log, [batch(b"x")])
+    log.sync_ahead(0)
+    assert synced[3:] == [synced[2]], "only the newest has grown"
+    assert log.synced_offset < log.end_offset, "it counts for nothing"
+    log.sync()
+    assert log.synced_offset == log.end_offset
+
+
+def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None:
+    sim = new_disk()
+    log = create(sim)
+    filled(log)
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    log.sync_ahead(0)
+    sim.fail = lambda _operation, _path: None
+    log.truncate(3)
+    log.sync_ahead(0)
+    append(log, [batch(b"x")])
+    log.close(sync=False)
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    log.sync_ahead(0)
+
+
+def test_after_a_sync_ahead_that_failed_the_log_is_not_synced_any_more() -> None:
+    sim = new_disk()
+    log = create(sim)
+    append(log, [batch(b"x")])
+    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    with pytest.raises(StorageFailedError, match="no sync"):
+        log.sync_ahead(0)
+    sim.fail = lambda _operation, _path: None
+    with pytest.raises(StorageFailedError, match="no sync"):
+        log.sync()

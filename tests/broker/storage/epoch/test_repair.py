@@ -1,0 +1,98 @@
+"""The note that keeps a log in LIMBO while it lacks what it once held."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.broker.storage.build import append, batch, read_all
+from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.sim_disk import SimDisk
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
+from tidelog_broker.storage.io.errors import LimboError, StorageFailedError
+
+
+def damaged() -> tuple[SimDisk, EpochLog, list[bytes]]:
+    sim = new_disk()
+    log = create(sim)
+    batches: list[bytes] = []
+    for number in range(4):
+        batches += append(log, [batch(bytes([number]) * 200)])
+        log.sync()
+    log.close()
+    node = sim.node(sim.files(EPOCH, ".seg")[0])
+    node.current[bytes(node.current).index(batches[2][:128]) + 130] ^= 1
+    node.sync()
+    log = reopen(sim)
+    assert log.state == "limbo"
+    return sim, log, batches
+
+
+def test_a_note_is_durable_and_written_once() -> None:
+    sim = new_disk()
+    create(sim).close()
+    assert not has_note(sim, EPOCH)
+    write_note(sim, EPOCH)
+    write_note(sim, EPOCH)
+    again = sim.power_cut(Random(1))
+    assert has_note(again, EPOCH)
+    remove_note(again, EPOCH)
+    remove_note(again, EPOCH)
+    assert not has_note(again.power_cut(Random(1)), EPOCH)
+
+
+def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
+    sim, log, batches = damaged()
+    with pytest.raises(LimboError):
+        log.reserve(64)
+    log.cut_to_good()
+    assert (log.state, log.is_repairing, log.has_room(64)) == ("limbo", True, False)
+    assert read_all(log) == batches[:2]
+    append(log, [batch(bytes([2]) * 200)])
+    log.sync()
+    again = reopen(sim.power_cut(Random(3)))
+    assert (again.state, again.is_repairing, again.end_offset) == ("limbo", True, 3)
+    again.finish_repair()
+    assert (again.state, again.damage) == ("active", None)
+    assert not has_note(again._disk.fs, EPOCH)
+    append(again, [batch()])
+
+
+def test_where_the_end_is_decided_and_met_the_note_is_taken_away() -> None:
+    sim, log, _ = damaged()
+    log.cut_to_good()
+    log.close()
+    assert reopen(sim, sealed_end_offset=2).state == "sealed"
+    assert not has_note(sim, EPOCH)
+
+
+def test_new_damage_during_a_repair_is_cut_off_again() -> None:
+    sim, log, batches = damaged()
+    log.cut_to_good()
+    log.close()
+    node = sim.node(sim.files(EPOCH, ".seg")[0])
+    node.current[bytes(node.current).index(batches[0][:128]) + 130] ^= 1
+    log = reopen(sim)
+    assert (log.state, log.is_repairing) == ("limbo", False)
+    log.cut_to_good()
+    assert (log.state, log.is_repairing, log.end_offset) == ("limbo", True, 0)
+
+
+def test_a_disk_that_fails_stops_the_log_in_limbo() -> None:
+    sim, log, _ = damaged()
+    sim.fail = lambda operation, path: OSError(5, "broken") if operation == "truncate" else None
+    with pytest.raises(StorageFailedError):
+        log.cut_to_good()
+    assert log.state == "failed"
+    sim.fail = lambda operation, path: None
+    assert reopen(sim.restart()).state == "limbo"
+
+    sim, log, _ = damaged()
+    log.cut_to_good()
+    sim.fail = lambda operation, path: OSError(5, "broken") if operation == "unlink" else None
+    with pytest.raises(StorageFailedError):
+        log.finish_repair()
+    with pytest.raises(StorageFailedError):
+        log.cut_to_good()

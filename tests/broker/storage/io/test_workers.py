@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tidelog_broker.storage.io.workers import IoWorkers, WorkersFullError
+
+
+def test_work_of_one_key_runs_in_order_on_one_thread() -> None:
+    workers = IoWorkers(3)
+    seen: list[tuple[int, int]] = []
+
+    def note(number: int) -> None:
+        seen.append((number, threading.get_ident()))
+
+    futures = [workers.submit(7, note, n) for n in range(200)]
+    for future in futures:
+        future.result()
+    assert [number for number, _ in seen] == list(range(200))
+    assert len({thread for _, thread in seen}) == 1
+    workers.close()
+
+
+def test_keys_are_spread_over_threads_that_do_not_wait_for_each_other() -> None:
+    workers = IoWorkers(2)
+    gate = threading.Event()
+    blocked = workers.submit(0, gate.wait)
+    assert workers.submit(1, lambda: "free").result(timeout=30) == "free"
+    gate.set()
+    assert blocked.result(timeout=30)
+    workers.close()
+
+
+def test_results_and_errors_come_back() -> None:
+    workers = IoWorkers(1)
+    assert workers.submit(0, divmod, 7, 2).result() == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        workers.submit(0, divmod, 7, 0).result()
+    assert workers.submit(0, divmod, 7, 2).result() == (3, 1)
+    workers.close()
+
+
+def test_the_queue_is_bounded_and_a_cancelled_piece_is_skipped() -> None:
+    workers = IoWorkers(1, pending_max=2)
+    gate, started = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        gate.wait()
+
+    workers.submit(0, block)
+    started.wait()
+    ran: list[int] = []
+    first = workers.submit(0, ran.append, 1)
+    workers.submit(0, ran.append, 2)
+    with pytest.raises(WorkersFullError, match="2 pieces"):
+        workers.submit(0, ran.append, 3)
+    assert first.cancel()
+    gate.set()
+    workers.close()
+    assert ran == [2]
+
+
+def test_close_finishes_what_was_submitted_and_takes_no_more() -> None:
+    workers = IoWorkers(2)
+    done: list[int] = []
+    for number in range(50):
+        workers.submit(number, done.append, number)
+    workers.close()
+    assert sorted(done) == list(range(50))
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.submit(0, done.append, 1)
+
+
+def test_nothing_runs_before_the_first_work() -> None:
+    before = threading.active_count()
+    workers = IoWorkers(4)
+    assert threading.active_count() == before
+    workers.close()

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.sim_disk import PowerCutError
+
+from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS
+from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.node import node_dir
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.node_dir import is_new_dir, open_node_dir
+from tidelog_proto import broker_pb2 as pb
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tidelog_broker.storage.node.node_dir import open_node_dir
+directory = open_node_dir(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_new_directory_is_made_and_keeps_its_identity(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    assert is_new_dir(path)
+    first = open_node_dir(path)
+    assert not is_new_dir(path)
+    first.close()
+    second = open_node_dir(path)
+    assert (second.node_id, second.cluster_id) == (first.node_id, first.cluster_id)
+    assert second.incarnation >> NONCE_BITS == (first.incarnation >> NONCE_BITS) + 1 == 2
+    assert second.partitions.is_dir()
+    assert second.meta_journal.parent == second.fences.parent
+    assert second.meta_journal.parent.is_dir()
+    second.close()
+    second.close()
+
+
+def test_a_name_may_be_given_once(tmp_path: Path) -> None:
+    open_node_dir(tmp_path / "d", node_id="alpha").close()
+    assert json.loads((tmp_path / "d" / "node.json").read_text())["node_id"] == "alpha"
+    open_node_dir(tmp_path / "d", node_id="alpha").close()
+    with pytest.raises(NodeDirError, match="belongs to the node 'alpha', not to 'beta'"):
+        open_node_dir(tmp_path / "d", node_id="beta")
+
+
+def test_another_process_holds_the_lock(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(NodeDirLockedError, match=f"id {holder.pid};"):
+            open_node_dir(tmp_path)
+        holder.kill()
+    open_node_dir(tmp_path).close()
+
+
+def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(NodeDirError, match=r"thesis\.tex"):
+        open_node_dir(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
+    with pytest.raises(NodeDirError, match="not a directory"):
+        open_node_dir(tmp_path / "thesis.tex")
+
+
+def change(path: Path, **fields: object) -> None:
+    record = json.loads((path / "node.json").read_text())
+    (path / "node.json").write_text(json.dumps({**record, **fields}))
+
+
+def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    for version, age in ((3, "newer"), (0, "older")):
+        change(tmp_path, format_version=version)
+        before = (tmp_path / "node.json").read_bytes()
+        with pytest.raises(
+            NodeDirError, match=f"format version {version}, this build reads 1 to 2; use the {age} build"
+        ):
+            open_node_dir(tmp_path)
+        assert (tmp_path / "node.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cluster_id": "abc"},
+        {"cluster_id": "00"},
+        {"boot_counter": 0},
+        {"boot_counter": "x"},
+        {"node_id": ""},
+        {"boot_counter": BOOT_COUNTER_MAX},
+        {"directory_id": "00"},
+        {"bound": {"beta": "xy"}},
+        {"bound": {"beta": ""}},
+        {"bound": ["beta"]},
+    ],
+)
+def test_damaged_fields_are_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+    open_node_dir(tmp_path).close()
+    change(tmp_path, **fields)
+    with pytest.raises(NodeDirError, match="damaged"):
+        open_node_dir(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_damaged_record_is_refused(tmp_path: Path, content: bytes) -> None:
+    open_node_dir(tmp_path).close()
+    (tmp_path / "node.json").write_bytes(content)
+    with pytest.raises(NodeDirError, match="damaged"):
+        open_node_dir(tmp_path)
+
+
+def test_a_lost_part_is_refused(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    (tmp_path / "meta").rename(tmp_path / "lost+found")
+    with pytest.raises(NodeDirError, match="meta"):
+        open_node_dir(tmp_path)
+
+
+@pytest.mark.parametrize("has", ["a partition", "what is known of __meta", "promises"])
+def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path: Path, has: str) -> None:
+    directory = open_node_dir(tmp_path)
+    directory.close()
+    if has == "a partition":
+        (directory.partitions / "events.00-0").mkdir()
+    elif has == "promises":
+        fences = FenceJournal.open(RealFileSystem(), directory.fences)
+        fences.append([pb.FenceEntry(topic_id=bytes(16), promised=pb.Ballot(round=9))])
+        fences.close()
+    else:
+        directory.meta_state.touch()
+    (tmp_path / "node.json").unlink()
+    with pytest.raises(NodeDirError, match=r"has lost its node.json \(.*(events|state|entries).*--replace"):
+        open_node_dir(tmp_path)
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_new_directory_has_its_journals_before_its_record_says_so(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path)
+    directory.close()
+    for kind, path in ((FenceJournal, directory.fences), (MetaJournal, directory.meta_journal)):
+        path.unlink()
+        again = open_node_dir(tmp_path)
+        again.close()
+        assert not path.exists(), "what was there once is not made anew"
+        with pytest.raises(DamagedError, match="missing"):
+            kind.open(RealFileSystem(), path)
+
+
+def test_no_space_for_the_journals_is_no_directory() -> None:
+    sim = new_disk()
+    sim.free_bytes = 100
+    with pytest.raises(NodeDirError, match="no space"):
+        open_node_dir(Path("/home/data"), fs=sim)
+    sim.free_bytes = None
+    open_node_dir(Path("/home/data"), fs=sim).close()
+
+
+def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_id = tmp_path / "boot_id"
+    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id)
+    path = tmp_path / "data"
+
+    def reopened(boot: str, *, clean: bool, noted: bool = True) -> bool:
+        boot_id.write_text(boot + "\n")
+        directory = open_node_dir(path)
+        if noted:
+            directory.mark_reboot_noted()
+        if clean:
+            directory.mark_clean()
+        directory.close()
+        return directory.machine_rebooted
+
+    assert not reopened("one", clean=False)
+    assert not reopened("one", clean=False)
+    assert reopened("two", clean=True)
+    assert not reopened("three", clean=False)
+    assert reopened("four", clean=False, noted=False)
+    assert reopened("four", clean=True, noted=False), "that start ended before the logs were opened"
+    assert reopened("four", clean=False)
+    assert not reopened("four", clean=False)
+
+
+CLUSTER = bytes(range(16))
+
+
+def test_a_founder_and_a_joiner_belong_to_the_cluster_that_they_are_given(tmp_path: Path) -> None:
+    founder = open_node_dir(tmp_path / "f", node_id="alpha", cluster_id=CLUSTER)
+    joiner = open_node_dir(tmp_path / "j", cluster_id=CLUSTER)
+    single = open_node_dir(tmp_path / "s")
+    assert (founder.node_id, founder.cluster_id, joiner.cluster_id) == ("alpha", CLUSTER, CLUSTER)
+    assert single.cluster_id != CLUSTER
+    assert joiner.node_id not in {"alpha", single.node_id}
+    assert [one.admitted for one in (founder, joiner, single)] == [False, False, True]
+    for one in (founder, joiner, single):
+        one.close()
+        again = open_node_dir(one.path)
+        assert (again.node_id, again.cluster_id, again.admitted) == (one.node_id, one.cluster_id, one.admitted)
+        again.close()
+
+
+def test_a_directory_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    before = (tmp_path / "node.json").read_bytes()
+    with pytest.raises(NodeDirError, match=f"belongs to the cluster [0-9a-f]{{32}}, not to {CLUSTER.hex()}"):
+        open_node_dir(tmp_path, cluster_id=CLUSTER)
+    assert (tmp_path / "node.json").read_bytes() == before
+
+
+def test_an_admission_outlasts_crashes_and_starting_often_is_none(tmp_path: Path) -> None:
+    for _ in range(3):
+        directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+        assert not directory.admitted
+        directory.mark_clean()
+        directory.close()
+    directory = open_node_dir(tmp_path)
+    directory.mark_admitted()
+    directory.mark_admitted()
+    assert directory.admitted
+    directory.close()
+    directory = open_node_dir(tmp_path)
+    assert directory.admitted
+    directory.mark_clean()
+    directory.close()
+    record = json.loads((tmp_path / "node.json").read_text())
+    assert (record["admitted"], record["stopped_cleanly"]) == (True, True)
+
+
+def test_a_directory_from_before_there_were_clusters_is_admitted(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    record = json.loads((tmp_path / "node.json").read_text())
+    for key in ("admitted", "directory_id", "bound"):
+        del record[key]
+    (tmp_path / "node.json").write_text(json.dumps(record | {"format_version": 1}))
+    directory = open_node_dir(tmp_path)
+    assert directory.admitted
+    directory.close()
+
+
+def test_a_directory_has_an_id_that_no_other_has_and_keeps_it(tmp_path: Path) -> None:
+    one = open_node_dir(tmp_path / "one", node_id="alpha", cluster_id=CLUSTER)
+    other = open_node_dir(tmp_path / "other", node_id="alpha", cluster_id=CLUSTER)
+    assert len(one.directory_id) == 16
+    assert one.directory_id != other.directory_id
+    for directory in (one, other):
+        directory.close()
+    again = open_node_dir(tmp_path / "one")
+    assert again.directory_id == one.directory_id
+    again.close()
+
+
+def test_a_directory_of_the_first_version_gets_an_id_and_is_as_admitted_as_it_was(tmp_path: Path) -> None:
+    for admitted in (True, False):
+        path = tmp_path / str(admitted)
+        open_node_dir(path, node_id="alpha", cluster_id=CLUSTER).close()
+        record = json.loads((path / "node.json").read_text())
+        del record["directory_id"], record["bound"]
+        (path / "node.json").write_text(json.dumps(record | {"format_version": 1, "admitted": admitted}))
+        first = open_node_dir(path)
+        first.close()
+        assert first.admitted == admitted
+        second = open_node_dir(path)
+        second.close()
+        assert second.directory_id == first.directory_id
+        assert json.loads((path / "node.json").read_text())["format_version"] == 2
+
+
+def test_a_founder_is_bound_once_and_for_all(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    assert directory.bound("beta") == b""
+    assert directory.bind("beta", b"1" * 16) == b"1" * 16
+    assert directory.bind("beta", b"2" * 16) == b"1" * 16
+    directory.mark_admitted()
+    directory.mark_clean()
+    directory.close()
+    with pytest.raises(NodeDirError, match="is closed"):
+        directory.bind("gamma", b"1" * 16)
+    again = open_node_dir(tmp_path)
+    assert (again.bound("beta"), again.bound("gamma"), again.admitted) == (b"1" * 16, b"", True)
+    again.close()
+
+
+def test_what_threads_write_at_once_is_all_there(tmp_path: Path) -> None:
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    founders = [f"founder-{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        bound = list(threads.map(lambda name: directory.bind(name, name.encode().ljust(16)), founders))
+        threads.submit(directory.mark_admitted).result()
+    assert bound == [name.encode().ljust(16) for name in founders]
+    directory.close()
+    again = open_node_dir(tmp_path)
+    assert [again.bound(name) for name in founders] == bound
+    assert again.admitted
+    again.close()
+
+
+def test_there_is_an_end_to_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_dir, "NODES_MAX", 1)
+    directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
+    directory.bind("beta", b"1" * 16)
+    with pytest.raises(NodeDirError, match="bindings of 1 founders"):
+        directory.bind("gamma", b"1" * 16)
+    assert directory.bind("beta", b"2" * 16) == b"1" * 16
+    directory.close()
+
+
+def test_a_binding_that_was_told_outlasts_a_power_cut() -> None:
+    """Before that, the answer was not given: the next question may bind another directory."""
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim, node_id="alpha", cluster_id=CLUSTER)
+        sim.cut_at = sim.steps + cut
+        done = False
+        with suppress(PowerCutError):
+            first.bind("beta", b"1" * 16)
+            done = True
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)), node_id="alpha", cluster_id=CLUSTER)
+        assert again.directory_id == first.directory_id
+        assert again.bound("beta") in {b"", b"1" * 16}
+        if done:
+            assert again.bind("beta", b"2" * 16) == b"1" * 16
+            break
+    else:
+        raise AssertionError("it was never bound")
+
+
+def test_a_replacement_gets_an_id_of_its_own_and_an_empty_directory(tmp_path: Path) -> None:
+    open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER).close()
+    with pytest.raises(NodeDirError, match="'alpha' itself: start it without --replace"):
+        open_node_dir(tmp_path / "old", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    new = open_node_dir(tmp_path / "new", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    assert new.node_id != "alpha"
+    new.close()
+    again = open_node_dir(tmp_path / "new", node_id="alpha", cluster_id=CLUSTER, replaces=True)
+    assert (again.node_id, again.incarnation > new.incarnation) == (new.node_id, True)
+    again.close()
+
+
+def test_power_cuts_around_an_admission_lose_nothing_else() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim, node_id="alpha", cluster_id=CLUSTER)
+        sim.cut_at = sim.steps + cut
+        done = False
+        with suppress(PowerCutError):
+            first.mark_admitted()
+            done = True
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)), node_id="alpha", cluster_id=CLUSTER)
+        assert again.incarnation > first.incarnation
+        if done:
+            assert again.admitted
+            break
+    else:
+        raise AssertionError("it never was admitted")
+
+
+def test_power_cuts_never_lose_or_repeat_an_incarnation() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        path = Path("/home/data")
+        first = open_node_dir(path, fs=sim)
+        first.close()
+        sim.cut_at = sim.steps + cut
+        seen = [first.incarnation >> NONCE_BITS]
+        with suppress(PowerCutError):
+            second = open_node_dir(path, fs=sim)
+            seen.append(second.incarnation >> NONCE_BITS)
+            second.mark_clean()
+            break
+        again = open_node_dir(path, fs=sim.power_cut(Random(cut)))
+        assert again.node_id == first.node_id
+        assert again.incarnation >> NONCE_BITS > max(seen)
+    else:
+        raise AssertionError("it never opened")
+
+
+def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None:
+    for cut in range(40):
+        sim = new_disk()
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            open_node_dir(Path("/home/data"), fs=sim)
+            break
+        sim = sim.power_cut(Random(cut))
+        directory = open_node_dir(Path("/home/data"), fs=sim)
+        sim = sim.power_cut(Random(cut))
+        FenceJournal.open(sim, directory.fences).close()
+        MetaJournal.open(sim, directory.meta_journal).close()
+    else:
+        raise AssertionError("it never opened")

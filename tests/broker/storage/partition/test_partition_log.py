@@ -1,0 +1,327 @@
+"""Epochs in a chain, read as one log."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from random import Random
+
+import pytest
+from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.logs import new_disk, open_partition, retain
+from tests.broker.storage.sim_disk import PowerCutError, SimDisk
+
+from tidelog_broker.storage.epoch.presence import HELD_SUFFIX
+from tidelog_broker.storage.io.errors import (
+    DamagedError,
+    DiskFullError,
+    LimboError,
+    NotHeldError,
+    StorageFailedError,
+)
+from tidelog_broker.storage.partition.partition_dirs import (
+    epoch_dirs,
+    partition_dir_name,
+    sweep_trash,
+)
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
+
+
+def filled(sim: SimDisk, *, epochs: int = 3, groups: int = 8) -> tuple[PartitionLog, list[bytes]]:
+    log = open_partition(sim)
+    batches: list[bytes] = []
+    for epoch in range(epochs):
+        log.start_epoch(epoch, log.end_offset)
+        for number in range(groups):
+            body = bytes([epoch, number]) * 400
+            batches += append(log, [batch(body, records=2, timestamp_us=10 * epoch + number)], epoch=epoch)
+            log.sync()
+    return log, batches
+
+
+def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    assert (log.start_offset, log.end_offset, log.size_bytes, log.state) == (0, 0, 0, "sealed")
+    assert log.read(0, 100, limit_offset=0).batches == []
+    assert log.find_by_time(0) is None
+    assert list(log.scan_headers(0)) == []
+    assert next(log.load_producer_snapshots(), None) is None
+    assert log.epoch_end(0, 7) == (7, 0)
+    assert retain(log, 0) == log.delete_before(9) == 0
+    with pytest.raises(StorageFailedError, match="no epoch"):
+        log.reserve(10)
+    log.delete()
+    log.close()
+    assert not sim.exists(DIRECTORY)
+
+
+def test_reading_across_epochs_and_restarts() -> None:
+    sim = new_disk()
+    log, batches = filled(sim)
+    for view in (log, open_partition(sim.restart())):
+        assert read_all(view) == batches
+        assert read_all(view, max_bytes=1) == batches
+        assert [header.epoch for header in view.scan_headers(0)] == [0] * 8 + [1] * 8 + [2] * 8
+        assert next(view.scan_headers(17)).base_offset == 16
+        assert view.find_by_time(12) == 16 + 4
+        assert view.find_by_time(99) is None
+        assert view.epoch_end(0, 0) == (16, view.epochs[0].end_digest)
+        assert [one.state for one in view.epochs] == ["sealed", "sealed", "active"]
+    log.close()
+    assert sim.open_files == 0
+
+
+def test_out_of_range_gives_the_bounds_of_the_whole_partition() -> None:
+    log, _ = filled(new_disk())
+    log.delete_before(20)
+    for offset in (0, 49):
+        with pytest.raises(ProtocolError) as caught:
+            log.read(offset, 10, limit_offset=48)
+        assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+        assert (caught.value.log_start_offset, caught.value.high_watermark) == (log.start_offset, 48)
+
+
+def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
+    sim = new_disk()
+    log, batches = filled(sim)
+    freed = retain(log, 9000)
+    assert freed > 0
+    assert log.size_bytes <= 9000
+    assert log.epochs[0].epoch > 0
+    assert read_all(log) == batches[log.start_offset // 2 :]
+    assert read_all(open_partition(sim.restart())) == batches[log.start_offset // 2 :]
+    retain(log, 0)
+    assert [one.segment_count for one in log.epochs] == [1]
+    assert list(epoch_dirs(sim, DIRECTORY)) == [2]
+
+
+def test_an_epoch_that_has_no_records_yet_does_not_let_the_last_ones_go() -> None:
+    """Snapshots of the producers are known by the batch in front of them."""
+    log, _ = filled(new_disk())
+    log.start_epoch(3, log.end_offset)
+    kept = log.epochs[2].segments[-1]
+    assert log.epochs[-1].segments[-1].end_offset == kept.end_offset == log.end_offset
+    assert log.outdated(below=0, bytes_max=1, committed=log.end_offset) < kept.end_offset
+
+
+def test_what_is_deleted_while_it_is_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _ = filled(new_disk())
+    bytes_max = 9000
+    expected = log.outdated(below=0, bytes_max=bytes_max, committed=log.end_offset)
+
+    def size_then_delete(self: PartitionLog) -> int:
+        size_bytes = sum(one.size_bytes for one in self.epochs)
+        self.delete_before(expected)
+        return size_bytes
+
+    monkeypatch.setattr(PartitionLog, "size_bytes", property(size_then_delete))
+    assert log.outdated(below=0, bytes_max=bytes_max, committed=log.end_offset) in {0, expected}
+
+
+def test_power_cuts_during_retention_leave_a_log_without_holes() -> None:
+    for cut in range(60):
+        sim = new_disk()
+        log, batches = filled(sim)
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            retain(log, 0)
+            break
+        again = open_partition(sim.power_cut(Random(cut)))
+        assert again.limbo is None
+        assert read_all(again) == batches[again.start_offset // 2 :]
+    else:
+        raise AssertionError("retention never ended")
+
+
+def test_power_cuts_while_an_epoch_begins_keep_everything() -> None:
+    for cut in range(60):
+        sim = new_disk()
+        log, batches = filled(sim, epochs=2)
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            log.start_epoch(5, log.end_offset)
+            break
+        again = open_partition(sim.power_cut(Random(cut)))
+        assert read_all(again) == batches
+        again.start_epoch(6, again.end_offset)
+        append(again, [batch()], epoch=6)
+    else:
+        raise AssertionError("the epoch never began")
+
+
+def test_beginning_the_same_empty_epoch_again_changes_nothing() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=1)
+    first = log.start_epoch(1, log.end_offset)
+    assert log.start_epoch(1, log.end_offset) is first
+    with pytest.raises(AssertionError, match="ends at"):
+        log.start_epoch(2, 3)
+    append(log, [batch()], epoch=1)
+    with pytest.raises(AssertionError, match="after"):
+        log.start_epoch(1, log.end_offset)
+
+
+def test_an_epoch_may_begin_behind_a_hole_and_nothing_in_front_of_it_is_read() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=2)
+    log.start_epoch(5, 100)
+    later = append(log, [batch(b"after", records=3)], epoch=5)
+    log.sync()
+    for view in (log, open_partition(sim.restart())):
+        assert (view.start_offset, view.end_offset, view.state) == (100, 103, "active")
+        assert [one.epoch for one in view.epochs] == [5]
+        assert view.fill_epochs == (0, 1)
+        assert read_all(view) == later
+        for offset in (0, 16, 40, 99):
+            with pytest.raises(NotHeldError):
+                view.read(offset, 100, limit_offset=103)
+        with pytest.raises(ProtocolError) as caught:
+            view.read(104, 100, limit_offset=103)
+        assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+        assert [header.epoch for header in view.scan_headers(0)] == [5]
+        assert view.digest_at(1, 32) is None
+        assert view.digest_at(5, 100) == 0
+    log.close()
+
+
+def test_a_partition_may_begin_with_any_epoch() -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(7, 500)
+    assert (log.start_offset, log.end_offset, log.epoch_end(7, 0)) == (500, 500, (500, 0))
+    with pytest.raises(NotHeldError):
+        log.read(3, 100, limit_offset=500)
+
+
+def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
+    log, _ = filled(new_disk())
+    log.start_epoch(9, 60)
+    append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
+    append(log, [batch(b"x" * 1500) for _ in range(2)], epoch=9)
+    assert retain(log, 0) > 0
+    assert log.start_offset == 62
+    with pytest.raises(ProtocolError) as caught:
+        log.read(60, 10, limit_offset=64)
+    assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+
+
+def test_power_cuts_while_an_epoch_begins_behind_a_hole_leave_a_log_without_one() -> None:
+    for cut in range(100):
+        sim = new_disk()
+        log, batches = filled(sim, epochs=3)
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            log.start_epoch(5, 1000)
+            break
+        again = open_partition(sim.power_cut(Random(cut)))
+        assert again.limbo is None
+        if again.active is not None and again.active.epoch < 5:
+            assert read_all(again) == batches[again.start_offset // 2 :]
+            assert again.end_offset == 48
+        again.start_epoch(5, 1000)
+        append(again, [batch()], epoch=5)
+        assert (again.start_offset, again.end_offset) == (1000, 1001)
+        assert again.fill_epochs == (0, 1, 2)
+    else:
+        raise AssertionError("the epoch never began")
+
+
+def test_a_disk_that_fails_while_an_epoch_begins_behind_a_hole_is_said_plainly() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=2)
+    sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation == "rename" else None
+    with pytest.raises(StorageFailedError, match="broken"):
+        log.start_epoch(5, 1000)
+
+
+def test_a_full_disk_when_an_epoch_begins_can_be_tried_again() -> None:
+    sim = new_disk()
+    log, batches = filled(sim, epochs=1)
+    sim.free_bytes = 10
+    with pytest.raises(DiskFullError):
+        log.start_epoch(1, log.end_offset)
+    sim.free_bytes = None
+    log.start_epoch(1, log.end_offset)
+    batches += append(log, [batch()], epoch=1)
+    assert read_all(log) == batches
+
+
+def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> None:
+    sim = new_disk()
+    log, batches = filled(sim)
+    log.close()
+    newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
+    sim.node(newest).current[200] ^= 1
+    sim.unlink(newest.with_suffix(".idx"))
+    log = open_partition(sim.restart())
+    assert log.state == "limbo"
+    assert log.limbo is not None
+    assert "damaged" in log.limbo
+    with pytest.raises(LimboError):
+        log.reserve(10)
+    with pytest.raises(LimboError):
+        log.start_epoch(7, log.end_offset)
+    assert retain(log, 0) == 0
+    damage = log.epochs[1].damage
+    assert damage is not None
+    offset, found = 0, list[bytes]()
+    while offset < damage.offset:
+        result = log.read(offset, 10_000, limit_offset=log.end_offset)
+        found += [bytes(one) for one in result.batches]
+        offset = result.next_offset
+    assert found == batches[: damage.offset // 2]
+    with pytest.raises(DamagedError):
+        log.read(damage.offset, 10_000, limit_offset=log.end_offset)
+
+
+def test_an_epoch_whose_first_header_is_gone_is_limbo_with_nothing_readable() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=2)
+    log.close()
+    sim.node(sim.files(DIRECTORY / "epoch-00000001", ".seg")[0]).current[0] ^= 1
+    log = open_partition(sim)
+    assert (log.state, log.end_offset) == ("limbo", 0)
+    with pytest.raises(LimboError):
+        log.start_epoch(3, 0)
+    assert sim.open_files == 0
+
+
+def test_delete_removes_everything_and_a_rest_is_swept() -> None:
+    for cut in range(200):
+        sim = new_disk()
+        log, _ = filled(sim, epochs=1, groups=4)
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            log.delete()
+            assert sim.list_dir(HOME) == []
+            break
+        again = sim.power_cut(Random(cut))
+        sweep_trash(again, HOME)
+        assert again.list_dir(HOME) in ([], [DIRECTORY.name], [DIRECTORY.name, DIRECTORY.name + HELD_SUFFIX])
+        if again.list_dir(HOME):
+            assert open_partition(again).end_offset == 8
+    else:
+        raise AssertionError("the deletion never ended")
+
+
+def test_a_disk_that_fails_is_said_plainly() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=1)
+    sim.fail = lambda operation, path: OSError(errno.EIO, "broken") if operation in {"unlink", "rename"} else None
+    with pytest.raises(StorageFailedError, match="broken"):
+        retain(log, 0)
+    with pytest.raises(StorageFailedError, match="broken"):
+        log.delete()
+
+
+def test_snapshots_are_kept_beside_the_log() -> None:
+    sim = new_disk()
+    log, _ = filled(sim, epochs=1)
+    log.save_producer_snapshot(0, 4, 5, b"state", committed=1 << 30)
+    snapshot = next(open_partition(sim.restart()).load_producer_snapshots(), None)
+    assert snapshot is not None
+    assert snapshot == (0, 4, 5, b"state")

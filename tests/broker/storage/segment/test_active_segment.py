@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID, batch, stamp
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.sim_disk import SECTOR_BYTES, SimDisk
+
+from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart
+from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.segment.index import load_index
+from tidelog_broker.storage.segment.layout import (
+    MARK_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    batch_fields,
+    begun_path,
+    index_path,
+    padded,
+)
+from tidelog_broker.storage.segment.scan import scan_segment
+
+START = SegmentStart(TOPIC_ID, PARTITION, epoch=0, base_offset=40, start_digest=6, synced_offset=40)
+
+
+def create(sim: SimDisk) -> ActiveSegment:
+    return ActiveSegment.begin(Disk(fs=sim), HOME, START, segment_bytes=SEGMENT_BYTES)
+
+
+def write(segment: ActiveSegment, body: bytes, *, synced_offset: int) -> None:
+    group = stamp([batch(body)], offset=segment.end_offset, digest=segment.end.digest)
+    segment.ensure_space(MARK_BYTES + padded(len(group[0])))
+    segment.write(group, [batch_fields(one) for one in group], synced_offset)
+
+
+def test_a_mark_comes_only_with_news_and_in_front_of_its_group() -> None:
+    sim = new_disk()
+    segment = create(sim)
+    write(segment, b"a", synced_offset=40)
+    assert segment.end.position == SEGMENT_HEADER_BYTES + padded(129)
+    write(segment, b"b", synced_offset=41)
+    write(segment, b"c", synced_offset=41)
+    segment.write_mark(41)
+    scan = scan_segment(segment.opened.file, segment.header)
+    assert (scan.marks, scan.synced_offset, scan.end_offset, scan.stop.kind) == (1, 41, 43, "zero")
+    segment.write_mark(43)
+    scan = scan_segment(segment.opened.file, segment.header)
+    assert (scan.marks, scan.synced_offset, scan.end_position) == (2, 43, segment.end.position)
+
+
+def test_sealing_gives_back_space_and_leaves_a_whole_index() -> None:
+    sim = new_disk()
+    segment = create(sim)
+    write(segment, b"a", synced_offset=40)
+    segment.seal()
+    assert segment.opened.file.size() == segment.size_bytes
+    index, end = load_index(sim.open_readonly(index_path(segment.path)), nonce=segment.header.nonce)
+    assert (list(index.offsets), end) == ([40], segment.end)
+    segment._grow_ahead()
+    assert segment.opened.file.size() == segment.size_bytes
+
+
+def test_a_segment_has_its_name_only_with_a_durable_header() -> None:
+    sim = new_disk()
+    segment = create(sim)
+    assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
+    assert not sim.node(begun_path(segment.path)).durable
+    write(segment, b"a", synced_offset=40)
+    segment.settle()
+    assert sim.list_dir(HOME) == ["00000000000000000040.seg"]
+    assert SegmentHeader.unpack(sim.node(segment.path).durable) == segment.header
+    assert len(sim.node(segment.path).durable) == SECTOR_BYTES, "what else it holds waits for a sync"
+
+
+@pytest.mark.parametrize("operation", ["create", "allocate", "write"])
+def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(operation: str) -> None:
+    sim = new_disk()
+    sim.fail = lambda what, path: OSError(errno.ENOSPC, "full") if what == operation else None
+    with pytest.raises(OSError, match="full"):
+        create(sim)
+    assert sim.list_dir(HOME) == []
+    assert sim.open_files == 0
+    sim.fail = lambda what, path: None
+    create(sim)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
+def test_a_header_that_does_not_get_to_the_disk_gives_no_name(operation: str) -> None:
+    sim = new_disk()
+    segment = create(sim)
+    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
+    with pytest.raises(OSError, match="broken"):
+        segment.settle()
+    assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
+
+
+def test_when_a_chunk_does_not_fit_the_needed_bytes_may() -> None:
+    sim = new_disk()
+    segment = ActiveSegment.begin(Disk(fs=sim), HOME, START, segment_bytes=10**9)
+    held = segment.opened.file.size()
+    sim.free_bytes = 1000
+    segment.ensure_space(held - SEGMENT_HEADER_BYTES + 1000)
+    assert segment.opened.file.size() == held + 1000
+    with pytest.raises(OSError, match="no space"):
+        segment.ensure_space(held - SEGMENT_HEADER_BYTES + 1001)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "rename"])
+def test_a_full_disk_costs_a_sealed_segment_its_index_and_nothing_else(operation: str) -> None:
+    sim = new_disk()
+    segment = create(sim)
+    write(segment, b"a", synced_offset=40)
+    segment.settle()
+    full = OSError(errno.ENOSPC, "full")
+    sim.fail = lambda what, path: full if what == operation and ".idx" in path.suffixes else None
+    segment.seal()
+    assert sim.list_dir(HOME) == ["00000000000000000040.seg"]
+    sim.fail = lambda what, path: OSError(errno.EIO, "broken") if ".idx" in path.suffixes else None
+    with pytest.raises(OSError, match="broken"):
+        segment.seal()

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import errno
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.broker.storage.sim_disk import SimDisk
+
+from tidelog_broker.storage.segment.disk import OpenSegment, OpenSegments
+from tidelog_broker.storage.segment.index import Index
+
+
+class Opener:
+    def __init__(self) -> None:
+        self.sim = SimDisk()
+        self.opened = 0
+
+    def open(self, path: Path) -> OpenSegment:
+        self.opened += 1
+        if not self.sim.exists(path):
+            self.sim.open(path, create=True).close()
+        return OpenSegment(self.sim.open_readonly(path), Index())
+
+
+def test_the_least_recently_used_are_closed_past_the_capacity() -> None:
+    opener, segments = Opener(), OpenSegments(2)
+    for name in ("a", "b", "a", "c", "a", "b"):
+        path = Path("/" + name)
+        with segments.lease(path, partial(opener.open, path)) as opened:
+            assert opened.file.size() == 0
+    assert opener.opened == 4
+    assert len(segments) == opener.sim.open_files == 2
+
+
+def test_what_is_leased_stays_open_whatever_happens() -> None:
+    opener, segments = Opener(), OpenSegments(1)
+    path = Path("/a")
+    with segments.lease(path, lambda: opener.open(path)) as opened:
+        for name in ("/b", "/c"):
+            with segments.lease(Path(name), partial(opener.open, Path(name))):
+                pass
+        segments.drop(path)
+        assert opened.file.size() == 0
+        assert opener.sim.open_files >= 1
+    assert path not in segments._open
+    with pytest.raises(AssertionError, match="closed twice"):
+        opened.file.close()
+
+
+def test_a_sync_that_failed_is_not_tried_again_and_fails_for_everybody() -> None:
+    opener = Opener()
+    segment = opener.open(Path("/a"))
+    segment.datasync(5)
+    assert segment.synced_bytes == 5
+    segment.datasync(3)
+    assert segment.synced_bytes == 5
+    error = OSError(errno.EIO, "input/output error")
+    opener.sim.fail = lambda operation, _path: error if operation == "sync" else None
+    with pytest.raises(OSError, match="input/output"):
+        segment.datasync(9)
+    opener.sim.fail = lambda _operation, _path: None
+    with pytest.raises(OSError, match="input/output"):
+        segment.datasync(9)
+    assert segment.synced_bytes == 5
+
+
+def test_an_adopted_segment_is_open_until_it_is_released_and_evicted() -> None:
+    opener, segments = Opener(), OpenSegments(0)
+    segment = opener.open(Path("/a"))
+    segments.adopt(Path("/a"), segment)
+    assert opener.sim.open_files == 1
+    segments.release(segment)
+    assert opener.sim.open_files == 0
+    segments.drop(Path("/a"))
+
+
+def test_a_replaced_segment_stays_open_while_it_is_leased() -> None:
+    opener, segments = Opener(), OpenSegments(4)
+    path = Path("/a")
+    with segments.lease(path, partial(opener.open, path)) as old:
+        new = opener.open(path)
+        segments.replace(path, new)
+        assert old.file.size() == 0
+        with segments.lease(path, partial(opener.open, path)) as found:
+            assert found is new
+        assert opener.sim.open_files == 2
+    assert opener.sim.open_files == 1
+    segments.release(new)
+    segments.replace(path, opener.open(path))
+    assert opener.sim.open_files == 1
+
+
+def test_two_threads_that_open_at_once_share_one() -> None:
+    opener, segments = Opener(), OpenSegments(4)
+    path = Path("/a")
+    opener.open(path).file.close()
+    both = threading.Barrier(2)
+
+    def slow() -> OpenSegment:
+        both.wait()
+        return opener.open(path)
+
+    found: list[OpenSegment] = []
+
+    def use() -> None:
+        with segments.lease(path, slow) as opened:
+            found.append(opened)
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+    assert opener.sim.open_files == 1
+
+
+def test_an_opener_that_fails_leaves_nothing() -> None:
+    segments = OpenSegments(4)
+
+    def fail() -> OpenSegment:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"), segments.lease(Path("/a"), fail):
+        pass
+    assert len(segments) == 0

@@ -1,0 +1,124 @@
+"""Who announces much and does not go on sending gives way, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.stand import Stand, settled
+from tests.broker.wire.test_connection import padded_frame, publish_frame
+
+from tidelog_broker.wire import arriving as arriving_module
+from tidelog_broker.wire.arriving import Arriving
+from tidelog_broker.wire.budget import Budget
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import FRAME_BYTES_MAX, MIB
+
+SLOW_AFTER_S = 0.05
+
+
+class FakeSender:
+    """A connection; as much comes as the test says."""
+
+    def __init__(self, budget: Budget, size_bytes: int, arrived_bytes: int = 0) -> None:
+        self.budget = budget
+        self.size_bytes = size_bytes
+        self.arrived_bytes = arrived_bytes
+        self.cut = False
+        assert budget.admit(size_bytes)
+
+    def announced(self) -> tuple[int, int]:
+        return self.size_bytes, self.arrived_bytes
+
+    def send_too_slowly(self) -> None:
+        self.cut = True
+        self.budget.give_back(self.size_bytes)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arriving_module, "SLOW_AFTER_S", SLOW_AFTER_S)
+    monkeypatch.setattr(arriving_module, "WHOLE_WITHIN_S", SLOW_AFTER_S)
+    monkeypatch.setattr(arriving_module, "LOOK_AGAIN_S", 0.0)
+
+
+async def test_who_sends_nothing_gives_way_after_a_while_the_largest_first() -> None:
+    budget = Budget(100)
+    arriving = Arriving(budget)
+    small, large, whole = (FakeSender(budget, size) for size in (20, 60, 20))
+    for sender in (small, large, whole):
+        arriving.begun(sender)
+    arriving.ended(whole)
+    assert not arriving.make_room(10), "nobody was given time"
+    await asyncio.sleep(2 * SLOW_AFTER_S)
+    assert arriving.make_room(10)
+    assert (small.cut, large.cut, whole.cut) == (False, True, False)
+    assert arriving.make_room(50), "half of the budget is free"
+    assert not small.cut
+
+
+async def test_who_sends_on_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arriving_module, "WHOLE_WITHIN_S", 30 * SLOW_AFTER_S)
+    budget = Budget(100)
+    arriving = Arriving(budget)
+    brisk, slow = FakeSender(budget, 50, arrived_bytes=40), FakeSender(budget, 50, arrived_bytes=1)
+    arriving.begun(brisk)
+    arriving.begun(slow)
+    await asyncio.sleep(2 * SLOW_AFTER_S)
+    assert arriving.make_room(10)
+    assert (brisk.cut, slow.cut) == (False, True)
+
+
+async def test_announced_attachments_that_never_come_shut_nobody_out(stand: Stand) -> None:
+    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
+    peer, hog = await stand.peer(), await stand.peer()
+    topic = await peer.create()
+    announced_bytes = FRAME_BYTES_MAX - 1024
+    hog.send_raw(publish_frame(7, topic.topic_id, announced_bytes) + bytes(1000))
+    await settled(lambda: node.server.budget.in_flight_bytes == announced_bytes, "the announced frame is not counted")
+    large = pb.Publish(entries=[pb.PublishEntry(topic_id=topic.topic_id, length=MIB)])
+    async with asyncio.timeout(10):
+        while (await peer.ask(bytes(MIB), publish=large)).envelope.error.code == pb.OVERLOADED:
+            pass
+        await hog.closed()
+    assert node.server.budget.in_flight_bytes == 0
+    assert node.metrics.stalled._value.get() == 1
+
+
+async def test_envelopes_that_never_end_are_counted_and_shut_nobody_out(stand: Stand) -> None:
+    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
+    peer = await stand.peer()
+    frame = padded_frame(pb.Envelope(correlation_id=1, topic_list=pb.TopicList()), 1_000_000)
+    hogs = [await stand.peer() for _ in range(FRAME_BYTES_MAX // len(frame))]
+    for hog in hogs:
+        hog.send_raw(frame[:70_000])
+    await settled(lambda: node.server.budget.in_flight_bytes > 60 * MIB, "what is gathered is not counted")
+    number = peer.expect()
+    full = FRAME_BYTES_MAX - node.server.budget.in_flight_bytes
+    assert full < len(frame)
+    await asyncio.sleep(2 * SLOW_AFTER_S)
+    peer.send_raw(padded_frame(pb.Envelope(correlation_id=number, topic_list=pb.TopicList()), 1_000_000))
+    assert not (await peer.reply(number)).envelope.HasField("error")
+    assert node.server.budget.in_flight_bytes <= FRAME_BYTES_MAX // 2
+    await hogs[-1].close()
+    for hog in hogs:
+        await hog.close()
+    await settled(lambda: node.server.budget.in_flight_bytes == 0, "what never came is still counted")
+
+
+async def test_without_room_a_large_envelope_ends_its_connection(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arriving_module, "SLOW_AFTER_S", 60.0)
+    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
+    hog, *late = [await stand.peer() for _ in range(6)]
+    hog.send_raw(publish_frame(7, bytes(16), FRAME_BYTES_MAX - 1024))
+    await settled(lambda: node.server.budget.in_flight_bytes > 0, "the announced frame is not counted")
+    taken = [node.server.budget.in_flight_bytes]
+    part = padded_frame(pb.Envelope(correlation_id=9, topic_list=pb.TopicList()), 1_000_000)[:70_000]
+    for one in late[:-1]:
+        one.send_raw(part)
+        await settled(lambda: node.server.budget.in_flight_bytes > taken[-1], "the envelope is not counted")
+        taken.append(node.server.budget.in_flight_bytes)
+    late[-1].send_raw(part)
+    await late[-1].closed()
+    assert [one.ended.is_set() for one in late] == [False, False, False, False, True]
+    assert (await late[-1].event()).envelope.error.code == pb.OVERLOADED

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from tests.broker.linked import TOPIC, Ear, append
+from tests.broker.peer import batch
+
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.replication.outbox import LinkMessage, Outbox
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.wire.budget import Budget
+from tidelog_broker.wire.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_INLINE_BYTES, Inbox
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame
+from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, MIB
+
+BIG = batch(b"x" * (VERIFY_FEW_BYTES + 1))
+BUDGET_BYTES = 16 * MIB
+
+
+class Stand:
+    """An inbox with everything around it, and frames as a node would send them."""
+
+    def __init__(self, workers: IoWorkers) -> None:
+        self.workers = workers
+        self.ear = Ear()
+        self.budget = Budget(BUDGET_BYTES)
+        self.metrics = NodeMetrics()
+        self.inbox = self.make(self.ear)
+
+    def make(self, ear: Ear) -> Inbox:
+        return Inbox(
+            "b",
+            7,
+            received=ear,
+            budget=self.budget,
+            verifiers=Offload(self.workers, asyncio.get_running_loop()),
+            metrics=self.metrics,
+        )
+
+    def take(self, *messages: tuple[LinkMessage, Sequence[bytes]]) -> None:
+        box = Outbox()
+        for message, batches in messages:
+            box.put(message, [memoryview(one) for one in batches])
+        for outgoing in box.drain():
+            self.take_frame(outgoing.envelope, b"".join(outgoing.attachment))
+
+    def take_frame(self, envelope: pb.Envelope, attachment: bytes = b"") -> None:
+        assert self.inbox.admit(len(attachment))
+        self.inbox.take(Frame(envelope, memoryview(attachment)))
+
+    @property
+    def dropped(self) -> int:
+        return self.metrics.peer_dropped_in.tally("b").value
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[Stand]:
+    workers = IoWorkers(1, name="verify")
+    stand = Stand(workers)
+    yield stand
+    workers.close()
+    await asyncio.sleep(0)  # answers of the worker that were on their way
+    stand.inbox.close()
+    assert stand.budget.in_flight_bytes == 0
+
+
+async def test_entries_come_with_their_own_batches(stand: Stand) -> None:
+    one, two, three = (batch(text * 10) for text in (b"1", b"2", b"3"))
+    stand.take((append(1, 0), [one, two]), (append(2, 1), []), (append(3, 2), [three]))
+    got = stand.ear.got
+    assert [(peer, message.epoch, message.length) for peer, message, _ in got] == [
+        ("b", 1, len(one) + len(two)),
+        ("b", 2, 0),
+        ("b", 3, len(three)),
+    ]
+    assert [[bytes(found.data) for found in batches] for _, _, batches in got] == [[one, two], [], [three]]
+    assert got[0][2][0].header.record_count == 1
+    assert stand.metrics.peer_bytes_in.tally("b").value == len(one + two + three)
+
+
+async def test_a_backfill_reply_stands_alone(stand: Stand) -> None:
+    data = batch(b"x")
+    stand.take((pb.BackfillReply(topic_id=TOPIC, epoch=3), [data]))
+    ((_, message, batches),) = stand.ear.got
+    assert (message.epoch, [bytes(one.data) for one in batches]) == (3, [data])
+
+
+async def test_large_batches_are_verified_elsewhere_and_nothing_overtakes_them(stand: Stand) -> None:
+    stand.take((append(1), [BIG]))
+    stand.take((append(2), [batch(b"x")]))
+    stand.take((append(3), [BIG]))
+    stand.take((append(4), []))
+    assert not stand.ear.got
+    assert stand.budget.in_flight_bytes > 2 * len(BIG)
+    got = await stand.ear.heard(4)
+    assert [message.epoch for _, message, _ in got] == [1, 2, 3, 4]
+    assert bytes(got[2][2][0].data) == BIG
+    assert stand.budget.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize(("count", "is_here"), [(FEW_BATCHES, True), (FEW_BATCHES + 1, False)])
+async def test_large_batches_are_verified_here_only_while_they_are_few(stand: Stand, count: int, is_here: bool) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // 15))
+    stand.take((append(1), [data] * count))
+    assert len(stand.ear.got) == is_here
+    ((_, _, batches),) = await stand.ear.heard(1)
+    assert len(batches) == count
+
+
+async def test_one_large_batch_is_verified_here(stand: Stand) -> None:
+    stand.take((append(1), [batch(b"x" * (VERIFY_INLINE_BYTES + 1))]))
+    assert len(stand.ear.got) == 1
+
+
+async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(stand: Stand) -> None:
+    few = batch(b"x" * (VERIFY_INLINE_BYTES + 1))
+    stand.take((append(1), [BIG]))
+    stand.take((append(2), [few]))
+    assert not stand.ear.got
+    assert [message.epoch for _, message, _ in await stand.ear.heard(2)] == [1, 2]
+    assert stand.budget.in_flight_bytes == 0
+
+
+async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    entries = [append(1, 0), append(2, 1)]
+    entries[0].length, entries[1].length = len(data), len(data) * (FEW_BATCHES + 1)
+    stand.take_frame(
+        pb.Envelope(append_batch=pb.AppendBatches(entries=entries)), bytes(len(data)) + data * (FEW_BATCHES + 1)
+    )
+    assert not stand.ear.got
+    assert stand.dropped == 0
+    ((_, message, _),) = await stand.ear.heard(1)
+    assert (message.epoch, stand.dropped) == (2, 1)
+
+
+async def test_large_batches_of_many_entries_count_together(stand: Stand) -> None:
+    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    entries = [append(number, number) for number in range(FEW_BATCHES + 1)]
+    for entry in entries:
+        entry.length = len(data)
+    stand.take_frame(pb.Envelope(append_batch=pb.AppendBatches(entries=entries)), data * len(entries))
+    assert not stand.ear.got
+    await stand.ear.heard(len(entries))
+
+
+@pytest.mark.parametrize("size", [10, VERIFY_INLINE_BYTES + 1, VERIFY_FEW_BYTES + 1])
+@pytest.mark.parametrize("at", [20, 130, -1], ids=["header", "body", "end"])
+async def test_a_damaged_batch_costs_its_entry_and_no_other(stand: Stand, size: int, at: int) -> None:
+    damaged = bytearray(batch(b"x" * size))
+    damaged[at] ^= 1
+    sound = batch(b"sound")
+    entries = [append(1, 0), append(2, 1), append(3, 2)]
+    for entry, data in zip(entries, (sound, damaged, sound), strict=True):
+        entry.length = len(data)
+    stand.take_frame(pb.Envelope(append_batch=pb.AppendBatches(entries=entries)), sound + damaged + sound)
+    got = await stand.ear.heard(2)
+    assert [message.epoch for _, message, _ in got] == [1, 3]
+    assert stand.dropped == 1
+
+
+async def test_an_entry_that_holds_no_whole_batches_is_dropped(stand: Stand) -> None:
+    stand.take((append(1), [batch(b"x")[:-1]]), (append(2, 1), [b"junk"]), (append(3, 2), []))
+    assert [message.epoch for _, message, _ in stand.ear.got] == [3]
+    assert stand.dropped == 2
+
+
+@pytest.mark.parametrize(
+    ("envelope", "attachment"),
+    [
+        (pb.Envelope(append_batch=pb.AppendBatches(entries=[pb.AppendBatch(length=5)])), b"1234"),
+        (pb.Envelope(append_batch=pb.AppendBatches(entries=[pb.AppendBatch(length=2**32 - 1)])), b"1234"),
+        (pb.Envelope(append_batch=pb.AppendBatches()), b"1234"),
+        (pb.Envelope(backfill_reply=pb.BackfillReply(length=1)), b""),
+        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"1234"),
+        (pb.Envelope(pre_vote=pb.PreVotes(entries=[pb.PreVote()] * (ENTRIES_PER_PEER_MESSAGE_MAX + 1))), b""),
+        (pb.Envelope(publish=pb.Publish()), b""),
+        (pb.Envelope(), b""),
+    ],
+    ids=["short", "far too long", "no entry", "no attachment", "no batches", "entries", "request", "nothing"],
+)
+async def test_a_message_out_of_shape_is_refused(stand: Stand, envelope: pb.Envelope, attachment: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        stand.take_frame(envelope, attachment)
+    assert not stand.ear.got
+
+
+async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stand: Stand) -> None:
+    stand.budget.take(BUDGET_BYTES - 10)
+    assert not stand.inbox.admit(11)
+    assert stand.dropped == 1
+    stand.take((append(1), []))
+    assert len(stand.ear.got) == 1
+    stand.budget.give_back(BUDGET_BYTES - 10)
+
+
+async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> None:
+    held: list[int] = []
+    stand.inbox._received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
+    envelope = pb.Envelope(append_batch=pb.AppendBatches(entries=[append(1)]))
+    assert stand.inbox.admit(5000)
+    stand.inbox.take(Frame(envelope, memoryview(b"")))
+    assert (held, stand.budget.in_flight_bytes) == ([5000], 0)
+    stand.inbox._received = stand.ear
+    stand.take((append(1), [BIG]))  # what waits behind it counts as long
+    before = stand.budget.in_flight_bytes
+    assert stand.inbox.admit(5000)
+    stand.inbox.take(Frame(envelope, memoryview(b"")))
+    assert stand.budget.in_flight_bytes == before + 5000
+    await stand.ear.heard(2)
+    assert stand.budget.in_flight_bytes == 0
+
+
+async def test_a_closed_inbox_delivers_nothing_and_keeps_nothing(stand: Stand) -> None:
+    stand.take((append(1), [BIG]))
+    stand.take((append(2), [batch(b"x")]))
+    assert stand.inbox.admit(1000)  # begun to arrive
+    stand.inbox.close()
+    other = stand.make(ear := Ear())
+    assert other.admit(len(BIG))
+    entry = append(9)
+    entry.length = len(BIG)
+    other.take(Frame(pb.Envelope(append_batch=pb.AppendBatches(entries=[entry])), memoryview(BIG)))
+    await ear.heard(1)  # by then the worker has had the first one's, too
+    assert not stand.ear.got
+    assert stand.budget.in_flight_bytes == 0
+
+
+async def test_a_bug_with_one_message_leaves_the_others_alone(stand: Stand) -> None:
+    heard: list[int] = []
+
+    def broken(_: str, message: LinkMessage, __: Sequence[Batch]) -> None:
+        heard.append(message.partition)
+        if message.partition == 1:
+            raise RuntimeError("a bug")
+
+    stand.inbox._received = broken
+    stand.take(*[(append(0, partition), []) for partition in range(3)])
+    assert heard == [0, 1, 2]

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.linked import IDENTITY, Ear, Eye, ack, append, identity, join, make_links
+from tests.broker.peer import batch
+from tests.broker.stand import Stand, settled
+
+from tidelog_broker.node.node import Node
+from tidelog_broker.wire.links import Links
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import MIB
+
+
+@pytest.fixture
+def eye() -> Eye:
+    return Eye()
+
+
+@pytest.fixture
+async def links(eye: Eye) -> AsyncIterator[Links]:
+    """The links of the node "a", none yet."""
+    links = make_links(events=eye)
+    yield links
+    await links.close()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that is taken and at which nothing listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
+
+
+async def started(stand: Stand, ear: Ear, node_id: str = "b", **settings: Any) -> Node:
+    node = await stand.start(**settings)
+    join(node, ear, identity(node_id, incarnation=9))
+    return node
+
+
+async def test_two_nodes_talk_both_ways(tmp_path: Path) -> None:
+    stands = [Stand(tmp_path / name) for name in "ab"]
+    ears = [Ear(), Ear()]
+    nodes = [await started(stand, ear, name) for stand, ear, name in zip(stands, ears, "ab", strict=True)]
+    eyes = [Eye(), Eye()]
+    both = [make_links(identity(name), events=eye) for name, eye in zip("ab", eyes, strict=True)]
+    addresses = {name: ("127.0.0.1", node.port) for name, node in zip("ab", nodes, strict=True)}
+    for links in both:
+        links.update_peers(addresses)
+    await eyes[0].saw("established b")
+    await eyes[1].saw("established a")
+    data = batch(b"x" * MIB)
+    both[0].send("b", append(1), [memoryview(data)])
+    both[1].send("a", ack(2))
+    ((sender, _, batches),) = await ears[1].heard(1)
+    assert sender == "a"
+    assert [bytes(one.data) for one in batches] == [data]
+    ((sender, message, _),) = await ears[0].heard(1)
+    assert (sender, message) == ("b", ack(2))
+    for links in both:
+        await links.close()
+    for stand in stands:
+        await stand.close()
+
+
+async def test_order_is_kept_whatever_the_sizes(stand: Stand, links: Links, eye: Eye) -> None:
+    ear = Ear()
+    node = await started(stand, ear)
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    small, large = batch(b"x"), batch(b"x" * MIB)
+    for number in range(60):
+        links.send("b", append(number), [memoryview(large if number % 7 == 0 else small)])
+        links.send("b", ack(number))
+        if number % 5 == 0:
+            await asyncio.sleep(0)
+    got = await ear.heard(120)
+    assert [message.epoch for _, message, _ in got if isinstance(message, pb.AppendBatch)] == list(range(60))
+    assert [message.end_offset for _, message, _ in got if isinstance(message, pb.ReplicationAck)] == list(range(60))
+
+
+async def test_a_node_that_comes_back_is_called_again(stand: Stand, links: Links, eye: Eye) -> None:
+    node = await started(stand, Ear())
+    assert eye.incarnations == []
+    port = node.port
+    links.update_peers({"b": ("127.0.0.1", port)})
+    await eye.saw("established b")
+    await stand.crash()
+    await eye.saw("lost b")
+    await eye.saw("refused b", 2)
+    assert links.connected == frozenset()
+    assert "refuses connections" in (links.problem("b") or "")
+    assert not links.refusals(), "it may come back"
+    links.send("b", ack(1))  # lost
+    ear = Ear()
+    await started(stand, ear, port=port)
+    await eye.saw("established b", 2)
+    assert links.problem("b") is None
+    links.send("b", ack(2))
+    assert [message for _, message, _ in await ear.heard(1)] == [ack(2)]
+    assert eye.incarnations == [9, 9]
+    assert links._metrics.peer_connects.tally("b").value == 2
+    assert links._metrics.peer_dropped_out.tally("b").value == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (identity("b", secret=b"another"), "another cluster secret"),
+        (identity("b", cluster_id=b"d" * 16), "two clusters told to join each other"),
+        (identity("a", incarnation=9), "two nodes are called 'a'"),
+        (IDENTITY, "called itself"),
+        (identity("c"), "answered by 'c'"),
+    ],
+    ids=["secret", "cluster", "same id", "itself", "another node"],
+)
+async def test_a_link_that_cannot_be_says_why_once(
+    stand: Stand, links: Links, caplog: pytest.LogCaptureFixture, other: Any, words: str
+) -> None:
+    caplog.set_level(logging.WARNING, "tidelog_broker.wire.links")
+    node = await stand.start()
+    peers = join(node, Ear(), other)
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    tries = node.server._requests["peer_hello"]
+    await settled(lambda: tries.value >= 3, "it was not tried again")
+    assert words in (links.problem("b") or "")
+    assert links.refusals() == {("127.0.0.1", node.port): links.problem("b")}
+    assert [words in record.message for record in caplog.records if record.name == "tidelog_broker.wire.links"] == [
+        True
+    ]
+    assert not links.connected
+    assert not peers.connected
+
+
+async def test_what_is_no_node_at_all_is_no_link(links: Links, eye: Eye) -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read(1 << 16)
+        writer.close()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        links.update_peers({"b": server.sockets[0].getsockname()})
+        await settled(lambda: links.problem("b") is not None, "nothing was said")
+        assert "out of shape" in (links.problem("b") or "")
+        assert not eye.seen
+        links.update_peers({})
+
+
+async def test_a_refused_connection_is_told_apart(links: Links, eye: Eye, closed_port: int) -> None:
+    links.update_peers({"b": ("127.0.0.1", closed_port)})
+    await eye.saw("refused b", 2)
+    assert set(eye.seen) == {"refused b"}
+
+
+async def test_a_name_that_resolves_to_nothing_is_not_refused(links: Links, eye: Eye) -> None:
+    links.update_peers({"b": ("no-such-host.invalid", 1)})
+    await settled(lambda: links.problem("b") is not None, "nothing was said")
+    assert not eye.seen
+
+
+async def test_a_link_that_stood_does_not_survive_what_is_no_message(stand: Stand, links: Links, eye: Eye) -> None:
+    """The receiver closes; the link is made again."""
+    ear = Ear()
+    node = await started(stand, ear)
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    link = links._peers["b"].link
+    assert link is not None
+    assert link._transport is not None
+    link._transport.write(b"\xff" * 100)
+    await eye.saw("lost b")
+    await eye.saw("established b", 2)
+    links.send("b", ack(1))
+    await ear.heard(1)
+
+
+async def test_addresses_come_move_and_go(
+    stand: Stand, links: Links, eye: Eye, tmp_path: Path, closed_port: int
+) -> None:
+    node = await started(stand, Ear())
+    links.update_peers({"a": ("127.0.0.1", node.port), "b": ("127.0.0.1", closed_port)})
+    await eye.saw("refused b")
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    assert links.connected == {"b"}
+    links.update_peers({"b": ("127.0.0.1", node.port)})  # says nothing new
+    assert eye.seen["lost b"] == 0
+    links.update_peers({})
+    assert eye.seen["lost b"] == 1
+    assert links.connected == frozenset()
+    await settled(lambda: not node.server.connections, "the link was not closed")
+    assert eye.seen["refused a"] == eye.seen["established a"] == 0, "a node does not call itself"
+
+
+async def test_a_request_gets_its_answer(stand: Stand, links: Links, eye: Eye) -> None:
+    node = await started(stand, Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    created = await links.request("b", pb.Envelope(topic_create=pb.TopicCreate(name="t")), timeout_s=20)
+    topic_id = created.envelope.topic_reply.topics[0].topic_id
+    data = batch(b"x" * MIB)
+    entry = pb.PublishEntry(topic_id=topic_id, length=len(data))
+    publish = pb.Envelope(publish=pb.Publish(entries=[entry], forwarded=True))
+    reply = await links.request("b", publish, [memoryview(data)], timeout_s=20)
+    assert not reply.envelope.publish_reply.results[0].HasField("error")
+    fetch = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry(topic_id=topic_id)]))
+    assert len((await links.request("b", fetch, timeout_s=20)).attachment) == len(data)
+    with pytest.raises(ProtocolError) as caught:
+        await links.request("b", pb.Envelope(topic_describe=pb.TopicDescribe(name="u")), timeout_s=20)
+    assert caught.value.code == pb.UNKNOWN_TOPIC
+
+
+async def test_who_knows_nobody_asks_an_address(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+    node = await started(stand, Ear())
+    envelope = pb.Envelope(metadata=pb.Metadata())
+    reply = await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
+    assert [one.node_id for one in reply.envelope.metadata_reply.nodes] == [node.node_id]
+    with pytest.raises(ConnectionRefusedError):
+        await links.ask(("127.0.0.1", closed_port), envelope, timeout_s=20)
+    join(node, Ear(), identity("b", cluster_id=b"d" * 16))
+    with pytest.raises(ProtocolError, match="two clusters"):
+        await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
+    assert not eye.seen
+    await settled(lambda: not node.server.connections, "a connection was left open")
+
+
+async def test_a_one_way_message_with_a_correlation_id_is_refused(stand: Stand, links: Links, eye: Eye) -> None:
+    node = await started(stand, ear := Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    with pytest.raises(ProtocolError, match="has no answer"):
+        await links.request("b", pb.Envelope(replication_ack=pb.ReplicationAcks()), timeout_s=20)
+    links.send("b", ack(1))
+    await ear.heard(1)
+
+
+async def test_a_request_without_a_link_was_not_sent(links: Links, closed_port: int) -> None:
+    links.update_peers({"b": ("127.0.0.1", closed_port)})
+    for node_id in ("b", "unknown"):
+        with pytest.raises(ProtocolError) as caught:
+            links.request(node_id, pb.Envelope(topic_list=pb.TopicList()), timeout_s=20)
+        assert caught.value.retriable
+        assert caught.value.definite
+
+
+async def test_a_lost_link_leaves_the_outcome_of_its_requests_open(stand: Stand, links: Links, eye: Eye) -> None:
+    node = await started(stand, Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    created = await links.request("b", pb.Envelope(topic_create=pb.TopicCreate(name="t")), timeout_s=20)
+    entry = pb.FetchEntry(topic_id=created.envelope.topic_reply.topics[0].topic_id)
+    waiting = links.request(
+        "b", pb.Envelope(fetch=pb.Fetch(entries=[entry], wait_ms=20_000, min_bytes=1)), timeout_s=20
+    )
+    await settled(lambda: any(one._requests for one in node.server.connections), "the request did not arrive")
+    await stand.crash()
+    with pytest.raises(ProtocolError, match="broke") as caught:
+        await waiting
+    assert caught.value.retriable
+    assert not caught.value.definite
+
+
+async def test_what_was_sent_before_the_end_arrives(
+    stand: Stand, links: Links, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog_broker.wire.links.FINISH_TIMEOUT_S", 20)  # a test is in no hurry
+    ear = Ear()
+    node = await started(stand, ear)
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    link = links._peers["b"].link
+    assert link is not None
+    assert link._transport is not None
+    # Else the kernel would take all of it at once, and nothing would be left to wait for.
+    link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+    for number in range(20):  # small enough to be verified as they come: what waits for that ends with a connection
+        links.send("b", append(number), [memoryview(batch(b"x" * (MIB // 8)))])
+    link.flush()
+    assert link.waiting_bytes > MIB
+    await links.close()
+    assert len(await ear.heard(20)) == 20
+    links.update_peers({"b": ("127.0.0.1", node.port)})  # too late
+    assert not links._peers

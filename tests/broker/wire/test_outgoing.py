@@ -1,0 +1,205 @@
+"""What waits for clients stays within one budget, there is a share for everybody, and who takes nothing goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.broker.stand import settled
+
+from tidelog_broker.wire import outgoing as outgoing_module
+from tidelog_broker.wire.outgoing import LEAST, Backlog, Outgoing
+
+MAX = 80_000
+MARK = 5_000
+
+
+class FakeSink:
+    """A connection; its client takes what the test says."""
+
+    def __init__(self, outgoing: Outgoing, *, name: str = "") -> None:
+        self.name = name
+        self.buffer_bytes = 0
+        self.told = 0
+        self.looked = 0
+        self.cut: list[float] = []
+        self.backlog = Backlog(outgoing, self)
+
+    def unsent(self) -> int:
+        return self.buffer_bytes
+
+    def changed(self) -> None:
+        self.looked += 1
+
+    def has_room_again(self) -> None:
+        self.told += 1
+
+    def take_too_little(self, stalled_s: float) -> None:
+        self.cut.append(stalled_s)
+        self.buffer_bytes = 0
+        self.backlog.end()
+
+    def send(self, size_bytes: int) -> None:
+        self.buffer_bytes += size_bytes
+        self.backlog.wrote(size_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        self.buffer_bytes -= size_bytes
+
+
+def budget(*, stall_ms: int = 60_000) -> Outgoing:
+    return Outgoing(bytes_max=MAX, connection_bytes_max=MARK, stall_ms=stall_ms)
+
+
+async def test_many_who_take_nothing_leave_a_share_for_the_next() -> None:
+    outgoing = budget()
+    given: list[int] = []
+    for _ in range(500):
+        sink = FakeSink(outgoing)
+        while sink.backlog.has_room():
+            sink.send(min(1000, sink.backlog.room_bytes))
+        given.append(sink.buffer_bytes)
+    assert (given[0], given[-1]) == (MARK, MAX // LEAST)
+    assert given[10] > given[30] > given[60]
+    assert 3 * MAX // 4 <= outgoing.total_bytes < MAX
+    polite = FakeSink(outgoing)
+    for _ in range(100):
+        assert polite.backlog.room_bytes == MAX // LEAST > 0
+        polite.send(MAX // LEAST)
+        assert not polite.backlog.has_room()
+        polite.take(MAX // LEAST)
+        polite.backlog.look()
+    for _ in range(2000):
+        sink = FakeSink(outgoing)
+        while sink.backlog.has_room():
+            sink.send(sink.backlog.room_bytes)
+        assert outgoing.total_bytes <= MAX
+    assert not polite.backlog.has_room()
+
+
+async def test_nothing_more_is_read_past_the_mark_of_one_connection() -> None:
+    outgoing = budget()
+    sink = FakeSink(outgoing)
+    sink.send(MARK)
+    assert not sink.backlog.has_room()
+    assert sink.looked == 1
+    sink.take(1)
+    sink.backlog.look()
+    assert sink.backlog.has_room()
+
+
+async def test_a_batch_larger_than_the_share_goes_if_nothing_else_waits_for_it_and_the_budget_holds_it() -> None:
+    outgoing = budget()
+    first, second = FakeSink(outgoing), FakeSink(outgoing)
+    assert first.backlog.fits(10 * MAX), "alone it always fits, or it would never be sent"
+    assert first.backlog.fits(MAX)
+    first.send(MAX // 2)
+    assert not first.backlog.fits(MAX // 4), "something waits for it already"
+    assert second.backlog.fits(MAX // 2)
+    assert not second.backlog.fits(MAX // 2 + 1)
+
+
+async def test_what_is_being_read_counts_as_what_waits() -> None:
+    outgoing = budget()
+    sink, other = FakeSink(outgoing), FakeSink(outgoing)
+    with sink.backlog.reserving(MAX // 2):
+        assert outgoing.total_bytes == MAX // 2
+        assert not other.backlog.fits(MAX // 2 + 1)
+    with pytest.raises(ZeroDivisionError), sink.backlog.reserving(MAX):
+        raise ZeroDivisionError
+    assert outgoing.total_bytes == 0
+
+
+async def test_who_found_no_room_is_told_when_there_is_without_being_told_by_asyncio() -> None:
+    outgoing = budget()
+    slow, other = FakeSink(outgoing), FakeSink(outgoing)
+    slow.send(MAX - 8)
+    assert not slow.backlog.has_room()
+    other.backlog.want(1000)
+    assert not other.backlog.has_room(), "nothing smaller goes before it"
+    slow.take(500)
+    await asyncio.sleep(3 * outgoing_module.TICK_S)
+    assert (slow.told, other.told) == (0, 0)
+    slow.take(MAX - 8 - 500)
+    await settled(lambda: (slow.told, other.told) == (1, 1), "nobody was told")
+    assert outgoing.total_bytes == 0
+    await settled(lambda: outgoing._timer is None, "it looks on though nothing waits")
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "more is sent to it"])
+async def test_who_takes_nothing_is_cut_off_and_who_takes_a_little_is_not(meanwhile: str) -> None:
+    outgoing = budget(stall_ms=300)
+    deaf, slow = FakeSink(outgoing), FakeSink(outgoing)
+    deaf.send(100)
+    slow.send(1000)
+    async with asyncio.timeout(20):
+        while not deaf.cut:
+            await asyncio.sleep(0.05)
+            slow.take(1)
+            if meanwhile != "nothing":
+                if not deaf.cut:
+                    deaf.send(1)
+                slow.send(2)  # more waits for it each time, and yet it takes something
+    assert deaf.cut[0] >= 0.3
+    assert not slow.cut
+    slow.backlog.end()
+    assert outgoing.total_bytes == 0
+
+
+@pytest.mark.parametrize("somebody_waits", [True, False])
+async def test_the_largest_who_take_nothing_go_at_once_where_another_finds_no_room(
+    monkeypatch: pytest.MonkeyPatch, *, somebody_waits: bool
+) -> None:
+    monkeypatch.setattr(outgoing_module, "PRESSED_STALL_S", 0.1)
+    outgoing = budget()
+    sinks = [FakeSink(outgoing, name=str(size)) for size in (10, 20, 30, 19)]
+    for sink in sinks:
+        sink.send(int(sink.name) * 1000)
+    node = FakeSink(outgoing)
+    node.backlog.become_node()
+    node.send(10**6)
+    polite = FakeSink(outgoing)
+    if somebody_waits:
+        polite.backlog.want(20_000)
+        await settled(lambda: polite.told == 1, "nobody made room")
+        assert [bool(sink.cut) for sink in sinks] == [False, True, True, False]
+    else:
+        await asyncio.sleep(0.3)
+        assert not any(sink.cut for sink in sinks)
+    assert not node.cut
+    for sink in [*sinks, node]:
+        sink.backlog.end()
+    assert outgoing.total_bytes == 0
+
+
+async def test_other_nodes_are_not_counted_and_keep_their_mark() -> None:
+    outgoing = budget()
+    node, client = FakeSink(outgoing), FakeSink(outgoing)
+    node.send(100)
+    assert outgoing.total_bytes == 100
+    node.backlog.become_node()
+    assert outgoing.total_bytes == 0
+    client.send(MAX)
+    assert node.backlog.has_room()
+    assert node.backlog.fits(MAX)
+    with node.backlog.reserving(MAX):
+        assert outgoing.total_bytes == MAX
+    node.send(MARK)
+    assert not node.backlog.has_room()
+
+
+def ends() -> list[Callable[[FakeSink], None]]:
+    return [lambda sink: sink.backlog.end(), lambda sink: sink.take_too_little(1.0)]
+
+
+@pytest.mark.parametrize("end", ends())
+async def test_who_is_gone_is_forgotten(end: Callable[[FakeSink], None]) -> None:
+    outgoing = budget()
+    sink = FakeSink(outgoing)
+    sink.send(MARK)
+    assert not sink.backlog.has_room()
+    end(sink)
+    assert (outgoing.total_bytes, len(outgoing._held), len(outgoing._waiting)) == (0, 0, 0)
+    await settled(lambda: outgoing._timer is None, "it looks on though nobody is there")
+    assert sink.told == 0

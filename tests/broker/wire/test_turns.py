@@ -1,0 +1,137 @@
+"""Who waits for a turn gets one, connection by connection, and the node does something else in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tidelog_broker.wire.turns import Turns
+
+
+class FakeReader:
+    """A connection whose client takes what it is sent, or does not."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.takes = asyncio.Event()
+        self.takes.set()
+
+    @property
+    def is_writable(self) -> bool:
+        return self.takes.is_set() and self.is_open
+
+    async def drained(self) -> None:
+        await self.takes.wait()
+
+    def close(self) -> None:
+        self.is_open = False
+        self.takes.set()
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+async def test_connections_take_turns_and_each_keeps_its_order(turns: Turns) -> None:
+    readers = [FakeReader() for _ in range(3)]
+    order: list[tuple[int, int]] = []
+
+    async def work(who: int, number: int) -> None:
+        async with turns.turn(readers[who]):
+            order.append((who, number))
+
+    async with turns.turn(FakeReader()):
+        many = [asyncio.create_task(work(0, number)) for number in range(5)]
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(work(who, 0)) for who in (1, 2)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*many, *others)
+    assert order == [(0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+async def test_the_node_does_something_else_for_as_long_as_the_work_took(turns: Turns) -> None:
+    """Counted in other callbacks that run in between, not in time: without rests there would be a few."""
+    others = 0
+    done = asyncio.Event()
+
+    async def beside() -> None:
+        nonlocal others
+        while not done.is_set():
+            others += 1
+            await asyncio.sleep(0.0005)
+
+    async def work() -> None:
+        async with turns.turn(FakeReader()):
+            began_s = time.perf_counter()
+            while time.perf_counter() - began_s < 0.005:
+                pass
+
+    watcher = asyncio.create_task(beside())
+    began_s = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(20)))
+    took_s = time.perf_counter() - began_s
+    done.set()
+    await watcher
+    assert took_s >= 0.19, "it rests as long as it works"
+    assert others >= 30
+
+
+async def test_who_does_not_read_gets_no_turn_and_holds_nobody_up(turns: Turns) -> None:
+    deaf, other = FakeReader(), FakeReader()
+    deaf.takes.clear()
+    done: list[str] = []
+
+    async def work(name: str, reader: FakeReader) -> None:
+        async with turns.turn(reader):
+            done.append(name)
+
+    tasks = [asyncio.create_task(work("deaf", deaf)) for _ in range(3)]
+    await asyncio.wait_for(work("other", other), 5)
+    assert done == ["other"]
+    deaf.close()
+    await asyncio.gather(*tasks)
+    assert done == ["other", *["deaf"] * 3], "who is gone has its turn: it has to find that out"
+
+
+async def test_who_stops_reading_while_it_waits_waits_on(turns: Turns) -> None:
+    reader = FakeReader()
+    done: list[int] = []
+
+    async def work() -> None:
+        async with turns.turn(reader):
+            done.append(1)
+
+    async with turns.turn(FakeReader()):
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        reader.takes.clear()
+    async with asyncio.timeout(5), turns.turn(FakeReader()):
+        assert not done
+    reader.takes.set()
+    await task
+
+
+async def test_who_gives_up_gives_its_turn_on(turns: Turns) -> None:
+    readers = [FakeReader() for _ in range(3)]
+
+    async def work(reader: FakeReader) -> None:
+        async with turns.turn(reader):
+            pass
+
+    async with turns.turn(FakeReader()):
+        tasks = [asyncio.create_task(work(reader)) for reader in readers]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+    tasks[0].cancel()  # it has just been given the turn
+    await asyncio.wait_for(tasks[2], 5)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.timeout(5), turns.turn(readers[0]):
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with turns.turn(readers[0]):
+            raise ZeroDivisionError
+    async with asyncio.timeout(5), turns.turn(readers[0]):
+        pass

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog.batches import ColumnsLoad, Delivery, LooseLoad, join_columns, loose_size_bytes
+from tidelog.errors import OverloadedError
+from tidelog_proto.columns import columns_of
+
+
+def test_loose_records_become_only_the_columns_they_use() -> None:
+    plain = LooseLoad(partition=0, deadline=0.0, timestamped=False)
+    for value in (b"a", None):
+        plain.add(value, key=None, headers=None, tag=None, timestamp_us=None, size_bytes=10)
+    assert plain.columns().equals(columns_of([b"a", None]))
+    assert (plain.count, plain.size_bytes) == (2, 20)
+
+
+def test_columns_that_appear_late_are_filled_up() -> None:
+    load = LooseLoad(partition=0, deadline=0.0, timestamped=True)
+    load.add(b"a", key=None, headers=None, tag=None, timestamp_us=1, size_bytes=1)
+    load.add(b"b", key=b"k", headers=[("h", b"x")], tag="t", timestamp_us=2, size_bytes=1)
+    assert load.add(b"c", key=None, headers=None, tag=None, timestamp_us=3, size_bytes=1) == 2
+    assert load.timestamped
+    assert load.columns().equals(
+        columns_of(
+            [b"a", b"b", b"c"],
+            keys=[None, b"k", None],
+            headers=[(), [("h", b"x")], ()],
+            tags=[None, "t", None],
+            timestamps_us=[1, 2, 3],
+        )
+    )
+
+
+def test_sizes_count_everything() -> None:
+    bare = loose_size_bytes(None, None, None, None)
+    assert loose_size_bytes(b"12", b"3", None, "45") == bare + 5
+    assert loose_size_bytes(None, None, [("ab", b"c"), ("d", None)], None) == 3 * bare + 4
+
+
+def test_parts_are_joined_in_order() -> None:
+    one, two = columns_of([b"a"]), columns_of([b"b", b"c"])
+    assert join_columns([one]) is one
+    assert join_columns([one, two]).equals(columns_of([b"a", b"b", b"c"]))
+
+
+async def test_a_delivery_has_one_outcome() -> None:
+    load = ColumnsLoad(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
+    waiting = asyncio.ensure_future(load.delivery)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    load.delivery.succeed(7, 8)
+    await waiting
+    assert (load.delivery.partition, load.delivery.base_offset, load.delivery.timestamp_us) == (4, 7, 8)
+    with pytest.raises(AssertionError):
+        load.delivery.fail(OverloadedError("late"))
+
+
+async def test_failures_reach_who_waits_and_who_comes_later() -> None:
+    delivery = Delivery(0)
+    waiting = asyncio.ensure_future(delivery)
+    await asyncio.sleep(0)
+    delivery.fail(OverloadedError("full"))
+    for waiter in (waiting, delivery):
+        with pytest.raises(OverloadedError):
+            await waiter
+    assert delivery.watched
