@@ -1,21 +1,29 @@
-"""What users hand to a producer, on its way to a batch: loads and their deliveries, without I/O.
+"""What users hand to a producer, on its way through a batch: loads, their deliveries, batches. Without I/O.
 
 A *load* is some records for one partition with one outcome: columns that came as columns, or loose records that came
 one by one and become columns in one go when their batch is formed. A *delivery* is that outcome: one object a load, not
 one a record, so receipts cost nothing until somebody looks at them. Failures are stored and raised to whoever waits;
 they are never set on a future that nobody may read, so asyncio has nothing to complain about.
+
+A *batch* carries loads. Its bytes are made once, when it is first sent, and stay the same on every retry: that is how
+the node recognises it. Only when it is certain that the node never stored it and never will may it get other numbers
+(`renumber`), and even then the body stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidelog.errors import TidelogError
+from tidelog_proto.batch import EncodedBatch
 from tidelog_proto.columns import Headers, columns_of
+from tidelog_proto.header import unpack_header
 from tidelog_proto.memory import batch_pool
 from tidelog_proto.single_record import SINGLE_BYTES_MAX
 
@@ -179,6 +187,54 @@ class LooseLoad:
 
 
 Load = ColumnsLoad | LooseLoad
+
+
+class State(Enum):
+    """Where a batch is."""
+
+    WAITING = "to be sent, or sent again"
+    FLYING = "sent, the answer is due"
+    STORED = "acknowledged; it stays in line until those before it are settled"
+    DROPPED = "given up; it stays in line until those before it are settled"
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingBatch:
+    """One batch and the loads that it carries.
+
+    Attributes:
+        loads: in the order of their records.
+        encoded: what is sent.
+        base_sequence: the number of its first record.
+        deadline: loop time at which it is given up.
+        maybe_stored: some attempt ended with an unknown outcome. Never taken back while the numbers stay.
+        last_error: what the newest attempt met.
+    """
+
+    loads: Sequence[Load]
+    encoded: EncodedBatch
+    base_sequence: int
+    deadline: float
+    state: State = State.WAITING
+    maybe_stored: bool = False
+    last_error: TidelogError | None = None
+    count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = self.encoded.record_count
+
+    def renumber(self, *, producer_epoch: int, base_sequence: int) -> None:
+        """Give the batch other numbers; the caller is certain that no copy of the old bytes can be stored."""
+        header = unpack_header(self.encoded.header)._replace(producer_epoch=producer_epoch, base_sequence=base_sequence)
+        self.encoded = replace(self.encoded, header=header.pack())
+        self.base_sequence = base_sequence
+        self.maybe_stored = False
+
+    def succeed(self, base_offset: int, timestamp_us: int) -> None:
+        """Give every load its offsets."""
+        for load in self.loads:
+            load.delivery.succeed(base_offset, timestamp_us)
+            base_offset += load.count
 
 
 def loose_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:

@@ -34,11 +34,9 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
 from tidelog_proto.receiver import FrameReceiver
-from tidelog_proto.writing import write_parts
+from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
-JOIN_BYTES_MAX: Final = 16 * 1024
-"""Up to here parts are copied together: one buffer costs the transport less than three."""
 
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
 WRITE_BUFFER_BYTES_LOW: Final = 1024 * 1024

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.backoff import Backoff
-from tidelog.batches import ColumnsLoad, Load, LooseLoad, join_columns
+from tidelog.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns
 from tidelog.errors import (
     DeliveryTimeoutError,
     DuplicateOutOfWindowError,
@@ -51,7 +51,6 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
-from tidelog.outgoing import OutgoingBatch, State
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.gathered import encode_gathered
@@ -64,7 +63,7 @@ BATCH_RECORDS_TARGET: Final = 65_536
 RETRY_S_MAX: Final = 0.5
 """The longest step between two tries; nodes that want to be left alone for longer say so."""
 
-JOIN_BYTES_MAX: Final = 1024 * 1024
+TOGETHER_BYTES_MAX: Final = 1024 * 1024
 """Columns of this size are a batch by themselves: more of them are not waited for."""
 
 _SETTLED: Final = frozenset({State.STORED, State.DROPPED})
@@ -207,7 +206,7 @@ class Lane:
         return (
             self._queued_bytes + next_bytes > options.batch_bytes
             or self._queued_records + next_records > options.batch_records
-            or self._queue[0].size_bytes >= JOIN_BYTES_MAX
+            or self._queue[0].size_bytes >= TOGETHER_BYTES_MAX
         )
 
     def _form(self, now_us: int) -> OutgoingBatch | None:

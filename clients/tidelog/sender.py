@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 
 from tidelog.answers import check_answer, results_of
 from tidelog.backoff import Backoff
+from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection
 from tidelog.errors import ClosedError, TidelogError, error_of
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
 from tidelog.model import PartitionRoute
-from tidelog.outgoing import OutgoingBatch
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog_proto import broker_pb2 as pb

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+JOIN_BYTES_MAX: Final = 16 * 1024
+"""Up to here the parts of a frame are copied together: one buffer costs a transport less than many."""
 
 
 def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:

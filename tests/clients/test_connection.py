@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
+from tidelog_proto.writing import JOIN_BYTES_MAX
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
@@ -261,7 +262,7 @@ async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
     """A batch without keys has an empty part."""
     silence(monkeypatch, "publish")
     assert connection._transport is not None
-    size_bytes = module.JOIN_BYTES_MAX + 1  # the kernel takes it at once
+    size_bytes = JOIN_BYTES_MAX + 1  # the kernel takes it at once
     parts = [bytes(size_bytes), memoryview(b"")]
     pending = connection.request(pb.Envelope(publish=pb.Publish()), parts, attachment_bytes=size_bytes, timeout_s=5.0)
     connection.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.backoff import Backoff
-from tidelog.batches import ColumnsLoad, LooseLoad
+from tidelog.batches import ColumnsLoad, LooseLoad, OutgoingBatch
 from tidelog.errors import (
     BatchTooLargeError,
     ConnectionLostError,
@@ -27,8 +27,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of,
 )
-from tidelog.lane import JOIN_BYTES_MAX, Lane, LaneOptions
-from tidelog.outgoing import OutgoingBatch
+from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
@@ -111,15 +110,15 @@ def test_a_batch_is_not_kept_for_columns_with_too_many_records_for_it(counts: li
 
 
 def test_large_columns_wait_for_nothing() -> None:
-    lane = lane_of(batch_bytes=4 * JOIN_BYTES_MAX)
+    lane = lane_of(batch_bytes=4 * TOGETHER_BYTES_MAX)
     lane.add(load_of(b"a"))
     send(lane)
-    lane.add(load_of(b"b", size_bytes=JOIN_BYTES_MAX - 1))
+    lane.add(load_of(b"b", size_bytes=TOGETHER_BYTES_MAX - 1))
     assert lane.next_to_send(0.0, 0) is None
-    lane = lane_of(batch_bytes=4 * JOIN_BYTES_MAX)
+    lane = lane_of(batch_bytes=4 * TOGETHER_BYTES_MAX)
     lane.add(load_of(b"a"))
     send(lane)
-    lane.add(load_of(b"b", size_bytes=JOIN_BYTES_MAX))
+    lane.add(load_of(b"b", size_bytes=TOGETHER_BYTES_MAX))
     assert send(lane).count == 1
 
 

@@ -38,13 +38,12 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.receiver import FrameReceiver
-from tidelog_proto.writing import write_parts
+from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
 
 OVERLOADED_RETRY_MS: Final = 50
 _GATHERED_SHARE: Final = 16
-_JOIN_BYTES: Final = 16 * 1024
 _NOTHING: Final = memoryview(b"")
 
 
@@ -390,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         size_bytes = sum(map(len, attachments))
         head = encode_frame(envelope, size_bytes)
-        if size_bytes <= _JOIN_BYTES:
+        if size_bytes <= JOIN_BYTES_MAX:
             transport.write(b"".join([head, *attachments]))
         else:
             write_parts(transport, [head, *attachments])

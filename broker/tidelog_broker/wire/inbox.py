@@ -32,7 +32,7 @@ from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, KIB, MIB
 
 log = logging.getLogger(__name__)
 
-VERIFY_INLINE_BYTES: Final = 256 * KIB
+VERIFY_ON_LOOP_BYTES: Final = 256 * KIB
 """Up to here batches are verified on the event loop, which takes less than handing them to a thread."""
 
 VERIFY_FEW_BYTES: Final = 4 * MIB
@@ -57,7 +57,7 @@ class _Arrived:
         self.attachment_bytes = attachment_bytes
         self.size_bytes = attachment_bytes
         """Its share of the budget."""
-        self.is_long = attachment_bytes > VERIFY_INLINE_BYTES and not self._has_few()
+        self.is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not self._has_few()
         """Whether it is verified on a worker."""
         self.judged: _Judged | None = None
 

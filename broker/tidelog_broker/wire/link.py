@@ -30,12 +30,11 @@ from tidelog_proto.limits import (
     FORWARDED_IN_FLIGHT_MAX,
     FRAME_BYTES_MAX,
     FRAME_BYTES_MAX_BEFORE_HELLO,
-    KIB,
     MIB,
     PEER_NONCE_BYTES,
 )
 from tidelog_proto.receiver import FrameReceiver
-from tidelog_proto.writing import write_parts
+from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +43,6 @@ KEPT_BACK_BYTES: Final = 4 * MIB
 RETRY_MS: Final = 50
 GATHER_S: Final = 0.0001
 """A message that comes sooner after another one waits for more of them."""
-_JOIN_BYTES: Final = 16 * KIB
-"""Up to here parts are copied together: one buffer costs the transport less than many."""
 
 
 class RemovedError(ProtocolError):
@@ -73,7 +70,7 @@ class LastFrame:
         """Encode a message, with its batches where they are small."""
         self.attachment_bytes = outgoing.attachment_bytes
         self.data = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
-        self.is_joined = self.attachment_bytes <= _JOIN_BYTES
+        self.is_joined = self.attachment_bytes <= JOIN_BYTES_MAX
         if self.is_joined and self.attachment_bytes:
             self.data = b"".join([self.data, *outgoing.attachment])
         self.message = message
@@ -318,7 +315,7 @@ def unreachable(peer_id: str) -> ProtocolError:
 
 
 def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
-    if size_bytes <= _JOIN_BYTES:
+    if size_bytes <= JOIN_BYTES_MAX:
         transport.write(b"".join(parts))
     else:
         write_parts(transport, parts)

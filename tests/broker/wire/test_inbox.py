@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.outbox import LinkMessage, Outbox
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_INLINE_BYTES, Inbox
+from tidelog_broker.wire.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_ON_LOOP_BYTES, Inbox
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
@@ -106,7 +106,7 @@ async def test_large_batches_are_verified_elsewhere_and_nothing_overtakes_them(s
 
 @pytest.mark.parametrize(("count", "is_here"), [(FEW_BATCHES, True), (FEW_BATCHES + 1, False)])
 async def test_large_batches_are_verified_here_only_while_they_are_few(stand: Stand, count: int, is_here: bool) -> None:
-    data = batch(b"x" * (VERIFY_INLINE_BYTES // 15))
+    data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // 15))
     stand.take((append(1), [data] * count))
     assert len(stand.ear.got) == is_here
     ((_, _, batches),) = await stand.ear.heard(1)
@@ -114,12 +114,12 @@ async def test_large_batches_are_verified_here_only_while_they_are_few(stand: St
 
 
 async def test_one_large_batch_is_verified_here(stand: Stand) -> None:
-    stand.take((append(1), [batch(b"x" * (VERIFY_INLINE_BYTES + 1))]))
+    stand.take((append(1), [batch(b"x" * (VERIFY_ON_LOOP_BYTES + 1))]))
     assert len(stand.ear.got) == 1
 
 
 async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(stand: Stand) -> None:
-    few = batch(b"x" * (VERIFY_INLINE_BYTES + 1))
+    few = batch(b"x" * (VERIFY_ON_LOOP_BYTES + 1))
     stand.take((append(1), [BIG]))
     stand.take((append(2), [few]))
     assert not stand.ear.got
@@ -128,7 +128,7 @@ async def test_what_is_verified_here_waits_behind_what_is_verified_elsewhere(sta
 
 
 async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> None:
-    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // FEW_BATCHES))
     entries = [append(1, 0), append(2, 1)]
     entries[0].length, entries[1].length = len(data), len(data) * (FEW_BATCHES + 1)
     stand.take_frame(
@@ -141,7 +141,7 @@ async def test_garbage_in_front_does_not_make_many_batches_few(stand: Stand) -> 
 
 
 async def test_large_batches_of_many_entries_count_together(stand: Stand) -> None:
-    data = batch(b"x" * (VERIFY_INLINE_BYTES // FEW_BATCHES))
+    data = batch(b"x" * (VERIFY_ON_LOOP_BYTES // FEW_BATCHES))
     entries = [append(number, number) for number in range(FEW_BATCHES + 1)]
     for entry in entries:
         entry.length = len(data)
@@ -150,7 +150,7 @@ async def test_large_batches_of_many_entries_count_together(stand: Stand) -> Non
     await stand.ear.heard(len(entries))
 
 
-@pytest.mark.parametrize("size", [10, VERIFY_INLINE_BYTES + 1, VERIFY_FEW_BYTES + 1])
+@pytest.mark.parametrize("size", [10, VERIFY_ON_LOOP_BYTES + 1, VERIFY_FEW_BYTES + 1])
 @pytest.mark.parametrize("at", [20, 130, -1], ids=["header", "body", "end"])
 async def test_a_damaged_batch_costs_its_entry_and_no_other(stand: Stand, size: int, at: int) -> None:
     damaged = bytearray(batch(b"x" * size))
