@@ -44,6 +44,8 @@ async def test_what_is_appended_is_read_back_whole(port: int, payloads: list[Pay
 
 async def test_a_window_of_one_is_a_round_trip_each(port: int, payloads: list[Payload]) -> None:
     pushed = await append_run(port, payloads, Budget(batches=4), window=1)
+    assert len(pushed.latencies_ns) == 4
+    assert min(pushed.latencies_ns) > 0
     assert sum(pushed.latencies_ns) <= pushed.elapsed_ns
 
 

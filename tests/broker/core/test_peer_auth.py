@@ -66,8 +66,12 @@ def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words:
 
 
 def test_who_joined_later_has_no_bootstrap_file() -> None:
-    hello = hello_of(dataclasses.replace(A, bootstrap_hash=b""), NONCE_A)
-    answer_hello(B, hello, NONCE_B)
+    joined = dataclasses.replace(A, bootstrap_hash=b"")
+    hello = hello_of(joined, NONCE_A)
+    reply, challenge = answer_hello(B, hello, NONCE_B)
+    challenge.check(check_reply(joined, "b", hello, reply).proof)
+    with pytest.raises(ProtocolError, match="another cluster secret"):
+        challenge.check(reply.proof)
 
 
 def test_another_version_is_told_apart() -> None:

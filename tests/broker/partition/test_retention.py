@@ -297,6 +297,7 @@ async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_d
     disk, partition = await held_note(cluster, "sync")
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
     assert partition.node.notes._pending <= 4, "every segment that begins asks for a note of its own"
+    assert partition.log.size_bytes > BOUND_BYTES, "nothing has to be deleted"
     disk.heal()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
     directory = partition.log.directory

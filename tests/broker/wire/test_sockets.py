@@ -27,7 +27,12 @@ def test_a_platform_without_the_options_will_do(monkeypatch: pytest.MonkeyPatch)
 def test_options_that_a_socket_does_not_take_are_left() -> None:
     one, other = socket.socketpair()
     with one, other:
+        with pytest.raises(OSError, match="not supported"):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tune(one)
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1, "those that it takes are set"
+        one.sendall(b"works")
+        assert other.recv(5) == b"works"
 
 
 def test_a_udp_port_in_use_is_an_error() -> None:

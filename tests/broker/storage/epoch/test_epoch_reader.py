@@ -102,15 +102,22 @@ def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None
     sim = new_disk()
     log = create(sim)
     filled(log)
-    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    operations: list[str] = []
+    sim.fail = lambda operation, _path: operations.append(operation)
     log.sync_ahead(0)
-    sim.fail = lambda _operation, _path: None
+    assert operations == [], "it was synced"
     log.truncate(3)
+    operations.clear()
     log.sync_ahead(0)
+    assert operations == [], "a cut is synced by itself"
+    append(log, [batch(b"x")])
+    log.sync_ahead(0)
+    assert operations.count("sync") == 1, "what was appended is not"
     append(log, [batch(b"x")])
     log.close(sync=False)
-    sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
+    operations.clear()
     log.sync_ahead(0)
+    assert operations == [], "it is closed"
 
 
 def test_after_a_sync_ahead_that_failed_the_log_is_not_synced_any_more() -> None:
