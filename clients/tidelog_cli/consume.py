@@ -23,8 +23,9 @@ from typing import Annotated, Final, Literal, Protocol
 import typer
 
 from tidelog import Client, ConsumedBatch, Consumer, Offset
+from tidelog.consumer_options import PATIENCE_S
 from tidelog_cli.background import call_in_background
-from tidelog_cli.ends import PATIENCE_S, Ends, insisting
+from tidelog_cli.ends import Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.records import ValueForm, record_line

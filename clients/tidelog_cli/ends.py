@@ -12,13 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from tidelog import Client, ConsumedBatch, Consumer
+from tidelog.consumer_options import PATIENCE_S, TELL_EVERY_S
 from tidelog.errors import NodeUnreachableError, TidelogError
 from tidelog_cli.output import note
 
-PATIENCE_S: Final = 3.0
-"""For the ends of all partitions together; then they are asked for one by one, as often as it takes."""
 TRY_S: Final = 1.5
-TELL_EVERY_S: Final = 30.0
 
 T = TypeVar("T")
 

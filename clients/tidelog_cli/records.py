@@ -23,9 +23,7 @@ import pyarrow as pa
 from tidelog import Record
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto.columns import columns_of
-
-TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999; the first is that of 1970."""
+from tidelog_proto.limits import TIMESTAMP_MS_MAX
 
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}

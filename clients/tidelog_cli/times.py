@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from tidelog_cli.records import TIMESTAMP_MS_MAX
+from tidelog_proto.limits import TIMESTAMP_MS_MAX
 from tidelog_proto.units import parse_duration_ms
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,15 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_proto.limits import KIB
+from tidelog_gateway.pressing import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
 
-GIVE_WAY_S: Final = 1.0
 WHOLE_WITHIN_S: Final = 30.0
-PRESS_S: Final = 0.1
-"""Those who find no room ask often: all that is coming is looked at once in this time."""
-
-PROGRESS_BYTES: Final = 64 * KIB
-"""Who sends less than this in GIVE_WAY_S, and not the last of it, has sent nothing."""
 
 
 class Budget:

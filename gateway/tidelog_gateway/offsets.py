@@ -24,8 +24,13 @@ from tidelog_gateway.context import (
     json_response,
 )
 from tidelog_gateway.problems import from_error, invalid
-from tidelog_gateway.records_in import TIMESTAMP_MS_MAX
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_proto.limits import (
+    ENTRIES_PER_REQUEST_MAX,
+    NOTE_BYTES_MAX,
+    PARTITIONS_MAX,
+    TIMESTAMP_MS_MAX,
+    TOPIC_NAME_CHARS_MAX,
+)
 from tidelog_proto.names import check_topic_name
 
 router = APIRouter(prefix="/v1", tags=["offsets"], route_class=JsonRoute)

@@ -15,17 +15,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tidelog_gateway.pressing import GIVE_WAY_S, PRESS_S
 from tidelog_proto.limits import KIB
 
-GIVE_WAY_S: Final = 1.0
-"""How long a connection may take nothing while others wait for room."""
-
-PRESS_S: Final = 0.1
-"""How often who waits for room looks again, besides when there is some."""
-
-SMALL_BYTES: Final = 16 * KIB
+SMALL_ANSWER_BYTES: Final = 16 * KIB
 SMALL_SHARE: Final = 16
-"""Answers up to SMALL_BYTES may use the sixteenth beyond the limit: who publishes does not wait for who reads."""
+"""Answers up to that may use the sixteenth beyond the limit: who publishes does not wait for who reads."""
 
 
 class Holder(Protocol):
@@ -69,7 +64,7 @@ class Outgoing:
         So an answer larger than the limit is possible, and nothing waits for ever for what waits for it.
         """
         limit_bytes = self.limit_bytes
-        if size_bytes <= SMALL_BYTES:
+        if size_bytes <= SMALL_ANSWER_BYTES:
             limit_bytes += limit_bytes // SMALL_SHARE
         if self.used_bytes > self.prefetched_bytes and self.used_bytes + size_bytes > limit_bytes:
             return False

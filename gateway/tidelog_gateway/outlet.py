@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.pressing import PROGRESS_BYTES
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
-
-PROGRESS_BYTES: Final = 64 * KIB
-"""Who takes less than this of what waits, and not the last of it, has taken nothing."""
 
 UNSENT_BYTES: Final = 64 * KIB
 """Up to this much may wait in the transport when the next message is built."""

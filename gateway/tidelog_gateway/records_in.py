@@ -24,10 +24,7 @@ from typing_extensions import TypedDict
 
 from tidelog_gateway.problems import invalid, pointer, validation_errors
 from tidelog_proto.batch import columns_of
-from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
-
-TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
+from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
 HEADERS_PER_RECORD_MAX: Final = 256
 

@@ -23,7 +23,8 @@ from fastapi import FastAPI
 from tidelog_gateway.app import create_app
 from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.incoming import Budget
-from tidelog_gateway.outgoing import PRESS_S, Outgoing
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.pressing import PRESS_S
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.frames import bounded_websocket
 

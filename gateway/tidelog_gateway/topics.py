@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from tidelog.model import Partition, Topic
+from tidelog.model import Flush, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
@@ -20,7 +20,6 @@ PAGE_MAX: Final = 1000
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"], route_class=JsonRoute)
 
-Flush = Literal["always", "interval", "never"]
 _FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
 _Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
 _Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands
+from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.result import Result, caption_of, table_of
@@ -46,7 +47,6 @@ NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=9, help="Nodes t
 OneNodeOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start: one.")]
 FlushOption = Annotated[FlushChoice, typer.Option("--flush", help="The topic's flush.")]
 BootstrapOption = Annotated[str | None, typer.Option("--bootstrap", help="Measure this node instead of an own one.")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Keep files in a temporary directory in here.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list with --flush both.")]
 
 

@@ -22,7 +22,7 @@ from typing import Final
 
 POLL_US_DEFAULT: Final = 200
 POLL_US_MAX: Final = 10_000
-SMALL_BYTES: Final = 16 * 1024
+POLLED_BYTES_MAX: Final = 16 * 1024
 """What is larger is waited for asleep."""
 
 CROWDED_S: Final = 50e-6
@@ -57,7 +57,7 @@ class IdlePoll:
     def waits(self, size_bytes: int) -> None:
         """Something is waited for from now on, behind a message of so many bytes."""
         now_s = self._since_s = time.perf_counter()
-        if self._came_soon and size_bytes <= SMALL_BYTES:
+        if self._came_soon and size_bytes <= POLLED_BYTES_MAX:
             self._until_s = now_s + self._poll_s
             self._looked_s = now_s
             if not self._is_looking:

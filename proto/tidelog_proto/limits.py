@@ -51,11 +51,15 @@ NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
 
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; the first is that of 1970."""
+
 PAGE_BYTES: Final = 256 * KIB
 """About what one page of a list takes: the answer ends with the entry that goes past it, and says where to go on."""
 
 # Between nodes ----------------------------------------------------------------------------------------
 
+CLUSTER_ID_BYTES: Final = 16
 NODE_ID_BYTES_MAX: Final = 128
 PEER_NONCE_BYTES: Final = 32
 

@@ -11,7 +11,8 @@ from tests.gateway.conftest import Serve
 from tests.gateway.websocket.test_frames import CLOSE, opened, received
 
 from tidelog_gateway import incoming as incoming_module
-from tidelog_gateway.incoming import PROGRESS_BYTES, Arrival, Budget
+from tidelog_gateway.incoming import Arrival, Budget
+from tidelog_gateway.pressing import PROGRESS_BYTES
 from tidelog_proto.limits import MIB
 
 GIVE_WAY_S = 0.05

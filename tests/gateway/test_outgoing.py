@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.outgoing import GIVE_WAY_S, SMALL_BYTES, Outgoing
+from tidelog_gateway.outgoing import SMALL_ANSWER_BYTES, Outgoing
+from tidelog_gateway.pressing import GIVE_WAY_S
 from tidelog_proto.limits import MIB
 
 
@@ -36,8 +37,8 @@ def test_the_limit_holds_and_what_is_alone_may_pass_it() -> None:
     assert outgoing.take(9 * MIB)
     assert not outgoing.take(2 * MIB)
     assert outgoing.take(MIB)
-    assert outgoing.take(SMALL_BYTES), "small answers pass"
-    while outgoing.take(SMALL_BYTES):
+    assert outgoing.take(SMALL_ANSWER_BYTES), "small answers pass"
+    while outgoing.take(SMALL_ANSWER_BYTES):
         assert outgoing.used_bytes < 11 * MIB, "but not without end"
 
 

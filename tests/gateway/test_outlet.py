@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import PROGRESS_BYTES, UNSENT_BYTES, Outlet
+from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
+from tidelog_gateway.pressing import PROGRESS_BYTES
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import MIB
 

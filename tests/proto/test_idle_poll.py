@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog_proto.idle_poll import CROWDED_S, SMALL_BYTES, IdlePoll
+from tidelog_proto.idle_poll import CROWDED_S, POLLED_BYTES_MAX, IdlePoll
 
 
 class Turns:
@@ -111,7 +111,9 @@ def test_it_ends_while_a_thread_is_at_work(turns: Turns) -> None:
     assert not turns.turn()
 
 
-@pytest.mark.parametrize(("poll_us", "size_bytes"), [(0, 100), (200, SMALL_BYTES + 1)], ids=["off", "a large message"])
+@pytest.mark.parametrize(
+    ("poll_us", "size_bytes"), [(0, 100), (200, POLLED_BYTES_MAX + 1)], ids=["off", "a large message"]
+)
 def test_it_sleeps_at_once(turns: Turns, poll_us: int, size_bytes: int) -> None:
     poll = poll_of(turns, poll_us)
     for _ in range(3):

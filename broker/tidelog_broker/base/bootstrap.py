@@ -35,9 +35,9 @@ from tidelog_broker.core.placement.placement import BOTH_ROLES, WEIGHT_ORDINARY,
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX, NODES_MAX, ZONE_CHARS_MAX, roles_to
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.node.node_dir import CLUSTER_ID_BYTES, NodeDir, is_new_dir, open_node_dir
+from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir, open_node_dir
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import MIB
+from tidelog_proto.limits import CLUSTER_ID_BYTES, MIB
 
 FILE_BYTES_MAX: Final = MIB
 META_COPIES_MAX: Final = 5

@@ -18,7 +18,7 @@ import uvloop
 
 from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.cli.log_commands import log_app
+from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
@@ -28,7 +28,6 @@ from tidelog_proto.settings import SettingsError, load_settings
 
 log = logging.getLogger(__name__)
 
-EXIT_USAGE = 2
 GC_THRESHOLD = 50_000
 """Objects made and not dropped before the collector looks at the young ones; CPython's default is 700."""
 

@@ -18,8 +18,14 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidelog_gateway.records_in import TIMESTAMP_MS_MAX, JsonRecord, PartitionNumber
-from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_gateway.records_in import JsonRecord, PartitionNumber
+from tidelog_proto.limits import (
+    GROUP_NAME_BYTES_MAX,
+    NOTE_BYTES_MAX,
+    PARTITIONS_MAX,
+    TIMESTAMP_MS_MAX,
+    TOPIC_NAME_CHARS_MAX,
+)
 
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation keeps exact."""

@@ -17,14 +17,13 @@ from google.protobuf.message import DecodeError
 from tidelog_broker.core.membership.members import Address, Member, MemberState
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, Role
 from tidelog_proto import gossip_pb2 as pb
+from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
 """What goes over any path without fragments: IPv6's least MTU (1280) less the headers."""
 SEAL_BYTES: Final = 1 + 32
 """What the shell puts in front: a version and the authentication."""
 PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - SEAL_BYTES
-CLUSTER_ID_BYTES: Final = 16
-NODE_ID_BYTES_MAX: Final = 128
 HOST_BYTES_MAX: Final = 255
 ZONE_BYTES_MAX: Final = 200
 _U32_MAX: Final = 2**32 - 1

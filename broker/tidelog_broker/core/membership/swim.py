@@ -25,7 +25,6 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.membership.gossip_messages import (
-    CLUSTER_ID_BYTES,
     Ack,
     Body,
     Datagram,
@@ -42,6 +41,7 @@ from tidelog_broker.core.membership.probing import Chooser, Probe, Relay, Rotati
 from tidelog_broker.core.membership.replay_window import ReplayWindows
 from tidelog_broker.core.membership.roster import Event, Roster
 from tidelog_broker.core.membership.swim_settings import SwimSettings
+from tidelog_proto.limits import CLUSTER_ID_BYTES
 
 _SEQUENCE_MASK: Final = 2**32 - 1
 _LEAVE_FANOUT: Final = 16

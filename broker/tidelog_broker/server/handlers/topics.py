@@ -14,6 +14,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.metadata.meta_freshness import HEAR_TIMEOUT_S
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers import described
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
@@ -23,7 +24,6 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
 
-HEAR_TIMEOUT_S: Final = 1.0
 HEAR_AGAIN_S: Final = 0.01
 
 

@@ -43,10 +43,10 @@ from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSyste
 from tidelog_broker.storage.node.fences import FenceJournal
 from tidelog_broker.storage.node.meta_journal import MetaJournal
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
+from tidelog_proto.limits import CLUSTER_ID_BYTES
 
 FORMAT_VERSION: Final = 2
 _VERSIONS_READ: Final = (1, FORMAT_VERSION)
-CLUSTER_ID_BYTES: Final = 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
 """Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
