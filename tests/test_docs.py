@@ -100,8 +100,11 @@ def test_files_that_are_named_exist(page: Path) -> None:
         for path in PATH_LIKE.findall(span)
         if span == path
     }
-    places = (ROOT, page.parent, *(ROOT / folder for folder in ("broker", "proto", "clients", "gateway", "spark")))
-    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
+    folders = ("broker", "broker/tidelog_broker", "proto", "clients", "gateway", "spark")
+    places = (ROOT, page.parent, *(ROOT / folder for folder in folders))
+    modules = {path.name for path in (ROOT / "broker").rglob("*.py")}  # a name alone: of the room that is spoken of
+    missing = [path for path in sorted(named) if not any((place / path).exists() for place in places)]
+    assert [path for path in missing if path not in modules] == []
 
 
 def test_every_page_is_in_an_index() -> None:
