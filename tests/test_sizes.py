@@ -1,4 +1,4 @@
-"""Files hold one idea and functions fit a screen: the bounds past which something is to be split."""
+"""Functions fit a screen, and no file runs away; what a file should hold is a matter of its idea, not of its length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80
 FOLDERS = ("proto", "clients", "broker", "gateway", "spark", "loadtest", "demo", "tests")
 

@@ -189,7 +189,9 @@ class Broker(Services):
             partition.neighbours_changed()
 
     def received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
-        """Take a one-way message of another node."""
+        """Take a one-way message of another node; one that comes before this node has its partitions comes again."""
+        if self.starting:
+            return
         if isinstance(message, pb.ChainDigest):
             message = pb.EpochStatus(
                 topic_id=message.topic_id,

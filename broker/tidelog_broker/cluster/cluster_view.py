@@ -111,9 +111,7 @@ class Cluster:
 
     def alive(self, node_id: str) -> bool:
         """Whether a node seems to be alive; a suspected one does, one that nobody can speak with does not."""
-        member = self._members.get(node_id)
-        is_live = member is not None and member.is_live and node_id not in self._cut_off
-        return node_id == self._node_id or is_live
+        return node_id == self._node_id or (self._members.alive(node_id) and node_id not in self._cut_off)
 
     def incarnation(self, node_id: str) -> int:
         """Return the newest known boot incarnation of a node, 0 for an unknown one."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
@@ -25,8 +24,6 @@ from tidelog_broker.core.membership.reach import Reach
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
-from tidelog_broker.core.replication.outbox import LinkMessage
-from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.admitting import Admitting, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
@@ -87,7 +84,7 @@ class Membership:
             node.topics.apply(node.meta_record(founding.bootstrap.genesis()))
         node.peers = Peers(
             identity,
-            received=self._received,
+            received=node.received,
             budget=Budget(node.settings.peers_in_flight_bytes),
             verifiers=node.verifiers,
             metrics=node.metrics,
@@ -257,7 +254,3 @@ class Membership:
                 node.peers.dismiss(record.node_id)
             elif record.removed and record.node_id == node.node_id:
                 self.removed(removal(node.node_id))
-
-    def _received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
-        if not self._node.starting:
-            self._node.received(peer_id, message, batches)

@@ -193,14 +193,15 @@ class Pipeline:
             return
         picked = self._drain()
         if not picked:
-            self._tell_idle()
+            if self._waiting_for_idle:
+                self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
         for pending in picked:
             needed_bytes += padded(len(pending.data))
         if self._partition.has_room(owner, needed_bytes):
-            self._append(picked)
+            self._append(owner, picked)
             return
         self._partition.offload.start(
             self._partition.io_key,
@@ -219,8 +220,9 @@ class Pipeline:
                 continue
             if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
                 break
-            picked.append(self._take())
+            picked.append(self._queue.popleft())
             size_bytes += len(head.data)
+        self.queued_bytes -= size_bytes
         return picked
 
     def _take(self) -> Pending:
@@ -245,7 +247,7 @@ class Pipeline:
             self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
-            self._append(picked)
+            self._append(owner, picked)
 
     def _turn_down(self, picked: list[Pending], refusal: ProtocolError) -> None:
         """Refuse a group that has no offsets yet, and go on."""
@@ -254,12 +256,10 @@ class Pipeline:
         self._busy = False
         self.go_on()
 
-    def _append(self, picked: list[Pending]) -> None:
-        """Give offsets to a group and let it be written."""
+    def _append(self, owner: Owner, picked: list[Pending]) -> None:
+        """Give offsets to a group and let it be written; `owner` may still append."""
         candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(candidates) == len(picked), "only verified batches are drained"
-        owner = self._partition.writer
-        assert owner is not None
         group = self._partition.reserve(candidates)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
@@ -311,7 +311,8 @@ class Pipeline:
         owner = self._partition.writer
         if owner is not None:
             self._waiting.release(owner, self._partition.high_watermark)
-            self._tell_idle()
+            if self._waiting_for_idle:
+                self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
         """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`."""

@@ -56,7 +56,8 @@ class Waiting:
 
     def release(self, owner: Owner, high_watermark: int) -> None:
         """Settle what enough replicas hold now."""
-        _settle(self._quorum, high_watermark)
+        if self._quorum:
+            _settle(self._quorum, high_watermark)
         if self._one:
             _settle(self._one, max(high_watermark, owner.held_by(owner.node_id)))
         if self._all:

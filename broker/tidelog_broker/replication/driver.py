@@ -206,19 +206,19 @@ class ReplicaDriver:
         if self._pumping or listener is None or self.stopped:
             return
         self._pumping = True
-        take_effects = self.replica.take_effects
+        replica, send = self.replica, self._tools.neighbours.send
         try:
-            effects = take_effects()
             while True:
-                for effect in effects:
-                    if isinstance(effect, Append):  # the most frequent by far
+                for effect in replica.take_effects() if replica.effects else ():
+                    if isinstance(effect, Append):  # the most frequent by far, then what is sent
                         self._enqueue(effect)
+                    elif isinstance(effect, Send):
+                        send(effect.to, effect.message, effect.batches)
                     else:
                         self._carry_out(effect, listener)
                 if writes and self._queue and not self._writing:
                     self._write_next()
-                effects = take_effects()
-                if not effects:
+                if not replica.effects:
                     break
         finally:
             self._pumping = False
@@ -231,8 +231,8 @@ class ReplicaDriver:
         match effect:
             case CommitMoved():
                 listener.commit_moved()
-            case Send():
-                self._tools.neighbours.send(effect.to, effect.message, effect.batches)
+            case Append() | Send():
+                raise AssertionError("`_carry_on` does it")
             case ReadLog():
                 self._read(effect)
             case SyncAhead():

@@ -157,12 +157,12 @@ class Bench(ReplicaState):
 
     def take(self, *kinds: type[EffectT]) -> list[EffectT]:
         """Return the new effects of these kinds and forget the others."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return [effect for effect in effects if isinstance(effect, kinds)]
 
     def peek(self) -> list[Effect]:
         """Return the new effects and keep them."""
-        return list(self._effects)
+        return list(self.effects)
 
     def sent(self, kind: type[MessageT]) -> list[tuple[str, MessageT]]:
         """Return to whom new messages of a kind go, and forget all other effects."""

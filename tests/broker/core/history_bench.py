@@ -48,16 +48,16 @@ class HistoryBench(Bench):
 
     def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
         """Carry out the oldest write, so that the log shows it, and say so."""
-        write = next(effect for effect in self._effects if not isinstance(effect, Send | ReadLog | SyncAhead))
-        self._effects.remove(write)
+        write = next(effect for effect in self.effects if not isinstance(effect, Send | ReadLog | SyncAhead))
+        self.effects.remove(write)
         if ok:
             self.disk.do(write)
         super().wrote(now_ms, ok=ok)
 
     def asked(self) -> tuple[str, pb.Backfill]:
         """Return the one question that goes out; writes that were given out stay."""
-        sends = [effect for effect in self._effects if isinstance(effect, Send)]
-        self._effects = [effect for effect in self._effects if not isinstance(effect, Send)]
+        sends = [effect for effect in self.effects if isinstance(effect, Send)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, Send)]
         [send] = sends
         assert isinstance(send.message, pb.Backfill)
         return send.to, send.message

@@ -73,7 +73,7 @@ class Incoming:
         """A one-way message has arrived."""
         if not self.closed and self.inbox is not None and self.life.node.membership is not None:
             taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
-            self.life.node.membership._received(self.inbox.node_id, message, taken)
+            self.life.node.received(self.inbox.node_id, message, taken)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         if not self.closed:

@@ -97,9 +97,10 @@ class Ownership:
     def _gives_up(self) -> bool:
         """Whether this incarnation owns the epoch and can do nothing for it any more."""
         state = self._state
-        if state.halted is None or len(state.active.placement) == 1:
+        active = state.chain.active
+        if state.halted is None or len(active.placement) == 1:
             return False
-        return (state.active.owner, state.active.owner_incarnation) == (state.node_id, state.incarnation)
+        return (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
 
     def _resign(self, now_ms: int) -> None:
         """Tell the other replicas, at growing distances, to replace this owner: it has no vote in that."""
@@ -376,4 +377,5 @@ class Ownership:
             )
 
     def _living(self) -> list[str]:
-        return [node for node in self._state.active.placement if self._state.surroundings.alive(node)]
+        alive = self._state.surroundings.alive
+        return [node for node in self._state.chain.active.placement if alive(node)]

@@ -13,7 +13,7 @@ the active one are never interpreted: they only make the two chains meet (`Repli
     owner       gives out offsets                    roll-over, a promise, a decision
 
 Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
-it provides. Invariants are asserted at the end of every public step (`_check`).
+it provides. Invariants are asserted at the end of every public step (`_settle`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,13 @@ class Replica(ReplicaState):
     @property
     def can_append(self) -> bool:
         """Whether `reserve` may be called."""
-        return self.owner is not None and not self._rolling_over and not self.promised and self.halted is None
+        fence = self.fence
+        return (
+            self.owner is not None
+            and not self._rolling_over
+            and (fence is None or not fence.entry.HasField("promised"))
+            and self.halted is None
+        )
 
     @property
     def followers(self) -> Sequence[Follower]:
@@ -173,7 +179,7 @@ class Replica(ReplicaState):
 
     def take_effects(self) -> list[Effect]:
         """Return what is to be done, in order, once."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
     def misses_owner(self, now_ms: int) -> bool:
@@ -198,11 +204,12 @@ class Replica(ReplicaState):
 
     def _reconsider_ms(self) -> int | None:
         """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
-        if not self.is_member or self.halted is not None or self.candidate.phase != "idle":
+        fence = self.fence
+        if fence is None or self.halted is not None or self.candidate.phase != "idle":
             return None
-        if self.promised:
+        if fence.entry.HasField("promised"):
             return (self._promised_ms or 0) + STALLED_MS
-        return self._watch.reconsider_ms() if self.active.owner != self.node_id else None
+        return self._watch.reconsider_ms() if self.chain.active.owner != self.node_id else None
 
     # --- inputs ----------------------------------------------------------------------------------------
 
@@ -375,18 +382,23 @@ class Replica(ReplicaState):
     def _acknowledge(self, now_ms: int) -> None:
         """Tell the owner how far this copy is durable; after a promise no acknowledgement ever leaves."""
         del now_ms
-        if not self.promised and self.halted is None and not self.doubt and self.active.owner != self.node_id:
+        fence, owner = self.fence, self.chain.active.owner
+        promised = fence is not None and fence.entry.HasField("promised")
+        if not promised and self.halted is None and not self.doubt and owner != self.node_id:
             self._send_ack(pb.HELD)
 
     def _send_ack(self, status: pb.ReplicaStatus) -> None:
-        durable = self.tail.durable
+        active, durable = self.chain.active, self.tail.durable
         ack = pb.ReplicationAck(
-            owner_incarnation=self.active.owner_incarnation,
+            topic_id=self.key[0],
+            partition=self.key[1],
+            epoch=active.epoch,
+            owner_incarnation=active.owner_incarnation,
             end_offset=durable.offset,
             end_digest=durable.digest,
             status=status,
         )
-        self.send(self.active.owner, self.about(ack, self.active.epoch))
+        self.send(active.owner, ack)
 
     def _stop_appending(self, now_ms: int) -> None:
         """A promise was made: what is queued stands, nothing is added but for an accept."""
@@ -479,16 +491,14 @@ class Replica(ReplicaState):
                 self._on_backfill_reply(self.node_id, message, (), now_ms)
             else:
                 self._handlers[type(message)](self.node_id, message, now_ms)
-        self._check()
-
-    def _check(self) -> None:
         tail, active, chain, owner = self.tail, self.chain.active, self.chain, self.owner
         queued, epoch = tail.queued.offset, active.epoch
         assert tail.epoch == epoch, "the tail is the active epoch's"
         assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain is dense"
         assert tail.durable.offset <= queued
         assert self.high_watermark <= queued or self.high_watermark <= active.start_offset
-        assert (self.fence is not None) == self.is_member
+        is_member = self._is_member if active is self._looked_at else self.is_member
+        assert (self.fence is not None) == is_member
         if owner is not None:
             assert (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
             assert owner.next_offset == queued

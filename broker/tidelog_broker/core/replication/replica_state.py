@@ -70,7 +70,8 @@ class ReplicaState:
         self._looked_at: pb.EpochDescriptor | None = None
         self._is_member = False
         self._commit_known = 0
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
+        """What is to be done, in order, and was not taken yet."""
         self._writes: deque[Then] = deque()
         self._to_self: deque[PeerMessage] = deque()
         self._asked_ms: dict[str, int] = {}
@@ -102,7 +103,8 @@ class ReplicaState:
     @property
     def may_acknowledge(self) -> bool:
         """Whether this node owns the epoch and nothing is promised in it: what is acknowledged now counts."""
-        return self.owner is not None and not self.promised
+        fence = self.fence
+        return self.owner is not None and (fence is None or not fence.entry.HasField("promised"))
 
     def position_of(self, epoch: int, offset: int) -> int | None:
         """Return the digest at an offset of an epoch as far as this node knows it."""
@@ -135,11 +137,11 @@ class ReplicaState:
 
     def emit(self, *effects: Effect) -> None:
         """Give out effects that are no writes."""
-        self._effects += effects
+        self.effects += effects
 
     def write(self, effect: Write, then: Then | None = None) -> None:
         """Give out a write; `then` is called when it is durable."""
-        self._effects.append(effect)
+        self.effects.append(effect)
         self._writes.append(then or _nothing)
 
     def append(
@@ -174,7 +176,7 @@ class ReplicaState:
         if to == self.node_id:
             self._to_self.append(message)
         else:
-            self._effects.append(Send(to, message, batches))
+            self.effects.append(Send(to, message, batches))
 
     def about(self, message: MessageT, epoch: int) -> MessageT:
         """Fill in which partition and epoch a message is about."""
@@ -279,7 +281,7 @@ class ReplicaState:
         """Note that everything below `offset` is committed; it never goes back."""
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self._effects.append(_COMMIT_MOVED)
+            self.effects.append(_COMMIT_MOVED)
 
     def commit_ends(self, offset: int, *, unsafe: bool) -> None:
         """An epoch is decided to end at `offset`: all of it is committed, and only an unsafe end lies below that."""

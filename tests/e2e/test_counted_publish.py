@@ -1,0 +1,195 @@
+"""How far a publish runs through the code: Python calls and files at the client, the owner and each follower.
+
+Three nodes run in threads of this process, each with its own loop, so that a profile function counts what one of them
+does. Each publish is counted by itself and the least of many counts, which leaves out timers and gossip. The numbers
+are bounds: one that is lowered stays low, and one that is passed wants a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pytest
+import uvloop
+
+from tidelog import Client
+from tidelog_broker.base.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.node.join import open_founding
+from tidelog_broker.node.node import Node
+from tidelog_cli.local_cluster import free_ports
+
+pytestmark = pytest.mark.e2e
+
+NAMES: Final = ("a", "b", "c")
+RECORDS: Final = 1000
+WARM: Final = 50
+COUNTED: Final = 20
+COUNTED_MAX: Final = 400
+SETTLE_S: Final = 0.02
+"""The followers are done with a publish a little after the client has its answer."""
+
+PACKAGES: Final = ("/tidelog/", "/tidelog_proto/", "/tidelog_broker/")
+
+
+class Bound(NamedTuple):
+    """The most calls, and the most files that they are in."""
+
+    calls: int
+    files: int
+
+    def within(self, other: Bound) -> bool:
+        return self.calls <= other.calls and self.files <= other.files
+
+
+BOUNDS: Final = {"client": Bound(120, 24), "owner": Bound(340, 60), "follower": Bound(182, 49)}
+
+
+class Counting:
+    """Counts the calls of Python functions of the project in the thread that `begin` is called in."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        self.calls.clear()
+        sys.setprofile(self._seen)
+
+    def end(self) -> Counter[str]:
+        sys.setprofile(None)
+        return self.calls.copy()
+
+    def _seen(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and any(package in frame.f_code.co_filename for package in PACKAGES):
+            self.calls[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+
+class NodeThread:
+    """A node in a thread of its own."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self.counting = Counting()
+        self._settings = settings
+        self._ready: Future[tuple[asyncio.AbstractEventLoop, Node]] = Future()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name=f"node {settings.node_id}")
+        self._thread.start()
+
+    async def _serve(self) -> None:
+        try:
+            opened = await open_founding(self._settings)
+            with contextlib.closing(opened.directory) as directory:
+                node = Node(opened.settings, directory, founding=opened.founding)
+                await node.start()
+                self._ready.set_result((asyncio.get_running_loop(), node))
+                await node.run_until_stopped()
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            raise
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._ready.result(60)[1].port}"
+
+    async def run(self, work: Any) -> Any:
+        """Call something on the node's thread."""
+        loop, _ = self._ready.result()
+
+        async def called() -> Any:
+            return work()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(called(), loop))
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            loop, node = self._ready.result(60)
+            loop.call_soon_threadsafe(node.ask_to_stop)
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
+    """Run a cluster that does nothing by itself for a while."""
+    ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+    founders = [Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": ports[name]}) for name in NAMES]
+    make_bootstrap("counted", founders).save(tmp_path / "cluster.json")
+    (tmp_path / "secret").touch(mode=0o600)
+    (tmp_path / "secret").write_text("a secret for tests")
+    files = {"bootstrap": tmp_path / "cluster.json", "secret_file": tmp_path / "secret"}
+    told = files | {"management_port": 0, "io_workers": 2, "stop_timeout_ms": 5000}
+    running = {
+        name: NodeThread(NodeSettings.model_validate(told | {"node_id": name, "data": tmp_path / name}))
+        for name in NAMES
+    }
+    try:
+        yield running
+    finally:
+        for node in running.values():
+            node.stop()
+
+
+GOSSIP: Final = "cluster/gossip.py"
+
+
+class Least:
+    """The sample with the fewest calls, of those in which no datagram came or left."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] | None = None
+
+    def see(self, calls: Counter[str]) -> None:
+        if any(GOSSIP in name for name in calls):
+            return
+        if self.calls is None or calls.total() < self.calls.total():
+            self.calls = calls
+
+    @property
+    def found(self) -> Bound:
+        if self.calls is None:
+            return Bound(sys.maxsize, sys.maxsize)
+        return Bound(self.calls.total(), len({name.rpartition(":")[0] for name in self.calls}))
+
+    def __str__(self) -> str:
+        return "\n".join(sorted(f"{count:4} {name}" for name, count in (self.calls or {}).items()))
+
+
+async def test_a_publish_makes_no_more_calls_in_no_more_files_than_it_did(nodes: dict[str, NodeThread]) -> None:
+    addresses = ",".join(node.address for node in nodes.values())
+    columns = pa.record_batch({"value": pa.array([b"x" * 100] * RECORDS, pa.binary())})
+    least = {"client": Least(), **{name: Least() for name in NAMES}}
+    own = Counting()
+    async with Client(addresses) as client:
+        await client.create_topic("t", flush="never", replication_factor=3)
+        owner = (await client.topic("t")).partitions[0].owner
+        roles = {name: "owner" if name == owner else "follower" for name in NAMES} | {"client": "client"}
+        async with client.producer("t") as producer:
+            for _ in range(WARM):
+                await producer.send_arrow(columns, partition=0)
+            for at in range(COUNTED_MAX):
+                for node in nodes.values():
+                    await node.run(node.counting.begin)
+                own.begin()
+                await producer.send_arrow(columns, partition=0)
+                least["client"].see(own.end())
+                await asyncio.sleep(SETTLE_S)
+                for name, node in nodes.items():
+                    least[name].see(await node.run(node.counting.end))
+                if at >= COUNTED and all(least[name].found.within(BOUNDS[role]) for name, role in roles.items()):
+                    break  # on a busy machine messages come in more pieces, and it takes longer to see one undisturbed
+    for name, role in roles.items():
+        print(f"{role} {least[name].found}\n{least[name]}")
+    for name, role in roles.items():
+        found, bound = least[name].found, BOUNDS[role]
+        assert found.within(bound), role
+        assert found.calls > bound.calls * 2 // 3, f"{role}: not all of it was counted, or the bound wants lowering"
