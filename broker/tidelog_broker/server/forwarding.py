@@ -3,7 +3,7 @@
 A client may ask any node for anything. What only the owner of a partition can do (change topics: the owner of
 `__meta`; positions of groups: that of `__offsets`; publishing: that of the partition) goes there and its answer comes
 back through this node. A node that gets a request from another node answers it or refuses it with NOT_OWNER, so two
-nodes that believe each other to be the owner cannot play ball with it.
+nodes that believe each other to be the owner cannot forward it in a loop.
 
 While ownership is moving, a request waits here and is tried again, as long as nothing of it can have been done.
 
@@ -159,7 +159,7 @@ class _Waiting:
             self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting; the outcome is unknown"))
             return
         if len(results) != self._count:
-            self.fail(ProtocolError(pb.INTERNAL, "the owner answered for another number of batches"))
+            self.fail(ProtocolError(pb.INTERNAL, "the owner answered with the wrong number of results"))
             return
         for index in list(self._left):
             self._settle(index, results[index])

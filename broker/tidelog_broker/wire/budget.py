@@ -30,7 +30,7 @@ class Budget:
         return self.in_flight_bytes == 0 or self.in_flight_bytes + size_bytes <= self.bytes_max
 
     def admit(self, size_bytes: int) -> bool:
-        """Count bytes in if they fit; nothing always does."""
+        """Count bytes in if they fit; a zero-byte request is always admitted."""
         before = self.in_flight_bytes
         if before and size_bytes and before + size_bytes > self.bytes_max:
             return False

@@ -59,7 +59,7 @@ class OwnerWatch:
         return self.seems_gone() or (self._heard_ms is None and now_ms >= self._silence_ms())
 
     def seems_gone(self) -> bool:
-        """Whether more speaks against it than silence."""
+        """Whether there is evidence of failure beyond a timeout."""
         active, hints = self._state.active, self._state.surroundings
         newer = hints.incarnation(active.owner) > active.owner_incarnation
         return self._resigned or newer or not hints.alive(active.owner)

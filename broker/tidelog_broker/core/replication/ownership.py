@@ -1,4 +1,4 @@
-"""Being the owner of an epoch: becoming exact about producers, then replicating what is appended.
+"""Being the owner of an epoch: recovering producer state, then replicating what is appended.
 
 A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
 epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells;
@@ -135,7 +135,7 @@ class Ownership:
         self._resign_again_ms = self._state.timing.resend_ms
 
     def begin(self) -> None:
-        """A decision names this incarnation: become exact about the end of the epoch before."""
+        """A decision names this incarnation: recover producer state as of the end of the epoch before."""
         self.opening = True
         self._rebuild()
 

@@ -198,7 +198,7 @@ class Replica(ReplicaState):
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether nothing but silence speaks against the owner, if it is missed at all."""
+        """Whether there is no evidence against the owner but a timeout, if it is suspected failed at all."""
         given_up = self.promised or self._rolling_over or self.active.owner == self.node_id
         return not given_up and not self._watch.seems_gone()
 
@@ -249,7 +249,7 @@ class Replica(ReplicaState):
         self._settle(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Do what time asks for; too early or too late is fine."""
+        """Run expired timers; too early or too late is fine."""
         self.candidate.consider(now_ms)
         self.candidate.tick(now_ms)
         self.history.tick(now_ms)

@@ -25,7 +25,9 @@ def hello(node: Broker, request: Request) -> None:
     peers = _peers(node)
     connection = request.connection
     if connection.greeted or connection.challenge is not None:
-        raise ProtocolError(pb.INVALID_REQUEST, "this connection has been greeted; a node calls on one of its own")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, "this connection has been greeted; a peer handshake needs a new connection"
+        )
     reply, connection.challenge = answer_hello(
         peers.identity, request.envelope.peer_hello, os.urandom(PEER_NONCE_BYTES)
     )

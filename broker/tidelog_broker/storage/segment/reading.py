@@ -1,7 +1,7 @@
 """Reading whole batches, headers and times out of one open segment.
 
 A read is one `pread` into fresh memory: a slow reader holds a copy and never a page of the file (measured against
-slices of a mapping in docs/adr/0021: about the same speed on warm pages, and no page fault under the GIL on cold ones).
+slices of a mapping in docs/adr/0012: about the same speed on warm pages, and no page fault under the GIL on cold ones).
 """
 
 from __future__ import annotations
