@@ -191,3 +191,47 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         test_a_package_imports_only_what_is_below_it("tidelog_broker")
     with pytest.raises(AssertionError):
         test_no_import_climbs_from_room_to_room("tidelog_broker")
+
+
+SPLIT = {
+    "tidelog_broker.broker.Broker": "open: the parts of a node's services are to be given by name",
+    "tidelog_broker.node.node.Node": "open: a node is to have a broker",
+    "tidelog_broker.partition.partition.Partition": "open: a partition is to have its reads",
+    "tidelog_broker.core.replication.replica.Replica": "open: a replica is to have its state",
+    "tidelog_broker.storage.epoch.epoch_log.EpochLog": "open: a log is to have its reader",
+    "tidelog_broker.storage.partition.partition_log.PartitionLog": "open: as above",
+    "tidelog_broker.storage.partition.repair_and_fill.PartitionCopies": "open: as above",
+    "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
+    "tidelog_loadtest.probe_owner.OwnerServer": "the probe of a cluster is that of one node, and followers",
+    "tidelog_loadtest.probe_owner.OwnerProtocol": "the same",
+}
+"""Classes that inherit one of another file, each with the reason. Composition splits a file, inheritance does not."""
+
+
+def inherited(path: Path) -> Iterator[str]:
+    """Yield the classes of a file that inherit a class of another file of this project."""
+    tree = ast.parse(path.read_text())
+    imported = {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            names = {base.id for base in node.bases if isinstance(base, ast.Name)}
+            if any(imported.get(name, "").split(".")[0] in FOLDERS for name in names):
+                yield f"{module_name(path)}.{node.name}"
+
+
+def test_no_class_is_split_over_files_by_inheritance() -> None:
+    """Errors may inherit errors, and what is on the wire what is on the wire."""
+    found = {
+        name
+        for package in FOLDERS
+        for path in sources(package)
+        if not below(module_name(path), "tidelog_broker.wire")
+        for name in inherited(path)
+        if not name.endswith("Error")
+    }
+    assert found == SPLIT.keys(), "one more, or one that is no longer there"
