@@ -14,7 +14,7 @@ from tidelog_broker.core.replication.effects import SyncLog
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.reader import PartitionReads
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
@@ -126,12 +126,12 @@ def tells_before_sync() -> Replacements:
 
 def accepts_unsynced() -> Replacements:
     """An end is accepted while the log in front of it is in the page cache."""
-    perform = write_queue.perform
+    perform = log_writer.perform
 
     def skip(view: LogView, effect: Any) -> bool:
         return isinstance(effect, SyncLog) or perform(view, effect)
 
-    return [(write_queue, "perform", skip)]
+    return [(log_writer, "perform", skip)]
 
 
 def limbo_not_heeded() -> Replacements:

@@ -13,7 +13,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.reader import PartitionReads
 from tidelog_broker.partition.waiting import Waiting, _settle
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.group_commit import GroupCommit
 from tidelog_broker.replication.journals import Chains
@@ -95,7 +95,7 @@ def appends_told_at_once() -> Replacements:
 
     def append(self: ReplicaDriver, group: list[Append]) -> None:
         synced = self.view.synced(group[0].epoch)
-        self._tools.io.start(self._io_key, lambda: write_queue.append(self.view, group, synced=synced), lambda *_: None)
+        self._tools.io.start(self._io_key, lambda: log_writer.append(self.view, group, synced=synced), lambda *_: None)
         self._appended(group, 0.0, ok=True, error=None)
 
     return [(ReplicaDriver, "_append", append)]

@@ -42,7 +42,7 @@ SILENT = (
     "replication.group_commit",
     "replication.replica_log",
     "replication.takeover_log",
-    "replication.write_queue",
+    "replication.log_writer",
     "server.handlers.unsafe_recovery",
 )
 """Modules that have much to say of what is done to them here."""

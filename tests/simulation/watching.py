@@ -19,9 +19,9 @@ from tests.simulation.lies import lie
 from tidelog_broker.core.replication.effects import Append, ReadLog
 from tidelog_broker.partition import partition
 from tidelog_broker.partition.retention import Retention
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.log_writer import LogWrite
 from tidelog_broker.replication.replica_log import LogView, Stretch
-from tidelog_broker.replication.write_queue import LogWrite
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -34,9 +34,9 @@ def watched(world: World) -> Iterator[None]:
     watch = _Watch(world)
     with ExitStack() as stack:
         for target, name, watching in (
-            (write_queue, "append", watch.append),
-            (write_queue, "append_in_place", watch.append_in_place),
-            (write_queue, "perform", watch.perform),
+            (log_writer, "append", watch.append),
+            (log_writer, "append_in_place", watch.append_in_place),
+            (log_writer, "perform", watch.perform),
             (LogView, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
         ):

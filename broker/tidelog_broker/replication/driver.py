@@ -46,7 +46,7 @@ from tidelog_broker.core.replication.epoch_writer import Candidate, Group
 from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.replica_log import LogView, Stretch
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
@@ -339,19 +339,19 @@ class ReplicaDriver:
         synced = self.view.synced(group[0].epoch)
         inline_writes = self._tools.inline_writes
         if not synced and self._tools.io.idle:
-            size_bytes = write_queue.padded_bytes(group)
-            if inline_writes.allows(size_bytes, started) and write_queue.has_room(self.view, group[0], size_bytes):
+            size_bytes = log_writer.padded_bytes(group)
+            if inline_writes.allows(size_bytes, started) and log_writer.has_room(self.view, group[0], size_bytes):
                 failed: StorageError | None = None
                 slept = sleeps()
                 try:
-                    write_queue.append_in_place(self.view, group)
+                    log_writer.append_in_place(self.view, group)
                 except StorageError as error:
                     failed = error
                 ended = time.perf_counter()
                 inline_writes.took(ended - started, ended, slept=sleeps() != slept)
                 self._appended(group, started, ok=True, error=failed)
                 return
-        write = partial(write_queue.append, self.view, group, synced=synced)
+        write = partial(log_writer.append, self.view, group, synced=synced)
         self._tools.io.start(
             self._io_key, write, lambda ok, error: self._appended(group, started, ok=bool(ok), error=error)
         )
@@ -381,7 +381,7 @@ class ReplicaDriver:
             if self._listener is not None and isinstance(effect, FinishFill) and not self.stopped:
                 self._listener.filled()
 
-        self._tools.io.start(self._io_key, partial(write_queue.perform, self.view, effect), done)
+        self._tools.io.start(self._io_key, partial(log_writer.perform, self.view, effect), done)
 
     def _written(self, *, ok: bool) -> None:
         """Tell the replica of a write that is done."""

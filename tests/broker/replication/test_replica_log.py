@@ -10,7 +10,7 @@ from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, group, ope
 from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -269,7 +269,7 @@ def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:
     disk = FaultyDisk()
     view = view_of(open_log(disk, tmp_path), chain_of())
     view.sync_ahead(0, 0)
-    assert write_queue.append(view, [group(0, 0, b"a")], synced=False)
+    assert log_writer.append(view, [group(0, 0, b"a")], synced=False)
     disk.log.clear()
     view.sync_ahead(1, 0)
     assert disk.log == []

@@ -16,7 +16,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication import planned_end
 from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageFailedError
@@ -39,7 +39,7 @@ class Stand:
     def append(self, value: bytes) -> None:
         store = self.view.store
         digest = store.end_digest if store.epochs else 0
-        assert write_queue.append(self.view, [group(store.end_offset, digest, value)], synced=False)
+        assert log_writer.append(self.view, [group(store.end_offset, digest, value)], synced=False)
 
     @property
     def syncs(self) -> int:

@@ -9,7 +9,7 @@ from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_
 from tests.broker.storage.build import read_all
 
 from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
-from tidelog_broker.replication import write_queue
+from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_proto.header import unpack_header
@@ -27,12 +27,12 @@ def syncs(disk: FaultyDisk) -> int:
 def test_appends_that_continue_each_other_are_one_write_and_one_sync(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     first = group(0, 0, b"a", b"b")
-    assert write_queue.append(view, [first], synced=True)
+    assert log_writer.append(view, [first], synced=True)
     digest = view.store.end_digest
     second = group(2, digest, b"c")
     third = group(3, _digest_after(second), b"d", b"e")
     disk.log.clear()
-    assert write_queue.append(view, [second, third], synced=True)
+    assert log_writer.append(view, [second, third], synced=True)
     assert syncs(disk) == 1
     assert [len(one) for one in read_all(view.store)] != []
     assert view.store.end_offset == view.store.synced_offset == 5
@@ -44,16 +44,16 @@ def _digest_after(append: Append) -> int:
 
 def test_an_append_without_a_sync_is_in_the_log_and_not_synced(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
-    assert write_queue.append(view, [group(0, 0, b"a")], synced=False)
+    assert log_writer.append(view, [group(0, 0, b"a")], synced=False)
     disk.log.clear()
-    assert write_queue.append(view, [group(1, view.store.end_digest, b"b")], synced=False)
+    assert log_writer.append(view, [group(1, view.store.end_digest, b"b")], synced=False)
     assert syncs(disk) == 0
     assert view.store.end_offset == 2
 
 
 def test_what_does_not_continue_the_log_is_passed_over(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
-    assert not write_queue.append(view, [group(1, 5, b"b")], synced=True)
+    assert not log_writer.append(view, [group(1, 5, b"b")], synced=True)
     assert view.store.end_offset == 0
     assert not view.store.epochs
 
@@ -61,64 +61,64 @@ def test_what_does_not_continue_the_log_is_passed_over(tmp_path: Path) -> None:
 def test_a_full_disk_writes_nothing_and_is_no_failure(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     disk.fill_up()
-    assert not write_queue.append(view, [group(0, 0, b"a")], synced=True)
+    assert not log_writer.append(view, [group(0, 0, b"a")], synced=True)
     disk.heal()
-    assert write_queue.append(view, [group(0, 0, b"a")], synced=True)
+    assert log_writer.append(view, [group(0, 0, b"a")], synced=True)
     disk.fill_up()
     large = group(1, view.store.end_digest, b"x" * 500_000)
-    assert not write_queue.append(view, [large], synced=True)
+    assert not log_writer.append(view, [large], synced=True)
     disk.heal()
-    assert write_queue.append(view, [large], synced=True)
+    assert log_writer.append(view, [large], synced=True)
     assert view.store.end_offset == 2
 
 
 def test_room_is_there_only_for_what_continues_the_open_segment(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     first = group(0, 0, b"a")
-    assert not write_queue.has_room(view, first, 128)
-    assert write_queue.append(view, [first], synced=True)
+    assert not log_writer.has_room(view, first, 128)
+    assert log_writer.append(view, [first], synced=True)
     after = group(1, view.store.end_digest, b"b")
-    assert write_queue.has_room(view, after, write_queue.padded_bytes([after]))
-    assert not write_queue.has_room(view, group(2, 0, b"c"), 128)
-    assert not write_queue.has_room(view, group(1, 0, b"b", epoch=1, start_offset=1), 128)
-    assert not write_queue.has_room(view, after, 1 << 30)
+    assert log_writer.has_room(view, after, log_writer.padded_bytes([after]))
+    assert not log_writer.has_room(view, group(2, 0, b"c"), 128)
+    assert not log_writer.has_room(view, group(1, 0, b"b", epoch=1, start_offset=1), 128)
+    assert not log_writer.has_room(view, after, 1 << 30)
 
 
 def test_a_tail_is_cut(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     write_epoch(view.store, 0, b"a", b"b", b"c")
-    assert write_queue.perform(view, Truncate(0, 1))
+    assert log_writer.perform(view, Truncate(0, 1))
     assert view.store.end_offset == 1
 
 
 def test_what_was_appended_without_a_sync_is_synced_when_the_epoch_is_to_end(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
-    assert write_queue.perform(view, SyncLog(0)), "an epoch without records has no log"
-    assert write_queue.append(view, [group(0, 0, b"a", b"b")], synced=False)
+    assert log_writer.perform(view, SyncLog(0)), "an epoch without records has no log"
+    assert log_writer.append(view, [group(0, 0, b"a", b"b")], synced=False)
     disk.log.clear()
-    assert write_queue.perform(view, SyncLog(0))
+    assert log_writer.perform(view, SyncLog(0))
     assert syncs(disk) == 1
     assert view.store.synced_offset == 2
-    assert write_queue.perform(view, SyncLog(0))
+    assert log_writer.perform(view, SyncLog(0))
     assert syncs(disk) == 1, "once is enough"
 
 
 def test_the_rolled_segments_that_nobody_has_synced_are_synced_with_the_end(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
     for offset in range(3):
-        assert write_queue.append(view, [group(offset, view.store.end_digest, b"x" * 40_000)], synced=False)
+        assert log_writer.append(view, [group(offset, view.store.end_digest, b"x" * 40_000)], synced=False)
     disk.log.clear()
-    assert write_queue.perform(view, SyncLog(0))
+    assert log_writer.perform(view, SyncLog(0))
     newest_gets_its_name = ["write", "sync", "rename", "sync_dir"]
     assert [operation for operation, _ in disk.log] == [*newest_gets_its_name, *["sync"] * 3]
 
 
 def test_a_log_that_cannot_be_synced_is_a_failure(tmp_path: Path) -> None:
     disk, view = fresh(tmp_path)
-    assert write_queue.append(view, [group(0, 0, b"a")], synced=False)
+    assert log_writer.append(view, [group(0, 0, b"a")], synced=False)
     disk.break_at("sync")
     with pytest.raises(StorageFailedError):
-        write_queue.perform(view, SyncLog(0))
+        log_writer.perform(view, SyncLog(0))
 
 
 def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Path) -> None:
@@ -130,18 +130,18 @@ def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Pa
     (tmp_path / "copy").mkdir()
     view = view_of(open_log(disk, tmp_path / "copy"), chain_of(end))
     first = AppendFill(0, 0, 0, 2, batches[:2], *end)
-    assert write_queue.perform(view, first)
+    assert log_writer.perform(view, first)
     assert (view.fill_position(0) or (0, 0))[0] == 2
-    assert write_queue.perform(view, first), "what is there already is passed over"
+    assert log_writer.perform(view, first), "what is there already is passed over"
     disk.fill_up()
     large = AppendFill(0, 0, 2, 3, batches[2:], *end)
-    write_queue.perform(view, large)
+    log_writer.perform(view, large)
     disk.heal()
-    assert write_queue.perform(view, large)
+    assert log_writer.perform(view, large)
     assert view.store.end_offset == 0, "it does not count yet"
-    assert write_queue.perform(view, FinishFill(0))
+    assert log_writer.perform(view, FinishFill(0))
     assert read_all(view.store) == read_all(source)
-    assert write_queue.perform(view, FinishFill(0)), "twice is fine"
+    assert log_writer.perform(view, FinishFill(0)), "twice is fine"
 
 
 def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
     write_epoch(copy, 0, b"a", b"b")
     write_epoch(copy, 1, b"c")
     unknown = AppendFill(1, 4, 4, 5, batches[4:5], *second, None)
-    assert not write_queue.perform(view, unknown), "what is here ends below that and cannot be gone on with"
-    assert write_queue.perform(view, replace(unknown, start_digest=digest))
+    assert not log_writer.perform(view, unknown), "what is here ends below that and cannot be gone on with"
+    assert log_writer.perform(view, replace(unknown, start_digest=digest))
     assert view.fill_position(1) == (5, source.digest_at(1, 5))
     copy.close()
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
     assert (view.fill_position(1) or (0, 0))[0] == 5, "a start goes on with it"
-    assert write_queue.perform(view, AppendFill(1, 4, 5, 6, batches[5:], *second, None))
-    assert write_queue.perform(view, FinishFill(1))
+    assert log_writer.perform(view, AppendFill(1, 4, 5, 6, batches[5:], *second, None))
+    assert log_writer.perform(view, FinishFill(1))
     assert [log.epoch for log in view.store.epochs] == [1]
     assert read_all(view.store) == [bytes(one) for one in batches[4:]]
     assert view.epoch_end(1) == second
@@ -177,6 +177,6 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
 def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path: Path) -> None:
     _, view = fresh(tmp_path)
     write_epoch(view.store, 0, b"a")
-    assert write_queue.perform(view, SetAside(5, "not here"))
-    assert write_queue.perform(view, SetAside(0, "it differs"))
+    assert log_writer.perform(view, SetAside(5, "not here"))
+    assert log_writer.perform(view, SetAside(0, "it differs"))
     assert view.epoch_end(0) is None
