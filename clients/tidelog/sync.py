@@ -68,6 +68,9 @@ __all__ = [
 LAST_FLUSH_S: Final = 5.0
 """How long a client that nobody closed may flush when the program ends."""
 
+_SIGNALS_S: Final = 0.5
+"""Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
+
 _log: Final = logging.getLogger("tidelog.sync")
 
 
@@ -464,6 +467,8 @@ class Consumer:
         # Ctrl-C while this waits must not lose the batch that comes at the same moment: the future stays.
         if self._next is None:
             self._next = self._thread.submit(self._consumer.next_batch)
+        while not self._next.done():
+            concurrent.futures.wait([self._next], timeout=_SIGNALS_S)
         try:
             batch = self._next.result()
         except TidelogError:
