@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,16 @@ MACHINE_TIMEOUT_S = 300
 def pytest_configure() -> None:
     """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Put back who handles signals: a command that ends early leaves that to the end of its process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.hookimpl(tryfirst=True)
