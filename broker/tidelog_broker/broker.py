@@ -28,6 +28,7 @@ from tidelog_broker.core.topics import (
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.meta_freshness import Hearing
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
+from tidelog_broker.partition.described import describe_partition
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.services import Services
@@ -183,7 +184,7 @@ class Broker(Services):
         """Who is alive, or can be reached, has changed."""
         partitions = self.partitions.all()
         for partition in partitions:
-            partition.forget_quorum()
+            partition.state.forget_quorum()
         self.replication.neighbours_changed()
         for partition in partitions:
             partition.neighbours_changed()
@@ -214,7 +215,7 @@ class Broker(Services):
         """
         for record in self.topics.live():
             partitions = self.partitions.of_topic(record.topic_id)
-            if not all(partition.syncs_every_group for partition in partitions):
+            if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
                     "DATA_LOSS: the machine went down under this node, and topic %r has flush=%s: records acknowledged "
                     "shortly before may be gone; its partitions end at %s",
@@ -236,7 +237,7 @@ class Broker(Services):
         partition = self.partitions.find(key)
         if partition is None:
             return None
-        return partition.route
+        return partition.state.route
 
     def _owned(self) -> list[Owned]:
         return [
@@ -246,10 +247,10 @@ class Broker(Services):
                 partition.replica.followers,
                 partition.pipeline.waits_for_all,
                 partition.pipeline.full_since_s,
-                partition.replica.moving,
+                partition.state.is_moving,
             )
             for partition in self.partitions.all()
-            if partition.writer is not None
+            if partition.state.writer is not None
         ]
 
     def _now_ms(self) -> int:
@@ -272,7 +273,7 @@ class Broker(Services):
             key = (record.topic_id, index)
             here = self.partitions.find(key)
             if here is not None:
-                info.partitions.append(_described(here))
+                info.partitions.append(describe_partition(here.state))
                 continue
             route = self.routes.get(key) or Route(0, "", ())
             info.partitions.add(
@@ -315,48 +316,6 @@ class Broker(Services):
             membership=self.cluster.membership(self.node_id),
             no_quorum=len(self.health.no_quorum),
         )
-
-
-def _described(partition: Partition) -> pb.PartitionInfo:
-    """Return what this node tells of a partition that it stores, and of its own copy of it."""
-    info, missing = partition.info(), partition.replica.history.missing()
-    info.copy_fault = _copy_fault(partition)
-    info.replicas.extend(_replicas(partition))
-    if missing is not None:
-        info.missing_epochs, info.missing_records = missing.epochs, missing.records
-    return info
-
-
-def _copy_fault(partition: Partition) -> str:
-    """Return why this node's copy cannot be counted on; empty when it can.
-
-    A lone copy that may be short is all there is: nobody has what it may lack.
-    """
-    if partition.refusal is not None:
-        return "failed"
-    if partition.replica.halted is not None:
-        return "limbo"
-    return "" if partition.is_alone else partition.replica.doubt
-
-
-def _replicas(partition: Partition) -> list[pb.ReplicaInfo]:
-    """Return a partition's copies as its owner sees them; none where this node is not the owner."""
-    owner = partition.replica.owner
-    if owner is None:
-        return []
-    own = pb.ReplicaInfo(node_id=owner.node_id, held_offset=owner.held_by(owner.node_id), streaming=True)
-    others = [
-        pb.ReplicaInfo(
-            node_id=follower.node_id,
-            held_offset=follower.held_offset,
-            streaming=follower.streaming,
-            latency_us=int(follower.latency_ms * 1000),
-        )
-        for follower in partition.replica.followers
-    ]
-    for replica in (own, *others):
-        replica.lag = owner.next_offset - replica.held_offset
-    return [own, *others]
 
 
 META_COPIES: Final = 5

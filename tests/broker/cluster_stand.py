@@ -211,7 +211,7 @@ class ClusterStand:
     def owners(self) -> list[str]:
         """The nodes that may give out offsets."""
         found = {name: node.partitions.find(KEY) for name, node in self.nodes.items()}
-        return [name for name, one in found.items() if one is not None and one.writer is not None]
+        return [name for name, one in found.items() if one is not None and one.state.writer is not None]
 
     async def owner(self, *, but: str = "") -> str:
         """Wait for an owner other than `but`."""
@@ -238,7 +238,9 @@ class ClusterStand:
     async def read(self, node_id: str) -> list[bytes | None]:
         """Return what a node serves, once it has on its disk what it knows to be committed."""
         one = self.partition(node_id)
-        await settled(lambda: one.readable_end == one.high_watermark, "what is committed is not on the disk")
+        await settled(
+            lambda: one.state.readable_end == one.state.high_watermark, "what is committed is not on the disk"
+        )
         return await (await self.peer(node_id)).read_all(TOPIC_ID)
 
     async def agree(self, *values: bytes) -> None:
@@ -246,7 +248,7 @@ class ClusterStand:
         count = len(values)
         await settled(
             lambda: all(
-                (one.readable_end, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
+                (one.state.readable_end, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
                 for one in (self.partition(name) for name in self.nodes)
             ),
             "the nodes do not come together",

@@ -147,7 +147,7 @@ class Founded:
 
         def level() -> bool:
             found = [node.partitions.find(key) for node in self.nodes.values()]
-            return all(copy is not None and copy.readable_end >= end_offset for copy in found)
+            return all(copy is not None and copy.state.readable_end >= end_offset for copy in found)
 
         await self.until(level, "the copies are not level")
         return [node.partitions.get(*key) for node in self.nodes.values()]
@@ -158,7 +158,7 @@ class Founded:
         topic = await peer.create(replication_factor=len(self.nodes))
         await self.publish(peer, topic.topic_id, b"first")
         copies = await self.copies((topic.topic_id, 0), end_offset=1)
-        owner = copies[0].owner_id
+        owner = copies[0].state.owner_id
         return Used(topic.topic_id, owner, next(name for name in self.nodes if name != owner))
 
     async def spread(self, peer: Peer, partitions: int, name: str = "spread") -> pb.TopicInfo:

@@ -128,7 +128,7 @@ class Stand:
         await settled(lambda: not node.server.connections, "a connection was never closed")
         assert node.server.budget.in_flight_bytes == 0, "a request kept its share of the budget"
         for partition in node.partitions.all():
-            assert not partition.listeners, f"{partition.name} has listeners left"
+            assert not partition.changes.listeners, f"{partition.name} has listeners left"
             assert partition.pipeline.queued_bytes == 0
 
 

@@ -43,7 +43,7 @@ async def test_topics_are_recovered_with_their_partitions(stand: Stand) -> None:
     topic = await peer.create(partitions=3)
     await stand.stop()
     node = await stand.start()
-    assert [partition.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+    assert [partition.state.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
 
 
 def copy_fault(stand: ClusterStand, name: str) -> str:

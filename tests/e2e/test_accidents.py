@@ -148,12 +148,15 @@ async def test_of_two_processes_with_one_directory_and_its_copy_the_older_stops(
         copy = await start(*words, "--data", tmp_path / "copy", "--port", port, "--gossip-port", gossip_port)
         log = up.data / "node2.log"
         words_of_it = "another process uses the node id 'node2': stop it, or give this node an id and a data directory"
-        async with asyncio.timeout(TELL_TIMEOUT_S):
-            while words_of_it not in log.read_text():  # noqa: ASYNC110 - a file tells nobody when it grows
-                await asyncio.sleep(0.1)
-        await client.producer("flights").send(b"after")
-        assert await read_all(client, "flights", 2) == [b"before", b"after"]
-        await copy.stop()
+        try:
+            async with asyncio.timeout(TELL_TIMEOUT_S):
+                while words_of_it not in log.read_text():
+                    assert copy.process.returncode is None, await copy.gives_up()
+                    await asyncio.sleep(0.1)
+            await client.producer("flights").send(b"after")
+            assert await read_all(client, "flights", 2) == [b"before", b"after"]
+        finally:
+            await copy.stop()
 
 
 # ----------------------------------------------------------------------------------------- strangers and forgers
@@ -242,7 +245,7 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     topic = await peer.create(replication_factor=4)
     await founded.publish(peer, topic.topic_id, b"one")
     kept = founded.nodes["a"].partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: kept.readable_end == 1, "the copy is not level")
+    await founded.until(lambda: kept.state.readable_end == 1, "the copy is not level")
     for name in ("c", "d"):
         await founded.stop(name)
     await founded.until(lambda: not founded.nodes["a"].cluster.alive("d"), "nobody is missed")
@@ -263,7 +266,7 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     assert await peer.read_all(topic.topic_id) == [b"one"]
     await founded.start("c")
     await founded.publish(peer, topic.topic_id, b"three")
-    await founded.until(lambda: kept.readable_end == 2, "it does not go on")
+    await founded.until(lambda: kept.state.readable_end == 2, "it does not go on")
     assert await peer.read_all(topic.topic_id) == [b"one", b"three"]
 
 
@@ -322,8 +325,8 @@ async def stand_batches(stand: ClusterStand) -> list[Batch]:
     owner = await stand.owner()
     found: list[Batch] = []
     offset = 0
-    while offset < stand.partition(owner).high_watermark:
-        for view in await stand.partition(owner).read_log(offset, 1):
+    while offset < stand.partition(owner).state.high_watermark:
+        for view in await stand.partition(owner).reader.read_log(offset, 1):
             found.append(Batch(unpack_header(view), view))
             offset = found[-1].header.end_offset
     return found
@@ -333,12 +336,12 @@ async def test_timers_do_not_look_at_the_wall_clock(stand: ClusterStand, monkeyp
     """An hour's jump on every node changes no owner and loses no time-out."""
     await stand.start()
     owner = await stand.owner()
-    epoch = stand.partition(owner).epoch
+    epoch = stand.partition(owner).state.epoch
     for jump_s in (3600, -3600):
         clock_s = 1_800_000_000 + jump_s
         monkeypatch.setattr("time.time", lambda clock_s=clock_s: float(clock_s))
         monkeypatch.setattr("time.time_ns", lambda clock_s=clock_s: clock_s * 10**9)
         await stand.publish(b"v")
         stand.tell()
-    assert [stand.partition(name).epoch for name in NODES] == [epoch] * 3
+    assert [stand.partition(name).state.epoch for name in NODES] == [epoch] * 3
     assert await stand.owner() == owner

@@ -246,7 +246,7 @@ async def test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else(stand
         assert stand.partition(name).replica.tail.queued.offset == 2, "it has the record, and has not synced it"
         assert stand.partition(name).replica.tail.durable.offset == 1
     assert not peer.answered(number)
-    assert stand.partition(owner).high_watermark == 1
+    assert stand.partition(owner).state.high_watermark == 1
     stand.disks[others(owner)[0]].heal()
     (result,) = await peer.published(number)
     assert result.base_offset == 1, "one of the two is enough"
@@ -343,7 +343,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     promiser, other = others(owner)
     stand.cut = set(NODES)
     ballot = pb.Ballot(round=9, node_id=other, incarnation=stand.nodes[other].incarnation)
-    epoch = stand.partition(promiser).epoch
+    epoch = stand.partition(promiser).state.epoch
     seal = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=ballot)
     stand.nodes[promiser].received(other, seal, [])
     driver = stand.nodes[promiser].replication.get(KEY)
@@ -397,7 +397,7 @@ async def test_a_replica_a_million_records_behind_gets_all_of_them(stand: Cluste
         assert not result.HasField("error")
     await stand.start(away)
     copy = stand.partition(away)
-    await settled(lambda: copy.high_watermark == copy.log.end_offset == count * size, "it does not catch up")
+    await settled(lambda: copy.state.high_watermark == copy.log.end_offset == count * size, "it does not catch up")
     assert copy.replica.tail.durable == stand.partition(owner).replica.tail.durable, "the same, by digest"
     (last, *_) = await (await stand.peer(away)).fetch(TOPIC_ID, count * size - 1)
     assert last.end_offset == count * size
@@ -411,10 +411,12 @@ async def test_every_replica_finds_records_by_time(stand: ClusterStand) -> None:
     for number in range(200):
         stamps = [start_us + number * 1_000_000]
         await peer.publish(TOPIC_ID, batch(b"%d" % number * 500, timestamps_us=stamps))
-    await settled(lambda: all(stand.partition(name).readable_end == 200 for name in NODES), "the copies are not level")
+    await settled(
+        lambda: all(stand.partition(name).state.readable_end == 200 for name in NODES), "the copies are not level"
+    )
     for name in NODES:
         for wanted in (0, 1, 77, 150, 199):
-            found = await stand.partition(name).find_by_time(start_us + wanted * 1_000_000 - 500_000)
+            found = await stand.partition(name).reader.find_by_time(start_us + wanted * 1_000_000 - 500_000)
             assert found is not None, (name, wanted)
             assert found[0] == wanted
     await stand.crash(owner)

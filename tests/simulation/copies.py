@@ -83,12 +83,12 @@ class Copy:
             ProtocolError: why there is nothing here.
         """
         partition = self.partition
-        await partition.ensure_readable()
-        partition.check_offset(offset)
-        hot = partition.read_hot(offset, READ_BYTES)
+        await partition.access.ensure_readable()
+        partition.reader.check_offset(offset)
+        hot = partition.reader.read_hot(offset, READ_BYTES)
         if hot is not None:
             return [entry.data for entry in hot]
-        return await partition.read_log(offset, READ_BYTES)
+        return await partition.reader.read_log(offset, READ_BYTES)
 
     async def latest(self) -> int:
         """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.
@@ -96,9 +96,9 @@ class Copy:
         Raises:
             ProtocolError: why that cannot be said here.
         """
-        await self.partition.ensure_readable()
-        await self.partition.confirm_owner()
-        return self.partition.high_watermark
+        await self.partition.access.ensure_readable()
+        await self.partition.access.confirm_owner()
+        return self.partition.state.high_watermark
 
     # ------------------------------------------------------------------------------------------ what is done to it
 

@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import SyncLog
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.partition.reader import PartitionReads
+from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import LogView
@@ -97,7 +97,7 @@ def reboot_noted_in_memory() -> Replacements:
 def reads_past_commit() -> Replacements:
     """Consumers get what the log holds."""
 
-    return [(PartitionReads, "readable_end", property(lambda self: self.log.end_offset))]
+    return [(PartitionState, "readable_end", property(lambda self: self.log.end_offset))]
 
 
 def reads_past_cut() -> Replacements:

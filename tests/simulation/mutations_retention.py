@@ -44,8 +44,8 @@ def deletes_what_a_replica_lacks() -> Replacements:
     """Retention deletes what is committed, without waiting for replicas or for the end of the epoch."""
 
     def past_bound(self: Retention) -> int:
-        partition = self._partition
-        return self._outdated(0, partition.topic.config.retention_bytes, partition.high_watermark)
+        state = self._state
+        return self._outdated(0, state.topic.config.retention_bytes, state.high_watermark)
 
     return [(Retention, "_past_bound", past_bound)]
 

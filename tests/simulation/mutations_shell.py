@@ -9,9 +9,10 @@ from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.reboot_note import RebootedDir
+from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import Pipeline
-from tidelog_broker.partition.reader import PartitionReads
+from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.waiting import Waiting, _settle
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -187,7 +188,7 @@ def goes_on_in_an_ended_epoch() -> Replacements:
 
     def reserved(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None) -> None:
         del owner
-        original(self, self._partition.writer, picked, error)  # type: ignore[arg-type]
+        original(self, self._state.writer, picked, error)  # type: ignore[arg-type]
 
     original = Pipeline._reserved
     return [(Pipeline, "_reserved", reserved)]
@@ -199,17 +200,17 @@ def goes_on_in_an_ended_epoch() -> Replacements:
 def memory_read_past_commit() -> Replacements:
     """What is in memory is given to readers, committed or not."""
 
-    def read_hot(self: PartitionReads, offset: int, bytes_max: int, records_max: int | None = None) -> Any:
-        return self.ring.read(offset, bytes_max, records_max)
+    def read_hot(self: PartitionReader, offset: int, bytes_max: int, records_max: int | None = None) -> Any:
+        return self._ring.read(offset, bytes_max, records_max)
 
-    return [(PartitionReads, "read_hot", read_hot)]
+    return [(PartitionReader, "read_hot", read_hot)]
 
 
 def confirmed_at_once() -> Replacements:
     """An owner believes that it is one."""
 
-    async def confirm(self: PartitionReads) -> None:
+    async def confirm(self: Access) -> None:
         await self.ensure_readable()
         await self.ensure_active()
 
-    return [(PartitionReads, "confirm_owner", confirm)]
+    return [(Access, "confirm_owner", confirm)]

@@ -30,6 +30,7 @@ from tidelog_broker.core.replication.inline_writes import InlineWrites
 from tidelog_broker.core.replication.ports import Batch, PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Founding, Replication
@@ -70,7 +71,7 @@ class Inline(InlineWrites):
 
 
 class Process:
-    """See the module; a `PartitionNode`. Made by `Machine.start`."""
+    """See the module. Made by `Machine.start`."""
 
     replication: Replication
 
@@ -260,9 +261,25 @@ class Process:
         self.world.copies[driver.view] = copy
         self.world.checks.started(copy)
         self.partitions[key] = copy
-        copy.partition = Partition(self, record, key[1], driver, io_key)
+        copy.partition = Partition(self._tools(), record, key[1], driver, io_key)
         if self.world.clock.random.random() < 0.5:  # somebody reads along, from memory
-            copy.partition.listeners.add(_listen)
+            copy.partition.changes.listeners.add(_listen)
+
+    def _tools(self) -> PartitionTools:
+        return PartitionTools(
+            settings=self.settings,
+            loop=self.loop,
+            disk=self.disk,
+            io=self.io,
+            readers=self.readers,
+            notes=self.notes,
+            rings=self.rings,
+            metrics=self.metrics,
+            neighbours=self.cluster,
+            taken_over=self.taken_over,
+            route_news=self.route_news,
+            storage_failed=self.storage_failed,
+        )
 
     def _open_log(self, key: PartitionKey) -> PartitionLog:
         topic = self.world.topic
@@ -323,7 +340,7 @@ class Process:
     def _look(self) -> None:
         if self.cluster.look(self._see, calm=self.world.calm):
             for copy in self.partitions.values():
-                copy.partition.forget_quorum()
+                copy.partition.state.forget_quorum()
             self.replication.neighbours_changed()
             for copy in self.partitions.values():
                 copy.partition.neighbours_changed()

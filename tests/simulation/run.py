@@ -29,7 +29,7 @@ from tests.simulation.truth import ViolationError
 from tests.simulation.watching import watched
 from tests.simulation.world import World
 
-from tidelog_broker.partition import partition
+from tidelog_broker.partition import producer_snapshots
 from tidelog_broker.storage.node import fences, journal
 
 JOURNAL_RESERVE_BYTES = 4096
@@ -37,6 +37,7 @@ COMPACT_AFTER_BYTES = 700
 SNAPSHOT_BATCHES = 5
 SILENT = (
     "partition.pipeline",
+    "partition.producer_snapshots",
     "partition.retention",
     "replication.driver",
     "replication.group_commit",
@@ -84,7 +85,7 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
         ExitStack() as stack,
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
         patch.object(fences, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
-        patch.object(partition, "PRODUCER_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES),
+        patch.object(producer_snapshots, "PRODUCER_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES),
         patch.object(secrets, "randbits", random.getrandbits),
     ):
         for name in SILENT:

@@ -88,7 +88,7 @@ class _Watch:
 
     def prepare(self, original: Callable[..., None]) -> Callable[..., None]:
         def prepare(retention: Retention, offset: int) -> None:
-            copy = self._copy(retention._partition.driver.view)
+            copy = self._copy(retention._driver.view)
             deletions = self._world.checks.deletions[copy.key]
             deletions.decides(copy, offset)
             original(retention, offset)

@@ -97,12 +97,12 @@ class StateLog:
         partition = self._partition
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                await (partition.confirm_owner() if confirmed else partition.ensure_active())
-                end = partition.high_watermark
+                await (partition.access.confirm_owner() if confirmed else partition.access.ensure_active())
+                end = partition.state.high_watermark
                 await self.catch_up()
         except TimeoutError:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
-        if self.applied < end and partition.log_start < end:
+        if self.applied < end and partition.state.log_start < end:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
 
     async def catch_up(self) -> None:
@@ -112,9 +112,9 @@ class StateLog:
             ProtocolError: the log cannot be read.
         """
         partition = self._partition
-        offset = max(self.applied, partition.log_start)
-        while offset < partition.high_watermark:
-            buffers = await partition.read_log(offset, _READ_BYTES)
+        offset = max(self.applied, partition.state.log_start)
+        while offset < partition.state.high_watermark:
+            buffers = await partition.reader.read_log(offset, _READ_BYTES)
             if not buffers:
                 return
             for buffer in buffers:

@@ -50,11 +50,11 @@ async def hand_over(node: Broker) -> int:
                 while waiting or under_way:
                     while waiting and len(under_way) < AT_ONCE:
                         partition = waiting.popleft()
-                        tried.add((partition.name, partition.epoch))
+                        tried.add((partition.name, partition.state.epoch))
                         if _begin(node, partition):
                             under_way.append(partition)
-                    handed.update(one.name for one in under_way if one.owner_id != node.node_id)
-                    under_way = [one for one in under_way if one.replica.moving]
+                    handed.update(one.name for one in under_way if one.state.owner_id != node.node_id)
+                    under_way = [one for one in under_way if one.state.is_moving]
                     if under_way:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:
@@ -67,7 +67,7 @@ async def hand_over(node: Broker) -> int:
 def _to_hand_over(node: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
     """Yield what this node owns now and has not been tried: it may have come to own something meanwhile."""
     for partition in node.partitions.all():
-        if partition.writer is not None and (partition.name, partition.epoch) not in tried:
+        if partition.state.writer is not None and (partition.name, partition.state.epoch) not in tried:
             yield partition
 
 
@@ -77,7 +77,7 @@ def _begin(node: Broker, partition: Partition) -> bool:
     now_ms = int(node.loop.time() * 1000)
     behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
     plan = node.cluster.heir(partition.driver.key, replica.active, behind=behind)
-    if plan is None or partition.writer is None:
+    if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)
     return True

@@ -49,7 +49,7 @@ class MetaFollower:
             if here is not listening:
                 listening = here
                 if here is not None:
-                    here.listeners.add(self._woken.set)
+                    here.changes.listeners.add(self._woken.set)
             try:
                 if here is not None:
                     await self._node.meta_log.catch_up()

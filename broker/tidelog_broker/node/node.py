@@ -135,7 +135,7 @@ class Node(Broker):
         deadline = self.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = self.partitions.all()
         for partition in partitions:
-            partition.wake()
+            partition.changes.wake()
         self.route_news.wake()
         with contextlib.suppress(TimeoutError):  # what is not done by then gets no answer, as after a crash
             async with asyncio.timeout_at(deadline):
@@ -180,11 +180,7 @@ class Node(Broker):
     def _without_quorum(self) -> list[str]:
         if all(self.cluster.alive(node.node_id) for node in self.cluster.nodes()):
             return []
-        return [
-            partition.name
-            for partition in self.partitions.all()
-            if partition.replica.is_member and partition.quorum_lost() is not None
-        ]
+        return [partition.name for partition in self.partitions.all() if partition.state.lacks_quorum]
 
     async def _clean(self) -> None:
         """Delete old segments, and keep the gauges of sizes current."""

@@ -14,6 +14,7 @@ from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.services import Services
+from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import Founding
 from tidelog_broker.storage.epoch.presence import has_directory_note
 from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
@@ -34,6 +35,7 @@ class Partitions:
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
         self._opening: dict[bytes, asyncio.Lock] = {}
         self._adopting: set[PartitionKey] = set()
+        self._tools: PartitionTools | None = None
 
     def get(self, topic_id: bytes, index: int) -> Partition:
         """Return a partition.
@@ -119,8 +121,27 @@ class Partitions:
                 driver.stop()
                 await node.io.call(io_key, store.close)
                 return
-            partition = Partition(node, record, index, driver, io_key)
+            partition = Partition(self._shared(), record, index, driver, io_key)
             self._by_topic.setdefault(record.topic_id, {})[index] = partition
+
+    def _shared(self) -> PartitionTools:
+        if self._tools is None:
+            node = self._node
+            self._tools = PartitionTools(
+                settings=node.settings,
+                loop=node.loop,
+                disk=node.disk,
+                io=node.io,
+                readers=node.readers,
+                notes=node.notes,
+                rings=node.rings,
+                metrics=node.metrics,
+                neighbours=node.cluster,
+                taken_over=node.taken_over,
+                route_news=node.route_news,
+                storage_failed=node.storage_failed,
+            )
+        return self._tools
 
     def adopt_soon(self, key: PartitionKey) -> None:
         """Another node speaks of a partition that is not stored here: open it if its topic is known.

@@ -19,13 +19,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition.log_space import LogSpace
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.partition.waiting import Settle, Waiting
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
@@ -53,55 +55,35 @@ class Pending:
         self.acks = acks
 
 
-class WrittenPartition(Protocol):
-    """The partition as its pipeline sees it."""
-
-    name: str
-    io_key: int
-    offload: Offload
-
-    @property
-    def writer(self) -> Owner | None:
-        """The owner's state, while offsets may be given out."""
-        ...
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what is committed."""
-        ...
-
-    def unwritable(self) -> ProtocolError | None:
-        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
-        ...
-
-    def want_owner(self) -> None:
-        """Somebody wants to write here; `go_on` is called when that is possible, or clearly not."""
-
-    def has_room(self, owner: Owner, needed_bytes: int) -> bool:
-        """Whether a group can be appended at once."""
-        ...
-
-    def make_room(self, owner: Owner, needed_bytes: int) -> None:
-        """Make sure of the space for a group; runs on an I/O worker."""
-
-    def reserve(self, candidates: Sequence[Candidate]) -> Group:
-        """Give offsets to a group; `pump` sends and writes it."""
-        ...
-
-    def pump(self) -> None:
-        """Carry out what `reserve` has ordered; `Pipeline.written` tells of its end."""
-
-    def failed(self, error: BaseException) -> None:
-        """The disk has failed."""
-
-
 class Pipeline:
-    """The queue of one partition and the group that is being written."""
+    """The queue of one partition and the group that is being written.
 
-    def __init__(self, partition: WrittenPartition, *, bytes_max: int, group_bytes: int) -> None:
-        self._partition = partition
-        self._bytes_max = bytes_max
-        self._group_bytes = group_bytes
+    Args:
+        state: what is known of the partition.
+        driver: what gives out offsets and writes; `written` tells of its end.
+        space: in the partition's log.
+        tools, io_key: the node's, and the partition's I/O worker.
+        failed: called with what the disk did where it failed.
+    """
+
+    def __init__(
+        self,
+        state: PartitionState,
+        driver: ReplicaDriver,
+        space: LogSpace,
+        *,
+        tools: PartitionTools,
+        io_key: int,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._state = state
+        self._driver = driver
+        self._space = space
+        self._workers = tools.io
+        self._io_key = io_key
+        self._disk_failed = failed
+        self._bytes_max = tools.settings.partition_in_flight_bytes
+        self._group_bytes = tools.settings.group_bytes
         self._queue: deque[Pending] = deque()
         self._waiting = Waiting()
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -140,7 +122,7 @@ class Pipeline:
             pending.settle(self._refusal, False)
             return
         if self._queue and self.queued_bytes + len(pending.data) > self._bytes_max:
-            name = self._partition.name
+            name = self._state.name
             pending.settle(
                 ProtocolError(
                     pb.OVERLOADED, f"{name} has all it can queue; send again", retry_after_ms=OVERLOADED_RETRY_MS
@@ -183,13 +165,13 @@ class Pipeline:
             return
         if self._uncommitted_bytes > self._bytes_max:
             return  # the replicas do not keep up; `released` goes on
-        unwritable = self._partition.unwritable()
+        unwritable = self._state.unwritable()
         if unwritable is not None:
             self.flush(unwritable)
             return
-        owner = self._partition.writer
+        owner = self._state.writer
         if owner is None:
-            self._partition.want_owner()
+            self._driver.want_owner()
             return
         picked = self._drain()
         if not picked:
@@ -200,12 +182,12 @@ class Pipeline:
         needed_bytes = 0
         for pending in picked:
             needed_bytes += padded(len(pending.data))
-        if self._partition.has_room(owner, needed_bytes):
+        if self._space.fits(owner, needed_bytes):
             self._append(owner, picked)
             return
-        self._partition.offload.start(
-            self._partition.io_key,
-            lambda: self._partition.make_room(owner, needed_bytes),
+        self._workers.start(
+            self._io_key,
+            lambda: self._space.make(owner, needed_bytes),
             lambda _, error: self._reserved(owner, picked, error),
         )
 
@@ -236,7 +218,7 @@ class Pipeline:
             self._turn_down(picked, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(picked, error)
-        elif owner is not self._partition.writer:
+        elif owner is not self._state.writer:
             # The epoch has ended meanwhile: back to the head of the queue, as if nothing had been.
             self._queue.extendleft(reversed(picked))
             self.queued_bytes += sum(len(pending.data) for pending in picked)
@@ -260,7 +242,7 @@ class Pipeline:
         """Give offsets to a group and let it be written; `owner` may still append."""
         candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(candidates) == len(picked), "only verified batches are drained"
-        group = self._partition.reserve(candidates)
+        group = self._driver.reserve(candidates)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
                 self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
@@ -274,16 +256,14 @@ class Pipeline:
         size_bytes = group.size_bytes
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
-        self._partition.pump()
+        self._driver.go()
 
     def _fail(self, picked: list[Pending], error: BaseException) -> None:
         """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""
-        failure = ProtocolError(
-            pb.STORAGE_FAILED, f"{self._partition.name}: the log cannot be written any more: {error}"
-        )
+        failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: the log cannot be written any more: {error}")
         for pending in picked:
             pending.settle(failure, False)
-        self._partition.failed(error)
+        self._disk_failed(error)
 
     # --- what becomes of it ----------------------------------------------------------------------------
 
@@ -297,7 +277,7 @@ class Pipeline:
         """More is held by more replicas: settle what is complete, and go on."""
         if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
             return  # a follower
-        high_watermark, owner = self._partition.high_watermark, self._partition.writer
+        high_watermark, owner = self._state.high_watermark, self._state.writer
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
         if owner is not None:
@@ -308,9 +288,9 @@ class Pipeline:
         """Some replica holds more, which matters to who waits for all of them."""
         if not self._waiting.wants_all:
             return
-        owner = self._partition.writer
+        owner = self._state.writer
         if owner is not None:
-            self._waiting.release(owner, self._partition.high_watermark)
+            self._waiting.release(owner, self._state.high_watermark)
             if self._waiting_for_idle:
                 self._tell_idle()
 

@@ -23,7 +23,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_broker.partition.reader import PartitionReads
+from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.partition.log_start import keep_space, raise_log_start
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
@@ -45,14 +48,29 @@ class Retention:
     """What keeps one partition within its bound. All methods are for the event loop's thread.
 
     Args:
-        partition: whose log it is.
+        state: of the partition whose log it is.
+        changes: told when older records are gone.
+        driver: told where the log begins; ends an epoch for the sake of a copy that is behind.
+        tools, io_key: the node's, and the partition's I/O worker.
         failed: called with what the disk did when nobody waits for it.
     """
 
-    def __init__(self, partition: PartitionReads, failed: Callable[[BaseException], None]) -> None:
-        self._partition = partition
+    def __init__(
+        self,
+        state: PartitionState,
+        changes: Changes,
+        driver: ReplicaDriver,
+        *,
+        tools: PartitionTools,
+        io_key: int,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._state = state
+        self._changes = changes
+        self._driver = driver
         self._failed = failed
-        self._io, self._notes, self._io_key = partition.node.io, partition.node.notes, partition.io_key
+        self._loop, self._disk, self._io, self._notes = tools.loop, tools.disk, tools.io, tools.notes
+        self._io_key = io_key
         self._told_of_full_disk = False
         self._has_space = False
         """Whether there is surely a file for the note, or it is being made."""
@@ -75,13 +93,13 @@ class Retention:
             DiskFullError: no space to note where the log begins; what the note would have said is still there.
             StorageFailedError: the disk failed.
         """
-        partition = self._partition
-        committed, owner = partition.high_watermark, partition.replica.owner
+        state = self._state
+        committed, owner = state.high_watermark, state.replica.owner
         below = self._outdated(offset, 0, min(committed, owner.held_by_all) if owner is not None else committed)
         if owner is not None and self._lacks_for_long(self._outdated(offset, 0, committed)):
             self._end_epoch()
         await self._delete(below)
-        if partition.replica.owner is not None:
+        if state.replica.owner is not None:
             self._raise_log_start(below)
 
     async def look(self) -> None:
@@ -90,16 +108,16 @@ class Retention:
         Raises:
             StorageFailedError: the disk failed.
         """
-        partition = self._partition
-        replica = partition.replica
+        state = self._state
+        replica = state.replica
         if self._is_over or replica.halted is not None:
             return
         try:
-            if partition.driver.cut_offset is None and partition.log.is_overtaken(replica.log_start):
+            if self._driver.cut_offset is None and state.log.is_overtaken(replica.log_start):
                 await self._delete(replica.log_start)
-                partition.wake()
+                self._changes.wake()
             if replica.owner is None:
-                if replica.log_start > partition.log.start_offset:
+                if replica.log_start > state.log.start_offset:
                     await self._delete(self._outdated(replica.log_start, 0, replica.log_start))
             elif self._is_past_bound:
                 below = self._past_bound()
@@ -120,7 +138,7 @@ class Retention:
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
         self._see_to_space()
-        replica = self._partition.replica
+        replica = self._state.replica
         offset = replica.log_start
         if offset > self._followed_offset and replica.owner is None:
             self._followed_offset = offset
@@ -128,9 +146,9 @@ class Retention:
 
     def note_log_start(self) -> None:
         """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
-        partition = self._partition
-        start_offset = partition.replica.log_start
-        if start_offset > 0 and not self._is_over and partition.log.epochs and not partition.is_alone:
+        state = self._state
+        start_offset = state.replica.log_start
+        if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
             self._notes.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
     # ------------------------------------------------------------------------------------------------- inside
@@ -138,23 +156,23 @@ class Retention:
     @property
     def _is_over(self) -> bool:
         """Whether the partition is served no more: its directory may be gone."""
-        return self._is_closed or self._partition.refusal is not None
+        return self._is_closed or self._state.refusal is not None
 
     @property
     def _is_past_bound(self) -> bool:
-        partition = self._partition
-        bytes_max = partition.topic.config.retention_bytes
-        return bool(bytes_max) and partition.log.size_bytes > bytes_max and not partition.replica.history.incomplete
+        state = self._state
+        bytes_max = state.topic.config.retention_bytes
+        return bool(bytes_max) and state.log.size_bytes > bytes_max and not state.replica.history.incomplete
 
     def _see_to_space(self) -> None:
         """Have a file for the note made, once there is something to delete."""
-        partition = self._partition
-        if self._has_space or self._is_over or partition.is_alone:
+        state = self._state
+        if self._has_space or self._is_over or state.is_alone:
             return
-        epochs = partition.log.epochs
+        epochs = state.log.epochs
         if len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1):
             self._has_space = True
-            fs, directory = partition.node.disk.fs, partition.log.directory
+            fs, directory = self._disk.fs, state.log.directory
             self._notes.start(
                 self._io_key, lambda: keep_space(fs, directory), lambda _, error: self._saw_to_space(error)
             )
@@ -167,13 +185,13 @@ class Retention:
 
     def _past_bound(self) -> int:
         """Return below which offset segments go. Where some replica lacks what is to go, the epoch may have to end."""
-        partition, owner = self._partition, self._partition.replica.owner
-        bytes_max, committed = partition.topic.config.retention_bytes, partition.high_watermark
+        state, owner = self._state, self._state.replica.owner
+        bytes_max, committed = state.topic.config.retention_bytes, state.high_watermark
         held = owner.held_by_all if owner is not None else 0
         below = self._outdated(0, bytes_max, committed)
         if below <= held:
             return below
-        is_full = partition.node.disk.spares.has_ended
+        is_full = self._disk.spares.has_ended
         if is_full or self._lacks_for_long(below) or self._outdated(0, PATIENCE * bytes_max, committed) > held:
             tried = self._end_epoch()
             if is_full and tried > ENDS_MAX:
@@ -182,27 +200,27 @@ class Retention:
 
     def _lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
-        replica = self._partition.replica
+        replica = self._state.replica
         alive = replica.surroundings.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def _end_epoch(self) -> int:
         """See that the open epoch ends: nobody lacks anything of the next one. Return how often that was tried."""
-        partition = self._partition
-        epoch, now_s = partition.epoch, partition.node.loop.time()
+        state = self._state
+        epoch, now_s = state.epoch, self._loop.time()
         ending, tried_s, tried = self._ending
         if ending != epoch:
             tried = 0
         elif now_s < tried_s + END_AGAIN_S:
             return tried
         self._ending = (epoch, now_s, tried + 1)
-        partition.node.loop.call_soon(self._roll_over, epoch)  # this may be called while the replica is at work
+        self._loop.call_soon(self._roll_over, epoch)  # this may be called while the replica is at work
         return tried + 1
 
     def _roll_over(self, epoch: int) -> None:
-        partition, replica = self._partition, self._partition.replica
-        if not self._is_over and replica.owner is not None and partition.epoch == epoch and not replica.moving:
-            partition.driver.roll_over(replica.ownership.plan_on())
+        state, replica = self._state, self._state.replica
+        if not self._is_over and replica.owner is not None and state.epoch == epoch and not replica.moving:
+            self._driver.roll_over(replica.ownership.plan_on())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
         """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.
@@ -210,10 +228,10 @@ class Retention:
         Nothing behind `committed` goes: the epoch may be decided to end there, and the log must be cut to that. Nor
         does anything behind such an end that is decided already, while the cut is on its way.
         """
-        cut_offset = self._partition.driver.cut_offset
+        cut_offset = self._driver.cut_offset
         if cut_offset is not None:
             committed = min(committed, cut_offset)
-        return self._partition.log.outdated(below=offset, bytes_max=bytes_max, committed=committed)
+        return self._state.log.outdated(below=offset, bytes_max=bytes_max, committed=committed)
 
     async def _delete(self, offset: int) -> None:
         """Delete whole segments below `offset`.
@@ -243,8 +261,8 @@ class Retention:
 
     def _prepare(self, offset: int) -> None:
         """Wait for the disk in front of a deletion. Runs on a worker of its own."""
-        self._partition.log.settle()
-        if not self._partition.is_alone:
+        self._state.log.settle()
+        if not self._state.is_alone:
             self._keep(offset)
 
     def _prepared(self, offset: int, error: BaseException | None) -> None:
@@ -260,8 +278,8 @@ class Retention:
 
         A snapshot is known by the batch in front of it, so a committed one has to stay: else the next look deletes.
         """
-        partition = self._partition
-        store, committed = partition.log, partition.high_watermark
+        state = self._state
+        store, committed = state.log, state.high_watermark
         if store.is_overtaken(offset):
             store.delete_before(offset)
         if store.limbo is not None or offset >= min(committed, store.end_offset):
@@ -271,28 +289,28 @@ class Retention:
             snapshot = None
         store.delete_before(offset)
         if snapshot is not None and not self._saved(snapshot, committed):  # there may be space for it now
-            log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", partition.name)
+            log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", state.name)
 
     def _producers_behind(self, offset: int, committed: int) -> ProducerSnapshot | None:
-        partition = self._partition
-        view, log_start = partition.driver.view, partition.replica.log_start
+        state = self._state
+        view, log_start = self._driver.view, state.replica.log_start
         try:
             return view.keep_producers(offset, committed=committed, log_start=log_start)
         except StorageFailedError:
             raise
         except ProtocolError as error:
-            log.warning("%s: the producers cannot be told, some may be forgotten: %s", partition.name, error)
+            log.warning("%s: the producers cannot be told, some may be forgotten: %s", state.name, error)
             return None
 
     def _saved(self, snapshot: ProducerSnapshot, committed: int) -> bool:
         try:
-            self._partition.log.save_producer_snapshot(*snapshot, committed=committed)
+            self._state.log.save_producer_snapshot(*snapshot, committed=committed)
         except DiskFullError:
             return False
         return True
 
     def _keep(self, offset: int) -> None:
-        raise_log_start(self._partition.node.disk.fs, self._partition.log.directory, offset)
+        raise_log_start(self._disk.fs, self._state.log.directory, offset)
 
     def _kept(self, error: BaseException | None) -> None:
         if isinstance(error, StorageFailedError):
@@ -300,7 +318,7 @@ class Retention:
                 self._failed(error)
         elif error is not None:
             # Until it is, a start takes for missing what retention has deleted, and asks the owner.
-            log.warning("%s: where the log begins was not written down: %s", self._partition.name, error)
+            log.warning("%s: where the log begins was not written down: %s", self._state.name, error)
 
     def _looked(self, offset: int, error: BaseException | None) -> None:
         after, self._soon, self._soon_after = self._soon_after, 0, 0
@@ -316,9 +334,9 @@ class Retention:
 
     def _raise_log_start(self, deleted: int) -> None:
         """Say what has been deleted, and no more: where something is still to be fetched the log begins later."""
-        self._partition.driver.raise_log_start(min(deleted, self._partition.log.start_offset))
+        self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:
         if not self._told_of_full_disk:
             self._told_of_full_disk = True
-            log.warning("%s: nothing old can be deleted, it is tried again: %s", self._partition.name, error.message)
+            log.warning("%s: nothing old can be deleted, it is tried again: %s", self._state.name, error.message)

@@ -179,10 +179,11 @@ class ReplicaDriver:
             self.pump()
 
     def confirm(self) -> int:
-        """Ask whether this node still owns the epoch; `Listener.owner_confirmed` tells. Only while it may append."""
-        number = self.replica.ownership.confirm()
-        self.pump()
-        return number
+        """Ask whether this node still owns the epoch; `Listener.owner_confirmed` tells. Only while it may append.
+
+        The question leaves with the `pump` that must follow: its number is the caller's before the answer is.
+        """
+        return self.replica.ownership.confirm()
 
     def raise_log_start(self, offset: int) -> None:
         """Retention has deleted what lies below `offset`."""

@@ -81,7 +81,7 @@ async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, loca
             if error.code not in _ELSEWHERE or node.cluster.is_alone or left_s <= _AGAIN_S or node.stopping:
                 raise
             partition = node.partitions.find(key)
-            lost = None if partition is None or not partition.replica.is_member else partition.quorum_lost()
+            lost = None if partition is None or not partition.state.is_member else partition.state.quorum_lost()
             if lost is not None and node.loop.time() - began_s >= GRACE_S:
                 raise lost from error
         await asyncio.sleep(_AGAIN_S)

@@ -56,7 +56,7 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
         await peer.delete(f"passing-{number}")
     await settled(lambda: resting(node), "a snapshot never ended")
     partition = node.offsets_log._partition
-    assert partition.log_start > 0, "nothing was let go of"
+    assert partition.state.log_start > 0, "nothing was let go of"
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
     await getattr(stand, end)()
@@ -169,9 +169,9 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
         await node.meta_log.write_node(record)
     assert [one.revision for one in node.nodes.live()] == [5]
     partition = node.meta_log._partition
-    begin = partition.high_watermark
+    begin = partition.state.high_watermark
     await node.meta_log._snapshot()
-    buffers = await partition.read_log(begin, 1 << 20)
+    buffers = await partition.reader.read_log(begin, 1 << 20)
     snapshot = [
         value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
     ]

@@ -69,9 +69,9 @@ async def test_what_is_synced_ahead_first_is_waited_for(three: Founded, monkeypa
         await three.publish(peer, key[0], b"first", partition=key[1])
         await three.copies(key, end_offset=1)
     leaver = three.owner(keys[0], "a")
-    owned = [partition for partition in three.nodes[leaver].partitions.all() if partition.owner_id == leaver]
+    owned = [partition for partition in three.nodes[leaver].partitions.all() if partition.state.owner_id == leaver]
     await hand_over(three.nodes[leaver])
-    assert leaver not in {partition.owner_id for partition in owned}
+    assert leaver not in {partition.state.owner_id for partition in owned}
 
 
 async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
@@ -88,7 +88,7 @@ async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
         sent += 1
     assert await stopping == 0
     copy = three.nodes[asked].partitions.get(*key)
-    await three.until(lambda: copy.readable_end == sent, "the copy lacks something")
+    await three.until(lambda: copy.state.readable_end == sent, "the copy lacks something")
     assert len(await peer.read_all(key[0], partition=key[1])) == sent
 
 
@@ -123,7 +123,7 @@ async def test_what_only_this_node_stores_stays(three: Founded) -> None:
     assert three.owner(keys[2], owner) == owner
     partition = three.nodes[owner].partitions.find(keys[2])
     assert partition is not None
-    assert partition.writer is not None, "it takes records until the node stops"
+    assert partition.state.writer is not None, "it takes records until the node stops"
 
 
 async def test_a_hand_over_that_does_not_come_about_ends(

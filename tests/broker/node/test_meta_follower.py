@@ -59,5 +59,5 @@ async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(foun
     await founded.found("a", "c")
     await founded.settled()
     partition = founded.nodes["b"].partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: partition.readable_end == 1, "what was committed is not known again")
+    await founded.until(lambda: partition.state.readable_end == 1, "what was committed is not known again")
     assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]

@@ -89,7 +89,7 @@ async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand:
     other = await stand.peer()
     poll = other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
     partition = node.partitions.get(topic.topic_id, 0)
-    await settled(lambda: bool(partition.listeners), "the fetch does not wait")
+    await settled(lambda: bool(partition.changes.listeners), "the fetch does not wait")
     stand.disk.hold("sync", "__offsets")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
     commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
@@ -106,7 +106,7 @@ async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stan
     topic = await peer.create()
     poll = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
     partition = node.partitions.get(topic.topic_id, 0)
-    await settled(lambda: bool(partition.listeners), "the fetch does not wait")
+    await settled(lambda: bool(partition.changes.listeners), "the fetch does not wait")
     assert await stand.stop() == 0
     assert (await peer.reply(poll)).envelope.fetch_reply.results[0].length == 0
 
@@ -158,7 +158,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
             stand.settings.clear()
     assert not list(stand.path.rglob("epoch-*")), "a start that fails begins no epoch: each try would begin another"
     node = await stand.start()
-    assert node.partitions.get(META_TOPIC_ID, 0).epoch == 1
+    assert node.partitions.get(META_TOPIC_ID, 0).state.epoch == 1
     assert (await (await stand.peer()).create()).name == "t"
 
 

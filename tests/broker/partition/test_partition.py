@@ -67,7 +67,7 @@ async def test_a_disk_full_at_the_take_over_is_answered_and_tried_again(stand: S
     frame = await peer.reply(peer.post_fetch(topic.topic_id))
     assert frame.envelope.fetch_reply.results[0].error.code == pb.DISK_FULL
     writes._append = append
-    await node.partitions.get(topic.topic_id, 0).ensure_active()
+    await node.partitions.get(topic.topic_id, 0).access.ensure_active()
     assert not (await peer.publish(topic.topic_id, batch(b"x")))[0].HasField("error")
 
 
@@ -142,11 +142,11 @@ async def test_retention_deletes_old_segments_and_readers_are_told(stand: Stand)
     for _ in range(8):
         await peer.publish(topic.topic_id, batch(b"x" * 30_000))
     partition = node.partitions.get(topic.topic_id, 0)
-    await settled(lambda: partition.log_start > 0, "nothing was deleted")
+    await settled(lambda: partition.state.log_start > 0, "nothing was deleted")
     peer.send_credit(1, records=10**6, size_bytes=10**9)
     ended = (await peer.event()).envelope.subscription_ended
     assert ended.error.code == pb.OFFSET_OUT_OF_RANGE
-    assert not partition.listeners
+    assert not partition.changes.listeners
 
 
 async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
@@ -229,11 +229,11 @@ async def test_a_planned_end_says_that_all_hold_a_batch_only_where_they_do(tmp_p
             return peer.post(data, publish=pb.Publish(entries=[entry], acks=acks))
 
         number = post(pb.ALL)
-        await settled(lambda: partition.high_watermark == 2, "no quorum holds it")
+        await settled(lambda: partition.state.high_watermark == 2, "no quorum holds it")
         partition.driver.roll_over(Plan(owner, tuple(NODES), 2))
         (told,) = await peer.published(number)
         assert (told.error.code, told.error.definite, told.error.retriable) == (pb.STORED_ON_QUORUM, False, False)
-        await settled(lambda: partition.writer is not None, "the next epoch does not begin")
+        await settled(lambda: partition.state.writer is not None, "the next epoch does not begin")
         (again,) = await peer.published(post(pb.ALL))
         assert again.error.code == pb.STORED_ON_QUORUM, "the next epoch's replicas say nothing of this one"
         (again,) = await peer.published(post(pb.QUORUM))

@@ -38,7 +38,7 @@ async def test_following_adds_partitions_and_keeps_those_there_are(node: Node, p
     record = revised(node, "t", partitions=3)
     record.config.segment_bytes = 1 << 20
     assert (await node.partitions.follow(record))[0] is first
-    assert [partition.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+    assert [partition.state.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
     assert first.log.segment_bytes == 1 << 20
     assert await node.partitions.follow(record) == node.partitions.of_topic(topic.topic_id)
 
@@ -49,8 +49,8 @@ async def test_following_a_deletion_refuses_at_once_and_removes_later(stand: Sta
     (partition,) = node.partitions.of_topic(topic.topic_id)
     ring_bytes = node.rings.size_bytes
     assert await node.partitions.follow(revised(node, "t", deleted=True)) == []
-    assert partition.refusal is not None
-    assert partition.refusal.code == pb.UNKNOWN_TOPIC
+    assert partition.state.refusal is not None
+    assert partition.state.refusal.code == pb.UNKNOWN_TOPIC
     assert node.rings.size_bytes < ring_bytes
     await settled(lambda: not partition.log.directory.exists(), "the files stay")
 

@@ -76,7 +76,7 @@ async def test_a_group_is_bounded_in_bytes(stand: Stand) -> None:
     node = await stand.start(group_bytes=10 * KIB)
     topic = await (await stand.peer()).create()
     partition = node.partitions.get(topic.topic_id, 0)
-    await partition.ensure_active()
+    await partition.access.ensure_active()
     data = batch(b"x" * 4000)
     outcomes = [submit(partition, data)[1]]
     await partition.pipeline.idle()
@@ -202,7 +202,7 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     stand.disk.heal()
     await idle
     assert outcome.offset == 1
-    assert partition.writer is not None
+    assert partition.state.writer is not None
 
 
 @pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])

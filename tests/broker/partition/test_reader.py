@@ -11,7 +11,7 @@ from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
 from tests.broker.peer import batch
 from tests.broker.stand import settled
 
-from tidelog_broker.partition import reader
+from tidelog_broker.partition import access
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -50,37 +50,37 @@ async def test_asking_past_the_end_waits_and_is_never_out_of_range(stand: Cluste
 async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "CONFIRM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
     await stand.start()
     owner = await stand.owner()
     partition = stand.partition(owner)
-    await partition.confirm_owner()
-    await asyncio.gather(*(partition.confirm_owner() for _ in range(50)))
-    assert not partition._confirmations
+    await partition.access.confirm_owner()
+    await asyncio.gather(*(partition.access.confirm_owner() for _ in range(50)))
+    assert not partition.access._confirmations
     for name in NODES:
         if name != owner:
             with pytest.raises(ProtocolError) as refused:
-                await stand.partition(name).confirm_owner()
-            assert (refused.value.code, refused.value.epoch) == (pb.NOT_OWNER, partition.epoch)
+                await stand.partition(name).access.confirm_owner()
+            assert (refused.value.code, refused.value.epoch) == (pb.NOT_OWNER, partition.state.epoch)
     stand.cut = {owner}
     with pytest.raises(ProtocolError) as alone:
-        await partition.confirm_owner()
+        await partition.access.confirm_owner()
     assert alone.value.code == pb.QUORUM_LOST
-    assert not partition._confirmations
+    assert not partition.access._confirmations
 
 
 async def test_waiting_for_an_epoch_of_its_own_ends_when_another_node_gets_it(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     partition = stand.partition(owner)
-    await partition.ensure_active()
+    await partition.access.ensure_active()
     await stand.publish(b"a")
     await stand.crash(owner)
     second = await stand.owner(but=owner)
     await stand.start(owner)
     back = stand.partition(owner)
-    await settled(lambda: back.epoch == stand.partition(second).epoch, "the decision did not arrive")
+    await settled(lambda: back.state.epoch == stand.partition(second).state.epoch, "the decision did not arrive")
     with pytest.raises(ProtocolError) as moved:
-        await back.ensure_active()
+        await back.access.ensure_active()
     assert moved.value.code == pb.NOT_OWNER
-    await back.ensure_readable()
+    await back.access.ensure_readable()

@@ -172,7 +172,7 @@ async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: C
 async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
     partition = cluster.partition(await cluster.owner())
     for sequence in range(6):
-        await publish(cluster, partition.node.node_id, sequence)
+        await publish(cluster, partition.replica.node_id, sequence)
     assert (partition.log.epochs[0].segment_count, partition.log.epochs[0].oldest_end_offset) == (3, 2)
     assert partition.log.outdated(below=0, bytes_max=1, committed=3) == 2
     assert partition.log.outdated(below=0, bytes_max=1, committed=6) == 4
@@ -183,7 +183,7 @@ async def test_a_disk_that_was_full_waits_for_no_copy(cluster: ClusterStand, mon
     partition = cluster.partition(owner)
     fall_behind(cluster, owner, others(owner)[0], monkeypatch)
     await publish_past_bound(cluster, owner)
-    partition.node.disk.spares.end()
+    partition.tools.disk.spares.end()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "space is kept that the disk needs")
 
 
@@ -223,11 +223,11 @@ async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
 
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
     partition = await begun_late(cluster)
-    fs, directory = partition.node.disk.fs, partition.log.directory
+    fs, directory = partition.tools.disk.fs, partition.log.directory
     further = partition.log.end_offset
-    await partition.node.notes.call(partition.io_key, raise_log_start, fs, directory, further)
+    await partition.tools.notes.call(partition.io_key, raise_log_start, fs, directory, further)
     partition.retention.note_log_start()
-    await partition.node.notes.call(partition.io_key, lambda: None)
+    await partition.tools.notes.call(partition.io_key, lambda: None)
     assert load_log_start(fs, directory) == further
 
 
@@ -238,7 +238,7 @@ async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node
     partition.log.directory.joinpath(NAME).unlink()
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
-    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
     assert cluster.nodes[owner].exit_code == 74
 
 
@@ -251,7 +251,7 @@ async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
     peer = await cluster.peer(owner)
     for sequence in range(1, 20):
         await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
-    await settled(lambda: partition.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
     assert cluster.nodes[owner].exit_code == 74
 
 
@@ -264,7 +264,7 @@ async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
     stand.disk.fail = lambda operation, path: full if NAME in path.name else None
     for _ in range(8):
         await peer.publish(topic.topic_id, batch(b"x" * 30_000))
-    await settled(lambda: partition.log_start > 0, "nothing was deleted")
+    await settled(lambda: partition.state.log_start > 0, "nothing was deleted")
 
 
 async def test_a_copy_deletes_what_its_owner_has_deleted_without_waiting_for_the_next_look(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Pa
 async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
     disk, partition = await held_note(cluster, "sync")
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
-    assert partition.node.notes._pending <= 4, "every segment that begins asks for a note of its own"
+    assert partition.tools.notes._pending <= 4, "every segment that begins asks for a note of its own"
     assert partition.log.size_bytes > BOUND_BYTES, "nothing has to be deleted"
     disk.heal()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")
@@ -311,8 +311,8 @@ async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_e
     partition.refuse(ProtocolError(pb.UNKNOWN_TOPIC, "it was deleted"))
     await partition.remove()
     disk.heal()
-    await partition.node.notes.call(partition.io_key, lambda: None)
+    await partition.tools.notes.call(partition.io_key, lambda: None)
     await asyncio.sleep(0.05)
     assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
-    node = cluster.nodes[partition.node.node_id]
+    node = cluster.nodes[partition.replica.node_id]
     assert (node.health.state, node.exit_code) == ("running", 0)

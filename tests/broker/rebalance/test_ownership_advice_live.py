@@ -49,7 +49,7 @@ def owned(cluster: Founded, key: PartitionKey) -> Partition:
     """Return the partition at the node that may write to it."""
     for node in cluster.nodes.values():
         partition = node.partitions.find(key)
-        if partition is not None and partition.writer is not None:
+        if partition is not None and partition.state.writer is not None:
             return partition
     raise AssertionError("nobody owns it")
 
@@ -75,7 +75,7 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
 
     def is_whole() -> bool:
         partition = node.partitions.find(key)
-        return partition is not None and partition.readable_end == 2 and not partition.replica.history.incomplete
+        return partition is not None and partition.state.readable_end == 2 and not partition.replica.history.incomplete
 
     await three.until(is_whole, "the copy was not made")
     assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]
@@ -148,21 +148,21 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     peer = await three.peer("a")
     key = await used(three, peer)
     partition = owned(three, key)
-    owner = partition.node
-    slow = next(name for name in partition.replica.active.placement if name != owner.node_id)
-    for adviser in three.nodes[owner.node_id].mover._advisers:
+    owner, neighbours = partition.replica.node_id, partition.tools.neighbours
+    slow = next(name for name in partition.replica.active.placement if name != owner)
+    for adviser in three.nodes[owner].mover._advisers:
         if isinstance(adviser, Remedies):
             adviser._lag_ms = 300
-    send = owner.cluster.send
+    send = neighbours.send
 
     def lossy(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         if to != slow or not isinstance(message, pb.AppendBatch):
             send(to, message, batches)
 
-    monkeypatch.setattr(owner.cluster, "send", lossy)
+    monkeypatch.setattr(neighbours, "send", lossy)
     await three.publish(peer, key[0], b"second")
-    await three.until(lambda: slow not in placement(three, key, owner.node_id), "it is waited for")
-    assert len(placement(three, key, owner.node_id)) == 3
+    await three.until(lambda: slow not in placement(three, key, owner), "it is waited for")
+    assert len(placement(three, key, owner)) == 3
     assert (await three.publish(peer, key[0], b"third")).base_offset == 2
 
 
@@ -171,13 +171,13 @@ async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatc
     peer = await three.peer("a")
     key = await used(three, peer)
     partition = owned(three, key)
-    owner = partition.node.node_id
+    owner = partition.replica.node_id
 
     def full(*_: object) -> None:
         raise DiskFullError("no space")
 
-    monkeypatch.setattr(partition, "make_room", full)
-    monkeypatch.setattr(partition, "has_room", lambda *_: False)
+    monkeypatch.setattr(partition.space, "make", full)
+    monkeypatch.setattr(partition.space, "fits", lambda *_: False)
     refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
     assert refused.code == pb.DISK_FULL
     await three.until(lambda: three.owner(key, "a") != owner, "it keeps what it cannot write to")
@@ -192,6 +192,6 @@ async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Fo
         copy.replica.timing = Timing(settled_ms=0)
     partition = owned(three, key)
     partition.replica.halt("a test says so")
-    partition.pump()
-    await three.until(lambda: three.owner(key, "a") != partition.node.node_id, "nobody replaces it")
+    partition.driver.pump()
+    await three.until(lambda: three.owner(key, "a") != partition.replica.node_id, "nobody replaces it")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1

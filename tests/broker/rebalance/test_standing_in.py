@@ -220,7 +220,7 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
         mixed.nodes[name].partitions.get(*key).replica.timing = Timing(settled_ms=0)
     halted = mixed.nodes["b"].partitions.get(*key)
     halted.replica.halt("a test says so")
-    halted.pump()
+    halted.driver.pump()
     other = mixed.nodes["a"].partitions.get(*key).replica
     await mixed.until(lambda: other.active.epoch > 0, "nobody replaces it")
     assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1

@@ -81,7 +81,7 @@ async def test_a_tail_without_a_quorum_is_cut_and_its_publisher_is_told(stand: C
     stand.isolate()
     (result,) = await peer.published(lost)
     assert (result.error.code, result.error.definite, result.error.retriable) == (pb.NOT_OWNER, True, True)
-    assert result.error.epoch == stand.partition(second).epoch
+    assert result.error.epoch == stand.partition(second).state.epoch
     await stand.agree(b"kept", b"after")
 
 
@@ -98,12 +98,12 @@ async def test_a_tail_that_is_to_be_cut_is_served_to_nobody(stand: ClusterStand)
     stand.suspect(first)
     second = await stand.owner(but=first)
     await stand.publish(b"1", b"2", b"3", to=second)
-    epoch = stand.partition(second).epoch + 1
+    epoch = stand.partition(second).state.epoch + 1
     stand.partition(second).driver.roll_over(Plan(second, (second, *others(second)), 2))
-    await settled(lambda: stand.partition(second).epoch == epoch, "the epoch did not end")
+    await settled(lambda: stand.partition(second).state.epoch == epoch, "the epoch did not end")
     stand.disks[first].hold("write", "journal")  # where the decisions go first: the cut waits behind them
     stand.isolate()
-    await settled(lambda: stand.partition(first).high_watermark == 4, "the old owner did not learn what happened")
+    await settled(lambda: stand.partition(first).state.high_watermark == 4, "the old owner did not learn what happened")
     await stand.disks[first].held_up()
     assert (stand.partition(first).driver.cut_offset, stand.partition(first).log.end_offset) == (1, 3)
     for offset in (1, 2):  # nothing, or an error that sends the reader to the owner, once the tail does not count
@@ -134,7 +134,7 @@ async def test_who_is_not_the_owner_says_so(stand: ClusterStand) -> None:
     await stand.agree(b"a")
     for name in others(owner):
         (refused,) = await stand.publish(b"b", to=name)
-        assert (refused.error.code, refused.error.epoch) == (pb.NOT_OWNER, stand.partition(owner).epoch)
+        assert (refused.error.code, refused.error.epoch) == (pb.NOT_OWNER, stand.partition(owner).state.epoch)
     await stand.agree(b"a")
 
 
@@ -294,7 +294,7 @@ async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterSta
     await settled(lambda: stand.nodes["d"].partitions.find(KEY) is not None, "the new node was not told")
     await stand.publish(b"more")
     new = stand.partition("d")
-    await settled(lambda: new.readable_end == 21 and new.log.start_offset == 0, "the history does not come")
+    await settled(lambda: new.state.readable_end == 21 and new.log.start_offset == 0, "the history does not come")
     assert await stand.read("d") == [*values, b"more"]
     left = next(name for name in NODES if name not in placement)
     frame = await (await stand.peer(left)).ask(fetch=pb.Fetch(entries=[pb.FetchEntry(topic_id=TOPIC_ID)]))
@@ -322,19 +322,19 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
     await stand.crash(away)
     for sequence in range(1, 20):
         await publish(peer, sequence)
-    await settled(lambda: owner.log_start > 1, "nothing was deleted")
+    await settled(lambda: owner.state.log_start > 1, "nothing was deleted")
     await stand.start(away)
 
     def follows() -> bool:
         one = stand.partition(away)
         return (
-            one.log.end_offset == one.high_watermark == owner.high_watermark
+            one.log.end_offset == one.state.high_watermark == owner.state.high_watermark
             and not one.replica.history.incomplete
-            and 0 < one.log.start_offset <= one.log_start
+            and 0 < one.log.start_offset <= one.state.log_start
         )
 
     await settled(follows, "it does not follow")
-    assert 2 <= owner.epoch <= 4, "behind the take-over one roll-over whenever an epoch alone fills the bound"
+    assert 2 <= owner.state.epoch <= 4, "behind the take-over one roll-over whenever an epoch alone fills the bound"
     await publish(peer, 20)
     await settled(follows, "it does not go on")
     front = max(stand.partition(name).log.start_offset for name in NODES)
@@ -381,7 +381,7 @@ async def test_a_zombie_does_not_tell_the_latest_offset(stand: ClusterStand) -> 
     stand.suspect(first)
     second = await stand.owner(but=first)
     await stand.publish(b"b", to=second)
-    assert stand.partition(first).writer is not None, "it thinks that it is the owner"
+    assert stand.partition(first).state.writer is not None, "it thinks that it is the owner"
     latest = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=TOPIC_ID, latest=True)])
     number = peer.post(list_offsets=latest)
     assert await stand.read(first) == [b"a"]
@@ -406,7 +406,7 @@ async def test_long_polls_end_with_the_epoch_and_subscriptions_go_on(stand: Clus
     await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
     assert (await peer.event()).envelope.message_event.next_offset == 1
     poll = peer.post_fetch(TOPIC_ID, 1, min_bytes=1, wait_ms=30_000)
-    await settled(lambda: len(stand.partition(follower).listeners) == 2, "the fetch does not wait")
+    await settled(lambda: len(stand.partition(follower).changes.listeners) == 2, "the fetch does not wait")
     await stand.crash(first)
     result = (await peer.reply(poll)).envelope.fetch_reply.results[0]
     assert result.error.code == pb.EPOCH_CHANGING
@@ -465,7 +465,7 @@ async def test_a_subscriber_gets_what_the_other_replicas_committed_before_the_ow
     await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=99, credit_bytes=10**6))
     stand.disks[owner].hold("sync")
     await stand.publish(b"b", to=owner)
-    assert stand.partition(owner).high_watermark == 2
+    assert stand.partition(owner).state.high_watermark == 2
     assert stand.partition(owner).ring.end_offset == 1, "the others were faster"
     stand.disks[owner].heal()
     async with asyncio.timeout(10):

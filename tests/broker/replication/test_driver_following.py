@@ -28,7 +28,7 @@ async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
     await stand.publish(b"a")
     await stand.agree(b"a")
     follower, done = stand.partition(others(await stand.owner())[0]), list[str]()
-    send, appended = follower.node.cluster.send, follower.appended
+    send, appended = follower.tools.neighbours.send, follower.appended
 
     def noted_send(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         if isinstance(message, pb.ReplicationAck) and message.end_offset == 2:
@@ -39,7 +39,7 @@ async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
         done.append("counted")
         appended(appends, seconds=seconds)
 
-    monkeypatch.setattr(follower.node.cluster, "send", noted_send)
+    monkeypatch.setattr(follower.tools.neighbours, "send", noted_send)
     monkeypatch.setattr(follower, "appended", noted_appended)
     await stand.publish(b"b")
     await settled(lambda: done == ["acknowledged", "counted"], f"{done}")
@@ -62,7 +62,7 @@ async def test_a_follower_feeds_its_ring_in_the_order_of_the_log(stand: ClusterS
     await settled(lambda: len(follower.driver._queue) == 2, "nothing waits for the write")
     stand.nodes[name].inline_writes.took(math.inf, -math.inf, slept=True)  # from here on, whatever is small
     stand.disks[name].heal()
-    await settled(lambda: follower.readable_end == 3, "it is not written")
+    await settled(lambda: follower.state.readable_end == 3, "it is not written")
     assert (follower.ring.end_offset, follower.log.end_offset) == (3, 3)
     async with asyncio.timeout(10):
         while (await peer.event()).envelope.message_event.next_offset < 3:

@@ -51,10 +51,10 @@ async def test_a_partition_nobody_uses_keeps_its_epoch(stand: Stand) -> None:
         await stand.restart()
     node = stand.node
     partition = node.partitions.get(topic_id, 0)
-    assert (partition.state, partition.epoch) == ("sealed", 0)
+    assert (partition.state.summary, partition.state.epoch) == ("sealed", 0)
     peer = await stand.peer()
     assert len(await peer.fetch(topic_id)) == 1
-    assert (partition.state, partition.epoch) == ("active", 1)
+    assert (partition.state.summary, partition.state.epoch) == ("active", 1)
 
 
 async def test_epochs_without_a_record_leave_no_directory_and_no_gap(stand: Stand) -> None:

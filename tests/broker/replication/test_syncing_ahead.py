@@ -127,7 +127,7 @@ async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluste
     for name in (owner, heir):
         cluster.disks[name].heal()
     await settled(lambda: cluster.owners() == [heir], "the partition does not move")
-    assert cluster.partition(heir).epoch == epoch + 1
+    assert cluster.partition(heir).state.epoch == epoch + 1
     await cluster.publish(b"c")
     await cluster.agree(b"a", b"b", b"c")
 

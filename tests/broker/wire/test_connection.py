@@ -86,7 +86,7 @@ async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
             most = max(most, unsent_bytes(node))
             await peer.publish(topic_id, batch(BIG))
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 3 * MIB
-    assert not node.partitions.get(topic_id, 0).listeners
+    assert not node.partitions.get(topic_id, 0).changes.listeners
 
 
 async def test_a_slow_reader_that_reads_again_gets_everything(stand: Stand, node: Node, peer: Peer) -> None:
@@ -189,7 +189,9 @@ async def test_too_many_requests_in_flight_pause_reading(stand: Stand, bound: in
     peer, other = await stand.peer(), await stand.peer()
     topic = await peer.create()
     waiting = [peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000) for _ in range(bound)]
-    await settled(lambda: len(node.partitions.get(topic.topic_id, 0).listeners) == bound, "not all fetches wait")
+    await settled(
+        lambda: len(node.partitions.get(topic.topic_id, 0).changes.listeners) == bound, "not all fetches wait"
+    )
     late = peer.post(topic_list=pb.TopicList())
     for _ in range(20):
         await other.ask(topic_list=pb.TopicList())
@@ -214,9 +216,9 @@ async def test_a_client_that_leaves_ends_its_long_polls(stand: Stand, node: Node
     for _ in range(5):
         other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
     partition = node.partitions.get(topic.topic_id, 0)
-    await settled(lambda: len(partition.listeners) == 5, "the fetches do not wait")
+    await settled(lambda: len(partition.changes.listeners) == 5, "the fetches do not wait")
     await other.close()
-    await settled(lambda: not partition.listeners, "fetches wait for a client that is gone")
+    await settled(lambda: not partition.changes.listeners, "fetches wait for a client that is gone")
 
 
 async def test_what_comes_soon_is_waited_for_awake(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,12 +101,13 @@ def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
     partition = node.partitions.find((entry.topic_id, entry.partition))
     if partition is None:
         return  # its topic was just made, and its log is being opened
-    if partition.is_alone and entry.next_offset > partition.high_watermark:  # else a successor may know of more
+    state = partition.state
+    if state.is_alone and entry.next_offset > state.high_watermark:  # else a successor may know of more
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
             f"{partition.name}: {entry.next_offset} lies behind the end of the log",
-            log_start_offset=partition.log_start,
-            high_watermark=partition.high_watermark,
+            log_start_offset=state.log_start,
+            high_watermark=state.high_watermark,
         )
 
 

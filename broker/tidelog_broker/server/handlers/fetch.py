@@ -63,7 +63,7 @@ async def fetch(node: Broker, request: Request) -> None:
             async with request.connection.reading:
                 gathered = await _gather_what_fits(node, request, bytes_max, heard=heard)
                 _tell_changes(gathered, epochs)
-                epochs = epochs or [(partition, partition.epoch) for partition in partitions]
+                epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - node.loop.time()
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
@@ -78,7 +78,7 @@ async def fetch(node: Broker, request: Request) -> None:
     finally:
         request.connection.closed_listeners.discard(woken.set)
         for partition in partitions:
-            partition.listeners.discard(woken.set)
+            partition.changes.listeners.discard(woken.set)
 
 
 def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
@@ -86,7 +86,7 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
     if gathered.failed or not epochs:
         return
     for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
-        if partition.is_changing(epoch):
+        if partition.state.is_changing(epoch):
             gathered.failed = True
             if result.length:
                 continue
@@ -102,7 +102,7 @@ def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event
     for entry in entries:
         with contextlib.suppress(ProtocolError):  # _gather reports it in the entry's result
             partition = node.partitions.get(entry.topic_id, entry.partition)
-            partition.listeners.add(woken.set)
+            partition.changes.listeners.add(woken.set)
             partitions.append(partition)
     return partitions
 
@@ -128,16 +128,16 @@ async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int
         result = gathered.reply.results.add(next_offset=entry.offset)
         try:
             partition = node.partitions.get(entry.topic_id, entry.partition)
-            await partition.ensure_readable()
-            partition.check_offset(entry.offset)
+            await partition.access.ensure_readable()
+            partition.reader.check_offset(entry.offset)
             room = bytes_max - gathered.size_bytes
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)
             if room > 0:
                 await _read(partition, entry.offset, room, result, gathered)
-            result.log_start_offset = partition.log_start
-            result.high_watermark = partition.high_watermark
-            result.epoch = partition.epoch
+            result.log_start_offset = partition.state.log_start
+            result.high_watermark = partition.state.high_watermark
+            result.epoch = partition.state.epoch
         except ProtocolError as error:
             result.error.CopyFrom(as_heard(error, heard=heard).to_message())
             gathered.failed = True
@@ -145,12 +145,12 @@ async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int
 
 
 async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.FetchResult, gathered: _Gathered) -> None:
-    hot = partition.read_hot(offset, bytes_max)
+    hot = partition.reader.read_hot(offset, bytes_max)
     if hot is not None:
         batches = [entry.data for entry in hot]
         next_offset = hot[-1].end_offset if hot else offset
     else:
-        batches = await partition.read_log(offset, bytes_max)
+        batches = await partition.reader.read_log(offset, bytes_max)
         next_offset = end_of(batches) if batches else offset
     result.length = sum(map(len, batches))
     result.next_offset = next_offset
@@ -179,23 +179,23 @@ async def list_offsets(node: Broker, request: Request) -> None:
 
 async def _locate(node: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
     partition = node.partitions.get(entry.topic_id, entry.partition)
-    await partition.ensure_readable()
+    await partition.access.ensure_readable()
     match entry.WhichOneof("at"):
         case "earliest":
-            result.offset = partition.log_start
+            result.offset = partition.state.log_start
         case "latest":
-            await partition.confirm_owner()
-            result.offset = partition.high_watermark
+            await partition.access.confirm_owner()
+            result.offset = partition.state.high_watermark
         case "timestamp_us":
-            found = await partition.find_by_time(entry.timestamp_us)
+            found = await partition.reader.find_by_time(entry.timestamp_us)
             if found is None:
-                await partition.confirm_owner()
+                await partition.access.confirm_owner()
             result.found = found is not None
-            result.offset, result.timestamp_us = found if found is not None else (partition.high_watermark, 0)
+            result.offset, result.timestamp_us = found if found is not None else (partition.state.high_watermark, 0)
         case _:
             raise ProtocolError(pb.INVALID_REQUEST, "say earliest, latest or a timestamp")
-    result.log_start_offset = partition.log_start
-    result.high_watermark = partition.high_watermark
+    result.log_start_offset = partition.state.log_start
+    result.high_watermark = partition.state.high_watermark
 
 
 def check_entries(count: int) -> None:

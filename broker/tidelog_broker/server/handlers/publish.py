@@ -178,8 +178,8 @@ def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
 def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
     """Return the partition that a producer names."""
     partition = node.partitions.get(entry.topic_id, entry.partition)
-    if partition.is_internal:
-        raise ProtocolError(pb.FORBIDDEN, f"{partition.topic.name} is written by the broker alone")
+    if partition.state.is_internal:
+        raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
     return partition
 
 

@@ -54,7 +54,7 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
-        partition.listeners.add(self.pump)
+        partition.changes.listeners.add(self.pump)
 
     def start(self) -> None:
         """Begin to send: the client has been told what it subscribed to."""
@@ -71,7 +71,7 @@ class Pump:
         self.stopped = True
         self._count(-len(self._partitions))
         for partition in self._partitions.values():
-            partition.listeners.discard(self.pump)
+            partition.changes.listeners.discard(self.pump)
         self._partitions.clear()
 
     def _count(self, more: int) -> None:
@@ -95,15 +95,15 @@ class Pump:
         partition = self._partitions.get(key)
         if partition is None or not self._may_send:
             return False
-        ended = partition.refusal
-        if ended is None and not partition.replica.is_member:
-            ended = partition.not_owner()
+        ended = partition.state.refusal
+        if ended is None and not partition.state.is_member:
+            ended = partition.state.not_owner()
         if ended is not None:
             self._end(key, ended)
             return False
         offset = self.subscription.positions[key]
         bytes_max = self._bytes_max
-        hot = partition.read_hot(offset, bytes_max, self.subscription.credit_records)
+        hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:
             if not self._reading:
                 self._reading = True
@@ -140,7 +140,7 @@ class Pump:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
                     offset = self.subscription.positions[key]
-                    batches = await partition.read_log(offset, self._bytes_max)
+                    batches = await partition.reader.read_log(offset, self._bytes_max)
                     if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(batches), end_of(batches))
         except ProtocolError as error:
@@ -160,7 +160,7 @@ class Pump:
             topic_id=key[0],
             partition=key[1],
             record_count=records,
-            high_watermark=partition.high_watermark,
+            high_watermark=partition.state.high_watermark,
             next_offset=next_offset,
         )
         self._node.metrics.bytes_out.inc(size_bytes)
@@ -170,7 +170,7 @@ class Pump:
         """Tell the client that a partition has ended, and why."""
         partition = self._partitions.pop(key, None)
         if partition is not None:
-            partition.listeners.discard(self.pump)
+            partition.changes.listeners.discard(self.pump)
             self._count(-1)
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
@@ -207,12 +207,12 @@ async def subscribe(node: Broker, request: Request) -> None:
         result = reply.results.add()
         try:
             partition = node.partitions.get(entry.topic_id, entry.partition)
-            await partition.ensure_readable()
-            partition.check_offset(entry.offset)
+            await partition.access.ensure_readable()
+            partition.reader.check_offset(entry.offset)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
-            result.log_start_offset = partition.log_start
-            result.high_watermark = partition.high_watermark
-            result.epoch = partition.epoch
+            result.log_start_offset = partition.state.log_start
+            result.high_watermark = partition.state.high_watermark
+            result.epoch = partition.state.epoch
         except ProtocolError as error:
             result.error.CopyFrom(as_heard(error, heard=heard).to_message())
     if pump.stopped or not connection.is_open:

@@ -77,7 +77,7 @@ async def _recover(node: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeRe
         async with asyncio.timeout(TIMEOUT_S):
             unsafe = False
             while True:
-                epoch = partition.epoch
+                epoch = partition.state.epoch
                 decision = await _end_epoch(node, partition)
                 unsafe |= decision.unsafe
                 # What had been proposed before may have been kept, and its successor may be lost as well.
@@ -85,20 +85,20 @@ async def _recover(node: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeRe
                     return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=unsafe)
     except TimeoutError:
         raise ProtocolError(
-            pb.TIMED_OUT, f"{partition.name}: epoch {partition.epoch} could not be ended; see this node's log"
+            pb.TIMED_OUT, f"{partition.name}: epoch {partition.state.epoch} could not be ended; see this node's log"
         ) from None
 
 
 async def _end_epoch(node: Broker, partition: Partition) -> pb.EpochDecision:
     _check(node, partition)
-    replica, epoch = partition.replica, partition.epoch
+    replica, epoch = partition.replica, partition.state.epoch
     log.warning("%s: an operator wants epoch %d ended without a quorum", partition.name, epoch)
     replica.candidate.recover_unsafely(int(node.loop.time() * 1000))
     partition.driver.tick()
-    while partition.epoch == epoch and replica.halted is None and partition.refusal is None:
-        await partition.change()
-    if partition.epoch == epoch:
-        raise partition.refusal or _halted(partition)
+    while partition.state.epoch == epoch and replica.halted is None and partition.state.refusal is None:
+        await partition.changes.change()
+    if partition.state.epoch == epoch:
+        raise partition.state.refusal or _halted(partition)
     return replica.decision(epoch)
 
 
@@ -107,16 +107,16 @@ async def _works(node: Broker, partition: Partition) -> bool:
     replica = partition.replica
 
     def is_served() -> bool:
-        has_owner = partition.writer is not None or (
+        has_owner = partition.state.writer is not None or (
             replica.active.owner not in {"", node.node_id} and not replica.misses_owner(int(node.loop.time() * 1000))
         )
         return has_owner and not replica.promised and not _is_lost(node, partition)
 
     end_offset = partition.log.end_offset
     until_s = node.loop.time() + COMMIT_S
-    while is_served() and partition.high_watermark < end_offset and node.loop.time() < until_s:  # noqa: ASYNC110 - bounded
+    while is_served() and partition.state.high_watermark < end_offset and node.loop.time() < until_s:  # noqa: ASYNC110 - bounded
         await asyncio.sleep(_COMMIT_POLL_S)
-    return is_served() and partition.high_watermark >= end_offset
+    return is_served() and partition.state.high_watermark >= end_offset
 
 
 def _is_lost(node: Broker, partition: Partition) -> bool:

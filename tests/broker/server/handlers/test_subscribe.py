@@ -9,7 +9,8 @@ from tests.broker.peer import Peer, batch, batches_of
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.node.node import Node
-from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.access import Access
+from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.server.handlers import subscribe as subscribe_module
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import KIB
@@ -137,7 +138,7 @@ async def test_the_seam_between_log_and_ring(stand: Stand, ring_bytes: int) -> N
             got += one.values()
     await appending
     assert got == sent
-    assert node.partitions.get(topic.topic_id, 0).high_watermark == len(sent)
+    assert node.partitions.get(topic.topic_id, 0).state.high_watermark == len(sent)
 
 
 async def test_partitions_take_turns(peer: Peer) -> None:
@@ -162,9 +163,9 @@ async def test_many_partitions_behind_the_ring_spend_credit_one_read_at_a_time(
     for partition in range(20):
         await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
     now = most = reads = 0
-    read_log = Partition.read_log
+    read_log = PartitionReader.read_log
 
-    async def counted(self: Partition, offset: int, bytes_max: int) -> list[memoryview]:
+    async def counted(self: PartitionReader, offset: int, bytes_max: int) -> list[memoryview]:
         nonlocal now, most, reads
         now, reads = now + 1, reads + 1
         most = max(most, now)
@@ -173,7 +174,7 @@ async def test_many_partitions_behind_the_ring_spend_credit_one_read_at_a_time(
         finally:
             now -= 1
 
-    monkeypatch.setattr(Partition, "read_log", counted)
+    monkeypatch.setattr(PartitionReader, "read_log", counted)
     await subscribe(peer, topic.topic_id, partitions=20, records=1)
     await peer.event()
     await nothing_more(peer)
@@ -197,7 +198,7 @@ async def test_unsubscribed_is_silent_and_the_id_is_free_again(node: Node, peer:
     topic = await peer.create()
     await subscribe(peer, topic.topic_id)
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
-    assert not node.partitions.get(topic.topic_id, 0).listeners
+    assert not node.partitions.get(topic.topic_id, 0).changes.listeners
     await peer.publish(topic.topic_id, batch(b"a"))
     await nothing_more(peer)
     assert (await peer.refused(unsubscribe=pb.Unsubscribe(subscription_id=1))).code == pb.UNKNOWN_SUBSCRIPTION
@@ -210,23 +211,23 @@ async def test_unsubscribing_before_the_reply_leaves_no_listener(stand: Stand, m
     peer = await stand.peer()
     topic = await peer.create(partitions=2)
     go_on = asyncio.Event()
-    ensure = Partition.ensure_readable
+    ensure = Access.ensure_readable
 
-    async def slow(self: Partition) -> None:
-        if self.index == 1:
+    async def slow(self: Access) -> None:
+        if self._state.index == 1:
             await go_on.wait()
         await ensure(self)
 
-    monkeypatch.setattr(Partition, "ensure_readable", slow)
+    monkeypatch.setattr(Access, "ensure_readable", slow)
     number = peer.post(subscribe=subscription(topic.topic_id, partitions=2))
     partition = node.partitions.get(topic.topic_id, 0)
-    await settled(lambda: bool(partition.listeners), "the first partition is not followed")
+    await settled(lambda: bool(partition.changes.listeners), "the first partition is not followed")
     await peer.publish(topic.topic_id, batch(b"early"))
     assert peer.events.empty(), "nothing is pushed before the reply"
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
     go_on.set()
     await peer.reply(number)
-    assert not any(one.listeners for one in node.partitions.of_topic(topic.topic_id))
+    assert not any(one.changes.listeners for one in node.partitions.of_topic(topic.topic_id))
     await peer.publish(topic.topic_id, batch(b"late"))
     await nothing_more(peer)
 
@@ -251,7 +252,7 @@ async def test_bad_subscriptions_say_what_is_wrong(stand: Stand) -> None:
     await subscribe(peer, topic.topic_id, number=2)
     error = await peer.refused(subscribe=subscription(topic.topic_id, number=3))
     assert (error.code, "2" in error.message) == (pb.INVALID_REQUEST, True)
-    assert len(node.partitions.get(topic.topic_id, 0).listeners) == 2
+    assert len(node.partitions.get(topic.topic_id, 0).changes.listeners) == 2
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 1024 * KIB])
@@ -300,10 +301,10 @@ async def test_a_client_that_leaves_is_forgotten(node: Node, stand: Stand, peer:
     reader = await stand.peer()
     await subscribe(reader, topic.topic_id, number=1, partitions=3)
     await subscribe(reader, topic.topic_id, number=2, partitions=3)
-    assert [len(partition.listeners) for partition in node.partitions.of_topic(topic.topic_id)] == [2, 2, 2]
+    assert [len(partition.changes.listeners) for partition in node.partitions.of_topic(topic.topic_id)] == [2, 2, 2]
     await reader.close()
     partitions = node.partitions.of_topic(topic.topic_id)
-    await settled(lambda: not any(partition.listeners for partition in partitions), "listeners stay")
+    await settled(lambda: not any(partition.changes.listeners for partition in partitions), "listeners stay")
     assert not (await peer.publish(topic.topic_id, batch(b"a")))[0].HasField("error")
 
 

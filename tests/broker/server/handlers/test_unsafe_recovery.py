@@ -72,7 +72,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         copies = [node.partitions.find((topic.topic_id, 0)) for node in founded.nodes.values()]
         return all(
             copy is not None
-            and copy.readable_end == 3
+            and copy.state.readable_end == 3
             and copy.replica.is_member
             and not copy.replica.history.incomplete
             for copy in copies
@@ -91,13 +91,13 @@ async def test_a_partition_that_works_is_left_alone_whichever_node_is_asked(foun
     await founded.publish(peer, topic.topic_id, b"one")
     key = (topic.topic_id, 0)
     copies = await founded.copies(key, end_offset=1)
-    epoch = copies[0].epoch
+    epoch = copies[0].state.epoch
     for name in "abc":
         error = await peer.refused(cluster_change=asked("t", 0, name))
         assert error.code == pb.INVALID_REQUEST
         assert f"t/0 has its quorum: {founded.owner(key, 'a')} owns it" in error.message
     await founded.publish(peer, topic.topic_id, b"two")
-    assert {copy.epoch for copy in copies} == {epoch}
+    assert {copy.state.epoch for copy in copies} == {epoch}
 
 
 async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
@@ -120,7 +120,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     assert (told.unsafe, told.end_offset) == (False, 1)
     await founded.publish(peer, topic.topic_id, b"two")
     copy = founded.nodes["b"].partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: copy.readable_end == 2, "the watermark is not told")
+    await founded.until(lambda: copy.state.readable_end == 2, "the watermark is not told")
     assert await peer.read_all(topic.topic_id) == [b"one", b"two"]
 
 

@@ -1,0 +1,91 @@
+"""When a partition writes what it knows of its producers beside the log, so that a start need not scan all of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.replication.effects import Append
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
+
+log = logging.getLogger(__name__)
+
+PRODUCER_SNAPSHOT_BATCHES: Final = 4096
+"""How many batches may lie behind the newest producer snapshot: the bound on what a takeover has to scan."""
+
+
+class SnapshotWriter:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        state, view: the partition, and its log as its replica sees it.
+        workers, io_key: for writes to its log.
+    """
+
+    def __init__(self, state: PartitionState, view: LogView, workers: Offload, io_key: int) -> None:
+        self._state = state
+        self._view = view
+        self._workers = workers
+        self._io_key = io_key
+        self._batches = 0
+        """Appended since the newest snapshot."""
+        self._first: ProducerSnapshot | None = None
+        """What an owner knows and its log does not tell: to be written as soon as its epoch has a log."""
+
+    def begin_epoch(self, owner: Owner) -> None:
+        """An epoch of this node begins."""
+        if owner.next_offset > 0 and len(owner.producers) and self._state.log.end_offset != owner.next_offset:
+            self._first = ProducerSnapshot(owner.epoch, owner.next_offset, 0, owner.producers.snapshot())
+
+    def end_epoch(self) -> None:
+        """The epoch has ended."""
+        self._first = None
+
+    def appended(self, appends: Sequence[Append]) -> None:
+        """Batches are durable here: write a snapshot if it is time for one."""
+        for one in appends:
+            self._batches += len(one.batches)
+        if self._first is not None:
+            snapshot, self._first = self._first, None
+            self._write(snapshot)
+        if self._batches >= PRODUCER_SNAPSHOT_BATCHES:
+            self.save()
+
+    def save(self) -> None:
+        """Write a snapshot for the log as it stands, in the background; none if nothing was appended since the last."""
+        if not self._batches:
+            return
+        self._batches = 0
+        replica = self._state.replica
+        owner = replica.owner
+        if owner is not None:
+            self._write(ProducerSnapshot(owner.epoch, owner.next_offset, owner.digest, owner.producers.snapshot()))
+            return
+        tail, log_start = replica.tail, replica.log_start
+        epoch, (offset, digest) = tail.epoch, tail.durable
+        committed, store = self._state.high_watermark, self._state.log
+
+        def rebuild_and_save() -> None:
+            table, _ = self._view.producers_at(offset, log_start=log_start)
+            if table is not None:
+                store.save_producer_snapshot(epoch, offset, digest, table.snapshot(), committed=committed)
+
+        self._workers.start(self._io_key, rebuild_and_save, lambda _, error: self._written(error))
+
+    def _write(self, snapshot: ProducerSnapshot) -> None:
+        store, committed = self._state.log, self._state.high_watermark
+        self._workers.start(
+            self._io_key,
+            lambda: store.save_producer_snapshot(*snapshot, committed=committed),
+            lambda _, error: self._written(error),
+        )
+
+    def _written(self, error: BaseException | None) -> None:
+        if error is not None:
+            # The log itself has everything; a start merely scans more of it.
+            log.warning("%s: the producer snapshot was not written: %s", self._state.name, error)

@@ -1,0 +1,226 @@
+"""What this node knows of one of its partitions: what may be read here, and whether it may be written.
+
+Nothing here waits or changes anything, but for `refusal`, `topic` and what is kept because every publish asks for it.
+"""
+
+from __future__ import annotations
+
+from tidelog_broker.cluster.routes import Route, route_of
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.driver_ports import Neighbours
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import INTERNAL_PREFIX
+
+RETRY_AFTER_MS = 20
+FETCHED_AFTER_MS = 500
+"""How soon to ask again for what is being fetched from another node."""
+
+
+class PartitionState:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        record, index: the topic as it is now, and the partition's number in it.
+        driver: of its replica here.
+        neighbours: the other nodes.
+    """
+
+    def __init__(self, record: pb.TopicRecord, index: int, driver: ReplicaDriver, neighbours: Neighbours) -> None:
+        self.topic = record
+        self.index = index
+        self.name = f"{record.name}/{index}"
+        self.is_internal = record.name.startswith(INTERNAL_PREFIX)
+        """Whether clients may not write here."""
+        self.refusal: ProtocolError | None = None
+        """Why it serves nothing any more: deleted or failed."""
+        self.log: PartitionLog = driver.view.store
+        self.replica = driver.replica
+        self._driver = driver
+        self._neighbours = neighbours
+        self._node_id = driver.replica.node_id
+        self._looked_at: pb.EpochDescriptor | None = None
+        self._is_alone = False
+        self._quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
+        self._routed = self.replica.active
+        self._route = route_of(self._routed)
+
+    # --- the active epoch ------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The active epoch's number."""
+        return self.replica.active.epoch
+
+    @property
+    def owner_id(self) -> str:
+        """The node that owns the active epoch, as far as is known here."""
+        return self.replica.active.owner
+
+    @property
+    def route(self) -> Route:
+        """The active epoch, for who looks for its owner. Kept: METADATA asks for every partition at once."""
+        active = self.replica.active
+        if active is not self._routed:
+            self._routed, self._route = active, route_of(active)
+        return self._route
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the active epoch has a copy here."""
+        return self.replica.is_member
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node holds the only copy."""
+        active = self.replica.active
+        if active is not self._looked_at:  # asked with every publish, and looking through a message takes its time
+            self._looked_at, self._is_alone = active, list(active.placement) == [self._node_id]
+        return self._is_alone
+
+    @property
+    def writer(self) -> Owner | None:
+        """The owner's state, while offsets may be given out."""
+        return self.replica.owner if self.replica.can_append else None
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the owner here is giving the partition to another placement."""
+        return self.replica.moving
+
+    @property
+    def syncs_every_group(self) -> bool:
+        """Whether an append to the active epoch is synced before it is acknowledged."""
+        return self._driver.view.synced(self.epoch)
+
+    def is_changing(self, epoch: int) -> bool:
+        """Whether `epoch` is over here, or about to be."""
+        return self.epoch != epoch or self.replica.promised or self.replica.retiring
+
+    # --- offsets ---------------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed, as far as is known here; of a lone copy in LIMBO, the end of what is good."""
+        if self.replica.halted is not None and self.is_alone:
+            return self.log.end_offset
+        return self.replica.high_watermark
+
+    @property
+    def cut_offset(self) -> int | None:
+        """Where the log is about to be cut; None while it is not."""
+        return self._driver.cut_offset
+
+    @property
+    def readable_end(self) -> int:
+        """The end of what is committed and in the log here, and is going to stay there."""
+        end, cut_offset = min(self.high_watermark, self.log.end_offset), self._driver.cut_offset
+        return end if cut_offset is None else min(end, cut_offset)
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that retention has left, here or on a node that this one is still fetching from."""
+        whole_alone = self.is_alone and self.is_whole
+        return self.log.start_offset if whole_alone else self.replica.log_start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no older epoch has still to be fetched from another node."""
+        return not self.replica.history.incomplete
+
+    # --- what speaks against it --------------------------------------------------------------------------
+
+    @property
+    def summary(self) -> str:
+        """`active`, `sealed` (nobody owns it now, or not used since the start), `no quorum`, `limbo` or `failed`."""
+        if self.refusal is not None:
+            return "failed"
+        if self.replica.halted is not None:
+            return "limbo"
+        if self.lacks_quorum:
+            return "no quorum"
+        active = self.replica.active
+        if active.owner == self._node_id:
+            return "active" if self.replica.can_append else "sealed"
+        return "active" if self._neighbours.alive(active.owner) else "sealed"
+
+    def unwritable(self) -> ProtocolError | None:
+        """Why nothing can be written here and waiting makes no sense; None while it does, or can be."""
+        if self.refusal is not None:
+            return self.refusal
+        replica = self.replica
+        if replica.halted is not None:
+            return self.limbo_error()
+        if self.is_alone:
+            return None
+        active, node_id = replica.active, self._node_id
+        if active.owner not in {node_id, ""}:
+            if replica.is_member and not self._neighbours.alive(active.owner):
+                return self.quorum_lost() or ProtocolError(
+                    pb.EPOCH_CHANGING,
+                    f"{self.name}: {active.owner} is away, and nobody has taken over yet",
+                    retry_after_ms=RETRY_AFTER_MS,
+                )
+            return self.not_owner()
+        if not replica.is_member:
+            return self.not_owner()
+        return self.quorum_lost()
+
+    @property
+    def lacks_quorum(self) -> bool:
+        """Whether there is a copy here, and too few of the others for records to be taken."""
+        return self.replica.is_member and self.quorum_lost() is not None
+
+    def quorum_lost(self) -> ProtocolError | None:
+        """Why no quorum can be had, None while one can. Kept until somebody comes or goes: every publish asks."""
+        active, known = self.replica.active, self._quorum_known
+        if known is None or known[0] is not active:
+            known = self._quorum_known = (active, self._count_living(active))
+        return known[1]
+
+    def _count_living(self, active: pb.EpochDescriptor) -> ProtocolError | None:
+        alive = self._neighbours.alive
+        away = [node for node in active.placement if node != self._node_id and not alive(node)]
+        living = len(active.placement) - len(away)
+        if living >= active.ack_quorum:
+            return None
+        return ProtocolError(
+            pb.QUORUM_LOST,
+            f"{self.name}: {living} of {len(active.placement)} replicas are there, {active.ack_quorum} are needed; "
+            f"start {' or '.join(map(repr, away))} again",
+            retry_after_ms=10 * RETRY_AFTER_MS,
+        )
+
+    def forget_quorum(self) -> None:
+        """Count anew who is there: it has changed, and replicas are about to act on it."""
+        self._quorum_known = None
+
+    def not_owner(self) -> ProtocolError:
+        """Return the error that sends a client to the owner."""
+        active = self.replica.active
+        return ProtocolError(
+            pb.NOT_OWNER,
+            f"{self.name} is owned by {active.owner or 'nobody yet'} in epoch {active.epoch}",
+            retry_after_ms=RETRY_AFTER_MS,
+            epoch=active.epoch,
+        )
+
+    def limbo_error(self) -> ProtocolError:
+        """Return the error of a halted replica."""
+        return ProtocolError(
+            pb.LIMBO, f"{self.name} takes no records here: {self.replica.halted}; see `tidelog log verify`"
+        )
+
+    def not_here(self, offset: int) -> ProtocolError:
+        """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
+        missing = self.replica.history.missing()
+        if missing is None or self.replica.active.owner != self._node_id:
+            return self.not_owner()
+        what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"
+        if missing.nowhere:
+            where = f"no node that stored epoch {missing.epoch} since has it or answers; start the one that has it"
+        else:
+            where = f"epoch {missing.epoch} is being fetched from {missing.source or 'another node'}"
+        return ProtocolError(pb.EPOCH_CHANGING, f"{what}: {where}", retry_after_ms=FETCHED_AFTER_MS)
