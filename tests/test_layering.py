@@ -194,8 +194,6 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 SPLIT = {
-    "tidelog_broker.broker.Broker": "open: the parts of a node's services are to be given by name",
-    "tidelog_broker.node.node.Node": "open: a node is to have a broker",
     "tidelog_broker.core.replication.replica.Replica": "open: a replica is to have its state",
     "tidelog_broker.storage.epoch.epoch_log.EpochLog": "open: a log is to have its reader",
     "tidelog_broker.storage.partition.partition_log.PartitionLog": "open: as above",

@@ -1,68 +1,121 @@
-"""What a node keeps for its users: topics, partitions, groups' positions; recovered at start, described on request."""
+"""What a node keeps for its users, put together: topics, partitions, groups' positions, and what they work with.
+
+A part gets the parts that it needs, by name. They are made from the ground up, once the journals are open; what a part
+tells one that is made later goes through a call of this one. Handlers get the whole, for its parts.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
-from tidelog_broker.base.config import REPLICATION_FACTOR_MAX, NodeSettings
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.life import Life
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
-from tidelog_broker.core.replication.outbox import LinkMessage
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
-from tidelog_broker.core.topics import (
-    META_KEY,
-    META_TOPIC_ID,
-    OFFSETS_KEY,
-    OFFSETS_TOPIC_ID,
-    TopicRegistry,
-    complete_config,
-)
+from tidelog_broker.core.replication.inline_writes import InlineWrites
+from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY, OFFSETS_TOPIC_ID, TopicRegistry
 from tidelog_broker.metadata.controller import Controller
+from tidelog_broker.metadata.description import Description
+from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import Hearing
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
-from tidelog_broker.partition.described import describe_partition
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.partitions import Partitions
-from tidelog_broker.partition.services import Services
+from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.rebalance import copy_progress
 from tidelog_broker.rebalance.copy_progress import NewCopies
 from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.mover import Mover
 from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
 from tidelog_broker.rebalance.standing_in import StandingIn
-from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.replicas import Replication
+from tidelog_broker.replication.rings import RingBudget
+from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.storage.io.background import Background
+from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
+from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.meta_journal import MetaJournal
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node.node_dir import NodeDir
+from tidelog_broker.storage.partition.partition_dirs import sweep_trash
+from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.wire.bounds import ConnectionBounds
+from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import MIB
+from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
 log = logging.getLogger(__name__)
 
 SOFTWARE: Final = "tidelog-node/0.1.0"
-INTERNAL_SEGMENT_BYTES: Final = 4 * MIB
+
+ClusterMaker = Callable[..., Cluster]
+"""Makes what a node knows of the others; takes what `Cluster` does."""
 
 
-class Broker(Services):
-    """What the handlers work on. `recover` fills it from the data directory."""
+class Broker:
+    """See the module. Made by `open_broker`; everything is for the event loop's thread.
 
-    def __init__(self, settings: NodeSettings, directory: NodeDir, *, fs: FileSystem | None = None) -> None:
-        super().__init__(settings, directory, fs=fs)
+    Args:
+        settings: what the node is told.
+        directory: its data directory, open and locked.
+        life: told when the node must not go on.
+        nodes_changed: called when the registry of nodes has changed.
+        cluster: see `ClusterMaker`.
+        fs: the files.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: NodeDir,
+        *,
+        life: Life,
+        nodes_changed: Callable[[], None],
+        cluster: ClusterMaker,
+        fs: FileSystem,
+    ) -> None:
+        self._resources = contextlib.ExitStack()
+        self._started_s = time.monotonic()
+        self.settings = settings
+        self.dir = directory
+        self.node_id, self.cluster_id, self.incarnation = directory.node_id, directory.cluster_id, directory.incarnation
+        self.life = life
+        self.metrics = NodeMetrics()
+        self.tasks = Tasks()
+        self.loop = self.tasks.loop
+        self.bounds = ConnectionBounds(settings)
+        self.rings = RingBudget(settings.rings_bytes)
+        self.inline_writes = InlineWrites()
+        self.taken_over = TakenOver()
+        self.route_news = RouteNews()
+        self.peers: Peers | None = None
+        """The other nodes, as callers; None on a node that stands alone."""
+        self.port = 0
+        """Where clients reach this node, once it listens."""
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
         self.groups = GroupOffsets(
             GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
         )
-        self.cluster = Cluster(
+        self.cluster = cluster(
             self.node_id,
             self.incarnation,
             topics=self.topics,
@@ -70,47 +123,124 @@ class Broker(Services):
             info=self.info,
             fill_bytes_per_s=settings.fill_bytes_per_s,
         )
-        self.partitions = Partitions(self, self.topics, self.groups)
+        with contextlib.ExitStack() as opening:
+            opening.callback(self._resources.close)
+            self.threads = Threads(settings.io_workers)
+            self._resources.callback(self.threads.close)
+            self.disk = self._open_disk(fs)
+            self.replication = self._open_replication()
+            opening.pop_all()
+        # What a worker is at is waited for asleep: it needs the interpreter itself.
+        io, journals = self.threads.io, self.threads.journals
+        self.idle_poll = IdlePoll(self.loop, settings.idle_poll_us, may_poll=lambda: io.idle and journals.idle)
+        self.partitions = Partitions(
+            self._partition_tools(),
+            directory=directory.partitions,
+            replication=self.replication,
+            tasks=self.tasks,
+            topics=self.topics,
+            groups=self.groups,
+        )
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
+        self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = MetaLog(
-            self,
+            self.tasks,
             lambda: self.partitions.get(*META_KEY),
             topics=self.topics,
             nodes=self.nodes,
             follow=self._follow_topic,
-            nodes_changed=self.nodes_changed,
+            nodes_changed=nodes_changed,
         )
         self.hearing = Hearing(
-            self, topics=self.topics, meta_log=self.meta_log, cluster=self.cluster, routes=self.routes
+            self.node_id,
+            tasks=self.tasks,
+            topics=self.topics,
+            meta_log=self.meta_log,
+            cluster=self.cluster,
+            routes=self.routes,
         )
-        self.offsets_log = OffsetsLog(self, lambda: self.partitions.get(*OFFSETS_KEY), self.groups, self._is_gone)
-        self.controller = Controller(
+        self.offsets_log = OffsetsLog(self.tasks, lambda: self.partitions.get(*OFFSETS_KEY), self.groups, self._is_gone)
+        self.controller = self._make_controller()
+        self.mover = self._make_mover()
+
+    def _open_disk(self, fs: FileSystem) -> Disk:
+        preallocator, syncer, namer = (Background(name) for name in ("preallocate", "sync", "name"))
+        for each in (preallocator, syncer, namer):
+            self._resources.callback(each.close)
+        return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer)
+
+    def _open_replication(self) -> Replication:
+        fs, directory = self.disk.fs, self.dir
+        meta = self._resources.enter_context(contextlib.closing(MetaJournal.open(fs, directory.meta_journal)))
+        fences = self._resources.enter_context(contextlib.closing(FenceJournal.open(fs, directory.fences)))
+        chains = Chains(
+            meta,
+            fences,
+            offload=self.threads.journals,
+            failed=lambda error: self.life.storage_failed("the journals", error),
+            full=self._journal_full,
+        )
+        tools = Tools(
+            io=self.threads.io,
+            readers=self.threads.readers,
+            ahead=self.threads.ahead,
+            fs=fs,
+            chains=chains,
+            neighbours=self.cluster,
+            inline_writes=self.inline_writes,
+            peers_budget=lambda: self.peers.budget if self.peers is not None else None,
+            now_ms=self._now_ms,
+            wall_us=lambda: time.time_ns() // 1000,
+            group_bytes=self.settings.group_bytes,
+        )
+        return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
+
+    def _partition_tools(self) -> PartitionTools:
+        return PartitionTools(
+            settings=self.settings,
+            loop=self.loop,
+            disk=self.disk,
+            io=self.threads.io,
+            readers=self.threads.readers,
+            notes=self.threads.notes,
+            rings=self.rings,
+            metrics=self.metrics,
+            neighbours=self.cluster,
+            taken_over=self.taken_over,
+            route_news=self.route_news,
+            storage_failed=self.life.storage_failed,
+        )
+
+    def _make_controller(self) -> Controller:
+        return Controller(
             self.meta_log,
             topics=self.topics,
             nodes=self.nodes,
             cluster=self.cluster,
             routes=self.routes,
-            copies_default=settings.replication_factor_default,
-            partitions_max=settings.partitions_max,
+            copies_default=self.settings.replication_factor_default,
+            partitions_max=self.settings.partitions_max,
         )
-        self.mover = Mover(
+
+    def _make_mover(self) -> Mover:
+        cluster, now_ms = self.cluster, self._now_ms
+        return Mover(
             owned=self._owned,
             roll_over=self._roll_over,
-            cluster=self.cluster,
+            cluster=cluster,
             nodes=self.nodes,
             advisers=[
-                Remedies(self.cluster, lag_ms=settings.replica_lag_ms, now_ms=self._now_ms),
-                StandingIn(self.cluster, now_ms=self._now_ms),
-                Homing(self.cluster, calm_ms=settings.calm_ms, now_ms=self._now_ms),
+                Remedies(cluster, lag_ms=self.settings.replica_lag_ms, now_ms=now_ms),
+                StandingIn(cluster, now_ms=now_ms),
+                Homing(cluster, calm_ms=self.settings.calm_ms, now_ms=now_ms),
             ],
-            copies=NewCopies(
-                ask=partial(copy_progress.ask, self.cluster),
-                alive=self.cluster.alive,
-                now_ms=self._now_ms,
-            ),
-            now_ms=self._now_ms,
+            copies=NewCopies(ask=partial(copy_progress.ask, cluster), alive=cluster.alive, now_ms=now_ms),
+            now_ms=now_ms,
         )
-        self._started_s = time.monotonic()
+
+    def close(self) -> None:
+        """Close the journals and end the threads."""
+        self._resources.close()
 
     # --- recovery --------------------------------------------------------------------------------------
 
@@ -138,7 +268,7 @@ class Broker(Services):
             ProtocolError: the data is damaged where a node must not go on.
         """
         self.topics.may_lag = True
-        snapshot = await self.io.call(0, load_meta_snapshot, self.disk.fs, self.dir.meta_state)
+        snapshot = await self.threads.io.call(0, load_meta_snapshot, self.disk.fs, self.dir.meta_state)
         if snapshot is not None:
             self.topics.apply(snapshot.meta)
             for value in snapshot.records:
@@ -150,63 +280,16 @@ class Broker(Services):
         await self.meta_log.follow_changes()
         await self._sweep()
 
-    def meta_record(self, genesis: pb.EpochDescriptor) -> pb.TopicRecord:
-        """Return what `__meta` is on every node of a cluster; it stands in no log."""
-        return pb.TopicRecord(
-            name=META_TOPIC,
-            topic_id=META_TOPIC_ID,
-            config=internal_config(META_COPIES),
-            first_epoch=genesis,
-            first_epochs=[genesis],
-        )
+    async def _internal(self, name: str, topic_id: bytes) -> Partition:
+        """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
+        record = pb.TopicRecord(name=name, topic_id=topic_id, config=internal_config())
+        self.topics.apply(record)
+        return (await self.partitions.follow(record))[0]
 
     async def _sweep(self) -> None:
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             await self.partitions.sweep(record)
-
-    async def _follow_topic(self, record: pb.TopicRecord) -> None:
-        """Let partitions, positions and routes follow a topic's newest record."""
-        await self.partitions.follow(record)
-        if record.deleted:
-            self.groups.forget_topic(record.topic_id)
-            self.routes.forget(record.topic_id)
-        self.route_news.changed(record.topic_id)
-
-    def _is_gone(self, topic_id: bytes) -> bool:
-        record = self.topics.get(topic_id)
-        return record is not None and record.deleted
-
-    def nodes_changed(self) -> None:
-        """The registry of nodes has changed; a node of a cluster looks after its links."""
-
-    def neighbours_changed(self) -> None:
-        """Who is alive, or can be reached, has changed."""
-        partitions = self.partitions.all()
-        for partition in partitions:
-            partition.state.forget_quorum()
-        self.replication.neighbours_changed()
-        for partition in partitions:
-            partition.neighbours_changed()
-
-    def received(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
-        """Take a one-way message of another node; one that comes before this node has its partitions comes again."""
-        if self.starting:
-            return
-        if isinstance(message, pb.ChainDigest):
-            message = pb.EpochStatus(
-                topic_id=message.topic_id,
-                partition=message.partition,
-                epoch=message.epoch,
-                previous_hash=message.previous_hash,
-            )
-        if not self.replication.receive(peer_id, message, batches):
-            self.partitions.adopt_soon((message.topic_id, message.partition))
-
-    def journal_full(self, error: ProtocolError) -> None:
-        """A journal has no space for what would begin an epoch: who waits for that is told."""
-        for partition in self.partitions.all():
-            partition.no_space_for_fences(error)
 
     def _tell_of_lost_tails(self) -> None:
         """Say which topics may have lost acknowledged records with the machine's page cache.
@@ -224,13 +307,35 @@ class Broker(Services):
                     ", ".join(str(partition.log.end_offset) for partition in partitions),
                 )
 
-    async def _internal(self, name: str, topic_id: bytes) -> Partition:
-        """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
-        record = pb.TopicRecord(name=name, topic_id=topic_id, config=internal_config())
-        self.topics.apply(record)
-        return (await self.partitions.follow(record))[0]
+    # --- news ------------------------------------------------------------------------------------------
 
-    # --- description -----------------------------------------------------------------------------------
+    def neighbours_changed(self) -> None:
+        """Who is alive, or can be reached, has changed."""
+        partitions = self.partitions.all()
+        for partition in partitions:
+            partition.state.forget_quorum()
+        self.replication.neighbours_changed()
+        for partition in partitions:
+            partition.neighbours_changed()
+
+    def _journal_full(self, error: ProtocolError) -> None:
+        """A journal has no space for what would begin an epoch: who waits for that is told; it is tried again."""
+        for partition in self.partitions.all():
+            partition.no_space_for_fences(error)
+
+    async def _follow_topic(self, record: pb.TopicRecord) -> None:
+        """Let partitions, positions and routes follow a topic's newest record."""
+        await self.partitions.follow(record)
+        if record.deleted:
+            self.groups.forget_topic(record.topic_id)
+            self.routes.forget(record.topic_id)
+        self.route_news.changed(record.topic_id)
+
+    # --- what the parts ask of each other --------------------------------------------------------------
+
+    def _is_gone(self, topic_id: bytes) -> bool:
+        record = self.topics.get(topic_id)
+        return record is not None and record.deleted
 
     def _local_route(self, key: PartitionKey) -> Route | None:
         """Return the active epoch of a partition that is stored here."""
@@ -253,41 +358,15 @@ class Broker(Services):
             if partition.state.writer is not None
         ]
 
-    def _now_ms(self) -> int:
-        return int(self.loop.time() * 1000)
-
     def _roll_over(self, key: PartitionKey, plan: Plan) -> None:
         partition = self.partitions.find(key)
         if partition is not None:
             partition.driver.roll_over(plan)
 
-    def stored_by(self, node_id: str) -> list[PartitionKey]:
-        """Return the partitions whose newest epoch a node stores, as far as is known here."""
-        keys = [(record.topic_id, index) for record in self.topics.live() for index in range(record.config.partitions)]
-        return [key for key in keys if (route := self.routes.get(key)) is not None and node_id in route.placement]
+    def _now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
 
-    def describe(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
-        """Return all that this node knows of a topic, or of some partitions; offsets and sizes of what it stores."""
-        info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
-        for index in range(record.config.partitions) if only is None else only:
-            key = (record.topic_id, index)
-            here = self.partitions.find(key)
-            if here is not None:
-                info.partitions.append(describe_partition(here.state))
-                continue
-            route = self.routes.get(key) or Route(0, "", ())
-            info.partitions.add(
-                partition=index,
-                owner=route.owner,
-                epoch=route.epoch,
-                placement=route.placement,
-                state="away" if self.cluster.alive(route.owner) else "no owner",
-            )
-        return info
-
-    def describe_some(self, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
-        """Describe a topic's partitions from the first number to before the second."""
-        return self.describe(record, range(first, stop))
+    # --- what this node says of itself -----------------------------------------------------------------
 
     def info(self) -> pb.NodeInfo:
         """Return how clients reach this node."""
@@ -302,27 +381,42 @@ class Broker(Services):
 
     def status(self) -> pb.NodeStatus:
         """Return what CLUSTER_STATUS tells of this node."""
-        disk = os.statvfs(self.dir.path)
+        disk, health = os.statvfs(self.dir.path), self.life.health
         return pb.NodeStatus(
             node=self.info(),
             software=SOFTWARE,
             uptime_ms=int((time.monotonic() - self._started_s) * 1000),
-            connections=self.open_connections,
-            in_flight_bytes=self.budget.in_flight_bytes,
+            connections=self.bounds.open_connections,
+            in_flight_bytes=self.bounds.budget.in_flight_bytes,
             data_bytes=sum(partition.log.size_bytes for partition in self.partitions.all()),
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
-            state=self.health.state,
+            state=health.state,
             roles=roles_to(roles_named(self.settings.roles)),
             membership=self.cluster.membership(self.node_id),
-            no_quorum=len(self.health.no_quorum),
+            no_quorum=len(health.no_quorum),
         )
 
 
-META_COPIES: Final = 5
-"""Copies of `__meta`: with five, two may fail; more would only make every change of a topic slower."""
+async def open_broker(
+    settings: NodeSettings,
+    directory: NodeDir,
+    *,
+    life: Life,
+    nodes_changed: Callable[[], None] = lambda: None,
+    cluster: ClusterMaker = Cluster,
+    fs: FileSystem | None = None,
+) -> Broker:
+    """Start the threads, open the journals, make the parts, clear the trash; see `Broker` for the arguments.
 
-
-def internal_config(copies: int = 1) -> pb.TopicConfig:
-    """Return the configuration of the broker's own topics."""
-    asked = pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, replication_factor=copies)
-    return complete_config(asked, copies_max=1 if copies == 1 else REPLICATION_FACTOR_MAX)
+    Raises:
+        ProtocolError: a journal is damaged or cannot be read.
+    """
+    broker = Broker(
+        settings, directory, life=life, nodes_changed=nodes_changed, cluster=cluster, fs=fs or RealFileSystem()
+    )
+    try:
+        await broker.threads.io.call(0, sweep_trash, broker.disk.fs, directory.partitions)
+    except BaseException:
+        broker.close()
+        raise
+    return broker

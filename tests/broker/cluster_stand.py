@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ NODES = ("a", "b", "c")
 class StandCluster(Cluster):
     """What a node of the stand believes of the others, and its way to them."""
 
-    def __init__(self, stand: ClusterStand, node: Node) -> None:
-        super().__init__(node.node_id, node.incarnation, topics=node.topics, nodes=node.nodes, info=node.info)
+    def __init__(self, stand: ClusterStand, node_id: str, *rest: Any, **named: Any) -> None:
+        super().__init__(node_id, *rest, **named)
         self._stand = stand
-        self._name = node.node_id
+        self._name = node_id
 
     def alive(self, node_id: str) -> bool:
         return node_id == self._name or self._stand.sees(self._name, node_id)
@@ -68,14 +69,13 @@ class StandNode(Node):
     """A node that is told of its topic and reads no `__meta`."""
 
     def __init__(self, stand: ClusterStand, settings: NodeSettings, directory: NodeDir, disk: FaultyDisk) -> None:
-        super().__init__(settings, directory, fs=disk)
+        super().__init__(settings, directory, cluster=partial(StandCluster, stand), fs=disk)
         self._stand = stand
-        self.cluster = StandCluster(stand, self)
 
-    async def recover(self) -> None:
+    async def _recover(self) -> None:
         record = self._stand.record
-        self.topics.apply(record)
-        await self.partitions.follow(record)
+        self.broker.topics.apply(record)
+        await self.broker.partitions.follow(record)
 
 
 def others(node_id: str) -> list[str]:
@@ -127,15 +127,15 @@ class ClusterStand:
             directory = self._dirs[node_id] = open_node_dir(home, node_id=node_id)
             checked = NodeSettings(data=home, **DEFAULTS).model_copy(update=self.settings)
             node = StandNode(self, checked, directory, disk)
-            node.inline_writes.took(math.inf, math.inf, slept=True)
             await node.start()
+            node.broker.inline_writes.took(math.inf, math.inf, slept=True)
             self.nodes[node_id] = node
         self.tell()
 
     def tell(self) -> None:
         """Let everybody look again at who is alive."""
         for node in self.nodes.values():
-            node.neighbours_changed()
+            node.broker.neighbours_changed()
 
     def sees(self, here: str, there: str) -> bool:
         return there in self.nodes and not {here, there} & self.known and there not in self.suspected
@@ -145,7 +145,7 @@ class ClusterStand:
         if node is None or sender not in self.nodes or {sender, to} & self.cut:
             return
         views = list(iter_batches(memoryview(bytearray(data)))) if data else []
-        node.received(sender, message, [Batch(unpack_header(view), view) for view in views])
+        node.broker.replication.receive(sender, message, [Batch(unpack_header(view), view) for view in views])
 
     def isolate(self, *node_ids: str) -> None:
         """Cut nodes off from all others; none: everybody is together again."""
@@ -158,12 +158,12 @@ class ClusterStand:
         self.cut = self.suspected = {node_id}
         for name, node in self.nodes.items():
             if name != node_id:
-                node.neighbours_changed()
+                node.broker.neighbours_changed()
 
     async def stop(self, node_id: str) -> None:
         """Stop a node gracefully."""
         node = self.nodes[node_id]
-        node.ask_to_stop()
+        node.life.ask_to_stop()
         await node.run_until_stopped()
         del self.nodes[node_id]
         self._forget(node_id)
@@ -175,17 +175,14 @@ class ClusterStand:
         abort_connections(node)  # at once: nobody may hear that the disk is gone
         await node.server.stop_listening()
         abort_connections(node)
-        tasks = list(node._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await node.replication.close()
-        for partition in node.partitions.all():
+        await node.broker.tasks.cancel()
+        await node.broker.replication.close()
+        for partition in node.broker.partitions.all():
             partition._cancel_sync()
             for log in partition.log.epochs:
                 with contextlib.suppress(Exception):  # a kill closes every file, whatever state its log was in
                     log.close(sync=False)
-        node._resources.close()
+        node.close()
         await asyncio.sleep(0)  # answers of the workers that were on their way
         self._forget(node_id)
 
@@ -206,11 +203,11 @@ class ClusterStand:
     # --- what tests look at ----------------------------------------------------------------------------
 
     def partition(self, node_id: str) -> Partition:
-        return self.nodes[node_id].partitions.get(*KEY)
+        return self.nodes[node_id].broker.partitions.get(*KEY)
 
     def owners(self) -> list[str]:
         """The nodes that may give out offsets."""
-        found = {name: node.partitions.find(KEY) for name, node in self.nodes.items()}
+        found = {name: node.broker.partitions.find(KEY) for name, node in self.nodes.items()}
         return [name for name, one in found.items() if one is not None and one.state.writer is not None]
 
     async def owner(self, *, but: str = "") -> str:

@@ -94,7 +94,7 @@ class Founded:
 
     async def stop(self, name: str) -> int:
         node = self.nodes.pop(name)
-        node.ask_to_stop()
+        node.life.ask_to_stop()
         code = await node.run_until_stopped()
         self._dirs.pop(name).close()
         return code
@@ -125,19 +125,21 @@ class Founded:
         def agreed() -> bool:
             nodes = list(self.nodes.values())
             registered = all(
-                (record := one.nodes.get(other.node_id)) is not None and record.incarnation == other.incarnation
+                (record := one.broker.nodes.get(other.node_id)) is not None and record.incarnation == other.incarnation
                 for one in nodes
                 for other in nodes
             )
             met = all(
-                one is other or (one.cluster.alive(other.node_id) and other.node_id in one.cluster.linked)
+                one is other or (one.broker.cluster.alive(other.node_id) and other.node_id in one.broker.cluster.linked)
                 for one in nodes
                 for other in nodes
             )
             return registered and met and len({self.owner(META_KEY, name) for name in self.nodes} - {""}) == 1
 
         await self.until(agreed, "the nodes never agreed")
-        await self.until(lambda: all(one.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets")
+        await self.until(
+            lambda: all(one.broker.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets"
+        )
 
     async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
         """Return what each node stores of a partition that all store, once all know of it and serve it to an offset.
@@ -146,11 +148,11 @@ class Founded:
         """
 
         def level() -> bool:
-            found = [node.partitions.find(key) for node in self.nodes.values()]
+            found = [node.broker.partitions.find(key) for node in self.nodes.values()]
             return all(copy is not None and copy.state.readable_end >= end_offset for copy in found)
 
         await self.until(level, "the copies are not level")
-        return [node.partitions.get(*key) for node in self.nodes.values()]
+        return [node.broker.partitions.get(*key) for node in self.nodes.values()]
 
     async def used(self) -> Used:
         """Make a topic of one partition with one record, `first`, that every node has and knows to be committed."""
@@ -186,7 +188,7 @@ class Founded:
             raise AssertionError(refused) from None
 
     def owner(self, key: PartitionKey, seen_by: str) -> str:
-        return self.nodes[seen_by].routes.owner(key)
+        return self.nodes[seen_by].broker.routes.owner(key)
 
     async def publish(self, peer: Peer, topic_id: bytes, *values: bytes, partition: int = 0) -> pb.PublishResult:
         """Publish as a client does: again, as long as it is said that nothing was written and another try may do.

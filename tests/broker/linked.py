@@ -90,14 +90,14 @@ class Eye:
 
 def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], None], own: Identity) -> Peers:
     """Let a running node belong to a cluster, as `own`."""
-    node.peers = Peers(
+    node.broker.peers = Peers(
         own,
         received=received,
         budget=Budget(node.settings.peers_in_flight_bytes),
-        verifiers=node.verifiers,
-        metrics=node.metrics,
+        verifiers=node.broker.threads.verifiers,
+        metrics=node.broker.metrics,
     )
-    return node.peers
+    return node.broker.peers
 
 
 def make_links(own: Identity = IDENTITY, *, events: Eye | None = None, queue_bytes: int = 64 * MIB) -> Links:

@@ -54,19 +54,19 @@ class Stand:
         checked = NodeSettings(data=self.path, **DEFAULTS).model_copy(update=self.settings)
         self._dir = open_node_dir(self.path)
         node = self._node = Node(checked, self._dir, fs=self.disk)
-        # A held write must hold a worker and not the event loop that the test itself runs on.
-        node.inline_writes.took(math.inf, math.inf, slept=True)
         try:
             await node.start()
         except BaseException:
             await self.stop()
             raise
+        # A held write must hold a worker and not the event loop that the test itself runs on.
+        node.broker.inline_writes.took(math.inf, math.inf, slept=True)
         return node
 
     async def stop(self) -> int:
         """Stop gracefully; return the exit code."""
         node, self._node = self.node, None
-        node.ask_to_stop()
+        node.life.ask_to_stop()
         code = await node.run_until_stopped()
         self._release()
         return code
@@ -86,17 +86,14 @@ class Stand:
         abort_connections(node)  # at once: nobody may hear that the disk is gone
         await node.server.stop_listening()
         abort_connections(node)
-        tasks = list(node._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for partition in node.partitions.all():
+        await node.broker.tasks.cancel()
+        for partition in node.broker.partitions.all():
             if partition._sync_timer is not None:
                 partition._sync_timer.cancel()
             for log in partition.log.epochs:
                 with contextlib.suppress(Exception):  # a kill closes every file, whatever state its log was in
                     log.close(sync=False)
-        node._resources.close()
+        node.close()
         await asyncio.sleep(0)  # answers of the workers that were on their way
         self._release()
 
@@ -127,7 +124,7 @@ class Stand:
         await self.stop()
         await settled(lambda: not node.server.connections, "a connection was never closed")
         assert node.server.budget.in_flight_bytes == 0, "a request kept its share of the budget"
-        for partition in node.partitions.all():
+        for partition in node.broker.partitions.all():
             assert not partition.changes.listeners, f"{partition.name} has listeners left"
             assert partition.pipeline.queued_bytes == 0
 

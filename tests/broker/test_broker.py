@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.broker import SOFTWARE
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
 
 async def test_the_brokers_own_topics_are_there_before_any_other(node: Node) -> None:
-    assert {record.name: record.topic_id for record in node.topics.live()} == {
+    assert {record.name: record.topic_id for record in node.broker.topics.live()} == {
         META_TOPIC: META_TOPIC_ID,
         OFFSETS_TOPIC: OFFSETS_TOPIC_ID,
     }
@@ -29,7 +32,7 @@ def test_the_software_is_called_by_its_version() -> None:
 async def test_a_status_adds_up(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x" * 1000))
-    status = node.status()
+    status = node.broker.status()
     assert status.node.port == node.port
     assert status.connections == 1
     assert status.state == "running"
@@ -43,11 +46,11 @@ async def test_topics_are_recovered_with_their_partitions(stand: Stand) -> None:
     topic = await peer.create(partitions=3)
     await stand.stop()
     node = await stand.start()
-    assert [partition.state.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+    assert [partition.state.index for partition in node.broker.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
 
 
 def copy_fault(stand: ClusterStand, name: str) -> str:
-    (told,) = stand.nodes[name].describe(stand.record).partitions
+    (told,) = stand.nodes[name].broker.description.topic(stand.record).partitions
     return told.copy_fault
 
 
@@ -68,7 +71,7 @@ async def test_a_copy_that_was_cut_in_front_of_damage_is_told_of_until_the_owner
         await stand.start(rotten)
         assert [copy_fault(stand, name) for name in (rotten, owner)] == ["damaged", ""]
         follower = next(one for one in stand.partition(owner).replica.followers if one.node_id == rotten)
-        assert not follower.keeps_up(stand.nodes[owner]._now_ms()), "and its owner does not count on it"
+        assert not follower.keeps_up(stand.nodes[owner].broker._now_ms()), "and its owner does not count on it"
         stand.isolate()
         await settled(lambda: copy_fault(stand, rotten) == "", "the copy is not repaired")
         await stand.agree(*values)
@@ -78,9 +81,23 @@ async def test_a_lone_damaged_copy_is_told_of(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create("t")
-    partition = stand.node.partitions.get(topic.topic_id, 0)
-    record = stand.node.topics.with_id(topic.topic_id)
+    partition = stand.node.broker.partitions.get(topic.topic_id, 0)
+    record = stand.node.broker.topics.with_id(topic.topic_id)
     partition.replica.doubt = "short"
-    assert stand.node.describe(record).partitions[0].copy_fault == "", "nobody has what it may lack"
+    assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "", "nobody has what it may lack"
     partition.replica.halt("damaged for a test")
-    assert stand.node.describe(record).partitions[0].copy_fault == "limbo"
+    assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "limbo"
+
+
+async def test_the_journals_do_not_wait_for_a_log_that_is_synced(stand: Stand) -> None:
+    broker = (await stand.start(io_workers=1)).broker
+    gate, written = threading.Event(), asyncio.Event()
+    syncing = asyncio.ensure_future(broker.threads.io.call(0, gate.wait, 20))
+    entry = pb.FenceEntry(topic_id=b"t" * 16, epoch=1, promised=pb.Ballot(round=1, node_id="a"))
+    broker.replication.chains.write_fences([entry], written.set)
+    try:
+        await asyncio.wait_for(written.wait(), 20)
+        assert not syncing.done()
+    finally:
+        gate.set()
+    await syncing

@@ -231,7 +231,7 @@ async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None
             stranger.sendto(os.urandom(len(datagram)), tuple(target.address))
     await founded.until(lambda: target.forged >= forged + 40, "what is forged is not noticed")
     await founded.until(lambda: target.replayed >= replayed + 20, "what is replayed is not noticed")
-    assert all(one.cluster.alive(name) for one in founded.nodes.values() for name in "abc")
+    assert all(one.broker.cluster.alive(name) for one in founded.nodes.values() for name in "abc")
 
 
 # ------------------------------------------------------------------------------------------------- bad machines
@@ -244,11 +244,11 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     peer = await founded.peer("a")
     topic = await peer.create(replication_factor=4)
     await founded.publish(peer, topic.topic_id, b"one")
-    kept = founded.nodes["a"].partitions.get(topic.topic_id, 0)
+    kept = founded.nodes["a"].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: kept.state.readable_end == 1, "the copy is not level")
     for name in ("c", "d"):
         await founded.stop(name)
-    await founded.until(lambda: not founded.nodes["a"].cluster.alive("d"), "nobody is missed")
+    await founded.until(lambda: not founded.nodes["a"].broker.cluster.alive("d"), "nobody is missed")
 
     async def refused() -> pb.Error:
         while True:
@@ -280,7 +280,7 @@ async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
     peer = await stand.peer(first)
     number = peer.post_publish(TOPIC_ID, batch(b"two", producer_id=7))
     node = stand.nodes[first]
-    await settled(lambda: node.health.state == "failed", "it goes on with a disk that lies")
+    await settled(lambda: node.life.health.state == "failed", "it goes on with a disk that lies")
     (result,) = await peer.published(number)
     # The other two may have had it before the disk failed: then it was committed, and is there to stay.
     committed = not result.HasField("error")
@@ -288,7 +288,7 @@ async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
     assert "the log cannot be written any more" in caplog.text
     stand.disks[first].heal()
     await node.run_until_stopped()
-    assert node.exit_code == os.EX_IOERR
+    assert node.life.exit_code == os.EX_IOERR
     await stand.crash(first)
     second = await stand.owner(but=first)
     peer = await stand.peer(second)

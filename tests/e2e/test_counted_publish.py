@@ -52,7 +52,7 @@ class Bound(NamedTuple):
         return self.calls <= other.calls and self.files <= other.files
 
 
-BOUNDS: Final = {"client": Bound(120, 24), "owner": Bound(340, 60), "follower": Bound(182, 49)}
+BOUNDS: Final = {"client": Bound(120, 24), "owner": Bound(310, 57), "follower": Bound(178, 48)}
 
 
 class Counting:
@@ -113,7 +113,7 @@ class NodeThread:
     def stop(self) -> None:
         with contextlib.suppress(Exception):
             loop, node = self._ready.result(60)
-            loop.call_soon_threadsafe(node.ask_to_stop)
+            loop.call_soon_threadsafe(node.life.ask_to_stop)
         self._thread.join(60)
         assert not self._thread.is_alive()
 

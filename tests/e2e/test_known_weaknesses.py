@@ -210,7 +210,7 @@ async def test_everything_of_a_record_comes_back_from_every_node(three: Founded)
         (found,) = await (await three.peer(name)).fetch(topic.topic_id, 1)
         assert (found.values(), found.keys(), found.tags()) == ([b"value", None], [b"key", None], ["tag", None])
         assert found.headers() == [(("h", b"1"),), ()]
-        assert three.nodes[name].topics.with_id(topic.topic_id).name == "flights"
+        assert three.nodes[name].broker.topics.with_id(topic.topic_id).name == "flights"
 
 
 async def test_records_that_are_alike_are_all_kept(stand: ClusterStand) -> None:
@@ -278,7 +278,7 @@ async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
 ) -> None:
     topic_id, owner, other = await three.used()
     seen: list[int] = []
-    pipeline = three.nodes[owner].partitions.get(topic_id, 0).pipeline
+    pipeline = three.nodes[owner].broker.partitions.get(topic_id, 0).pipeline
     submit = pipeline.submit
 
     def noting(pending: Pending) -> None:
@@ -345,8 +345,8 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     ballot = pb.Ballot(round=9, node_id=other, incarnation=stand.nodes[other].incarnation)
     epoch = stand.partition(promiser).state.epoch
     seal = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=ballot)
-    stand.nodes[promiser].received(other, seal, [])
-    driver = stand.nodes[promiser].replication.get(KEY)
+    stand.nodes[promiser].broker.replication.receive(other, seal, [])
+    driver = stand.nodes[promiser].broker.replication.get(KEY)
     assert driver is not None
     await settled(lambda: not driver._queue, "the promise is not written")
     await stand.crash(promiser)
@@ -355,7 +355,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     assert fence is not None
     assert fence.promised == ballot
     lower = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=pb.Ballot(round=8, node_id=other, incarnation=1))
-    stand.nodes[promiser].received(other, lower, [])
+    stand.nodes[promiser].broker.replication.receive(other, lower, [])
     assert fence.promised == ballot, "a lower ballot gets nothing"
     # Only the owner is heard: what it appends now reaches the promiser and stays outside.
     stand.cut = {other}

@@ -1,7 +1,7 @@
 """One life of a node: from its start on what its disk holds to the moment it is killed, powered off or fails.
 
 It is the node around the shipped partitions, replicas and journals: their event loop, workers, clocks and neighbours,
-and the few lines of `services`, `broker`, `partitions` and `node` that open and connect them.
+and the few lines of `broker`, `partitions` and `node` that open and connect them.
 
 A paused process is frozen: what happens to it meanwhile waits, and is worked off when it goes on, which may be long
 after the others have given it up. Its monotonic clock stands still or has gone on, both occur.
@@ -203,6 +203,7 @@ class Process:
                 self.sim_disk.make_dir(path)
                 self.sim_disk.sync_dir(path.parent)
         self.replication = self._replication()
+        self.replication.take_part(lambda _: None)
         for key in self.world.genesis:
             await self._open_partition(key)
             # A node knows its topics one by one, too, and may ask before it knows all of them.

@@ -44,7 +44,7 @@ SILENT = (
     "replication.replica_log",
     "replication.takeover_log",
     "replication.log_writer",
-    "server.handlers.unsafe_recovery",
+    "partition.unsafe_end",
 )
 """Modules that have much to say of what is done to them here."""
 BROKEN = (TypeError, AttributeError, NameError)

@@ -109,33 +109,33 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)
     with contextlib.closing(opened.directory) as directory:
-        broker = Node(opened.settings, directory, founding=opened.founding)
+        node = Node(opened.settings, directory, founding=opened.founding)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, broker.ask_to_stop)
-        if not await _started(broker):
+            loop.add_signal_handler(number, node.life.ask_to_stop)
+        if not await _started(node):
             return 0
         print(  # noqa: T201 - the ready line is this command's output
             json.dumps(
                 {
                     "event": "ready",
-                    "node_id": broker.node_id,
-                    "port": broker.port,
-                    "management_port": broker.management_port,
+                    "node_id": node.node_id,
+                    "port": node.port,
+                    "management_port": node.management_port,
                 }
             ),
             flush=True,
         )
         _calm_garbage_collection()
-        code = await broker.run_until_stopped()
-        if broker.stop_reason:  # once more, last: a stop says much, and this is what matters of it
-            typer.echo(f"tidelog node: {broker.stop_reason}", err=True)
+        code = await node.run_until_stopped()
+        if node.life.stop_reason:  # once more, last: a stop says much, and this is what matters of it
+            typer.echo(f"tidelog node: {node.life.stop_reason}", err=True)
         return code
 
 
-async def _started(broker: Node) -> bool:
+async def _started(node: Node) -> bool:
     """Start a node; False when it was told to stop before it was there (admission may wait for others for long)."""
-    starting = asyncio.ensure_future(broker.start())
-    stopping = asyncio.ensure_future(broker.asked_to_stop())
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(node.life.asked_to_stop())
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -144,11 +144,11 @@ async def _started(broker: Node) -> bool:
         starting.cancel()
         await asyncio.wait([starting])
     except BaseException:
-        await broker.stop()
+        await node.stop()
         raise
     finally:
         stopping.cancel()
-    await broker.stop()
+    await node.stop()
     return False
 
 

@@ -22,12 +22,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Routes
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, TopicRegistry
 from tidelog_broker.metadata.state_log import MetaLog
-from tidelog_broker.partition.services import Services
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -41,15 +41,23 @@ class Hearing:
     """Of one node. A node that stands alone knows all there is, and never asks.
 
     Args:
-        node: this one.
+        node_id, tasks: this node, and its own.
         topics, meta_log: what it knows, and how far.
         cluster, routes: whom to ask.
     """
 
     def __init__(
-        self, node: Services, *, topics: TopicRegistry, meta_log: MetaLog, cluster: Cluster, routes: Routes
+        self,
+        node_id: str,
+        *,
+        tasks: Tasks,
+        topics: TopicRegistry,
+        meta_log: MetaLog,
+        cluster: Cluster,
+        routes: Routes,
     ) -> None:
-        self._node = node
+        self._node_id = node_id
+        self._tasks = tasks
         self._topics = topics
         self._meta_log = meta_log
         self._cluster = cluster
@@ -87,10 +95,10 @@ class Hearing:
     def _join(self) -> asyncio.Future[bool]:
         """Return whether the next question, which is asked after now, has had its answer."""
         if self._next is None:
-            self._next = self._node.loop.create_future()
+            self._next = self._tasks.loop.create_future()
             if not self._asking:
                 self._asking = True
-                self._node.spawn(self._ask_on(), "hearing of topics")
+                self._tasks.spawn(self._ask_on(), "hearing of topics")
         return self._next
 
     async def _ask_on(self) -> None:
@@ -115,7 +123,7 @@ class Hearing:
         owner = self._routes.owner(META_KEY)
         try:
             async with asyncio.timeout(HEAR_TIMEOUT_S):
-                if owner == self._node.node_id:
+                if owner == self._node_id:
                     await self._meta_log.ready(confirmed=True)
                     return True
                 goal = await self._end_at(owner)

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, node_in, wrapped
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import Pending
-from tidelog_broker.partition.services import Services
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -54,7 +54,7 @@ class StateLog:
     """Writes and replays one such partition.
 
     Args:
-        node: whose it is.
+        tasks: the node's.
         find: the partition as it is stored here; raises ProtocolError where it is not.
         apply: takes a record's value.
         live: gives what a snapshot needs.
@@ -62,13 +62,13 @@ class StateLog:
 
     def __init__(
         self,
-        node: Services,
+        tasks: Tasks,
         find: Callable[[], Partition],
         *,
         apply: Callable[[bytes], None],
         live: Callable[[], Iterable[StateRecord]],
     ) -> None:
-        self._node = node
+        self._tasks = tasks
         self._find = find
         self._apply = apply
         self._live = live
@@ -141,7 +141,7 @@ class StateLog:
             self._bytes_since_snapshot += await self._append(values)
         if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
             self._snapshotting = True
-            self._node.spawn(self._snapshot(), f"snapshot {self._partition.name}")
+            self._tasks.spawn(self._snapshot(), f"snapshot {self._partition.name}")
 
     def _apply_all(self, values: Iterable[bytes | None]) -> None:
         for value in values:
@@ -152,7 +152,7 @@ class StateLog:
         """Append values and apply them in the moment in which they are durable; return the bytes written."""
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
-        settled: asyncio.Future[None] = self._node.loop.create_future()
+        settled: asyncio.Future[None] = self._tasks.loop.create_future()
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "the broker's own batches carry no producer id"
@@ -202,7 +202,7 @@ class MetaLog(StateLog):
     """`__meta`: the topics and the nodes.
 
     Args:
-        node, find: as `StateLog`.
+        tasks, find: as `StateLog`.
         topics, nodes: the state.
         follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
         nodes_changed: is called after a node's record has changed.
@@ -210,7 +210,7 @@ class MetaLog(StateLog):
 
     def __init__(
         self,
-        node: Services,
+        tasks: Tasks,
         find: Callable[[], Partition],
         *,
         topics: TopicRegistry,
@@ -218,7 +218,7 @@ class MetaLog(StateLog):
         follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
         nodes_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(node, find, apply=self.apply_value, live=self.standing)
+        super().__init__(tasks, find, apply=self.apply_value, live=self.standing)
         self._topics = topics
         self._nodes = nodes
         self._follow = follow
@@ -288,9 +288,9 @@ class OffsetsLog(StateLog):
     """`__offsets`: where the groups stand. `is_gone` tells of a topic id that its topic was deleted."""
 
     def __init__(
-        self, node: Services, find: Callable[[], Partition], groups: GroupOffsets, is_gone: Callable[[bytes], bool]
+        self, tasks: Tasks, find: Callable[[], Partition], groups: GroupOffsets, is_gone: Callable[[bytes], bool]
     ) -> None:
-        super().__init__(node, find, apply=self._take, live=groups.records)
+        super().__init__(tasks, find, apply=self._take, live=groups.records)
         self._groups = groups
         self._is_gone = is_gone
 

@@ -58,20 +58,20 @@ class IdentityError(Exception):
     """The cluster knows this node's id as that of another node; the message says what to do."""
 
 
-def own_record(node: Broker, *, gossip_port: int) -> pb.NodeRecord:
+def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
     """Return what a node says of itself to `__meta`."""
-    settings = node.settings
+    settings = broker.settings
     return pb.NodeRecord(
-        node_id=node.node_id,
+        node_id=broker.node_id,
         host=settings.advertised_host,
-        port=node.port,
+        port=broker.port,
         gossip_host=settings.advertised_host,
         gossip_port=gossip_port,
         zone=settings.zone,
         weight=settings.weight,
         roles=roles_to(roles_named(settings.roles)),
-        incarnation=node.incarnation,
-        directory_id=node.dir.directory_id,
+        incarnation=broker.incarnation,
+        directory_id=broker.dir.directory_id,
     )
 
 
@@ -87,10 +87,10 @@ class Admitting:
     """
 
     def __init__(
-        self, node: Broker, founding: Founding, links: Links, *, gossip_port: int, look: Callable[[], None]
+        self, broker: Broker, founding: Founding, links: Links, *, gossip_port: int, look: Callable[[], None]
     ) -> None:
-        self._node = node
-        self._founders = founding.founders(node.node_id)
+        self._broker = broker
+        self._founders = founding.founders(broker.node_id)
         self._links = links
         self._gossip_port = gossip_port
         self._look = look
@@ -101,7 +101,7 @@ class Admitting:
 
     @property
     def _is_new(self) -> bool:
-        return not self._node.dir.admitted
+        return not self._broker.dir.admitted
 
     async def admit(self) -> None:
         """Return when the cluster has agreed, durably, that this node's id has this directory, and that is noted here.
@@ -110,8 +110,8 @@ class Admitting:
             IdentityError: the id is another directory's and this one must not be used under it; or those that could
                 admit it refuse to speak with it (another cluster, another secret, an id that is in use).
         """
-        node = self._node
-        if node.dir.admitted:
+        broker = self._broker
+        if broker.dir.admitted:
             if not self._founders:
                 await self._hear_of_meta()
             return
@@ -119,8 +119,8 @@ class Admitting:
             await self._be_bound()
         else:
             await self._be_registered()
-        await asyncio.to_thread(node.dir.mark_admitted)
-        log.info("the node %r is admitted to the cluster %s", node.node_id, node.cluster_id.hex())
+        await asyncio.to_thread(broker.dir.mark_admitted)
+        log.info("the node %r is admitted to the cluster %s", broker.node_id, broker.cluster_id.hex())
 
     async def keep_bound(self) -> None:
         """Of a founder that is admitted: have the other founders bind it that were away then, or did not yet bind.
@@ -129,14 +129,14 @@ class Admitting:
         """
         if not self._founders:
             return
-        binders = Binders(self._node.node_id, self._node.dir.directory_id, self._founders)
+        binders = Binders(self._broker.node_id, self._broker.dir.directory_id, self._founders)
         asked: set[str] = set()
         while True:
-            gone = {record.node_id for record in self._node.nodes.records() if record.removed}
+            gone = {record.node_id for record in self._broker.nodes.records() if record.removed}
             left = set(binders.waited_for) - gone - asked
             if not left:
                 return
-            for peer in sorted(left & self._node.cluster.linked):
+            for peer in sorted(left & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
                 if fault:  # an earlier or a later directory of this name asked there and was never admitted
@@ -147,11 +147,11 @@ class Admitting:
     # --- founders --------------------------------------------------------------------------------------
 
     async def _be_bound(self) -> None:
-        binders = Binders(self._node.node_id, self._node.dir.directory_id, self._founders)
-        patient_until_s = self._node.loop.time() + PATIENCE_S
+        binders = Binders(self._broker.node_id, self._broker.dir.directory_id, self._founders)
+        patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
             await self._ask_all(binders)
-            patient = self._node.loop.time() < patient_until_s
+            patient = self._broker.loop.time() < patient_until_s
             if not binders.missing and not (patient and binders.waited_for):
                 return
             if not patient:
@@ -165,7 +165,7 @@ class Admitting:
         if len(waited_for) > _NAMED_MAX:
             named.append(f"{len(waited_for) - _NAMED_MAX} others")
         self._say(
-            f"the founder {self._node.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
+            f"the founder {self._broker.node_id!r} waits for {binders.missing} of {len(waited_for)} other founders to "
             f"write down that it has this data directory: {', '.join(named)}. Start them. If they are gone for good "
             "and the cluster runs without them, start this node with --replace in an empty directory",
             about=str(waited_for),
@@ -174,15 +174,15 @@ class Admitting:
     # --- joiners ---------------------------------------------------------------------------------------
 
     async def _be_registered(self) -> None:
-        patient_until_s = self._node.loop.time() + PATIENCE_S
+        patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
             await self._ask_all(None)
             problem = "" if self._is_registered else await self._register()
             if not problem:
                 return
-            if self._node.loop.time() >= patient_until_s:
+            if self._broker.loop.time() >= patient_until_s:
                 self._give_up_if_turned_away(1)
-                self._say(f"the node {self._node.node_id!r} waits to be registered in the cluster: {problem}")
+                self._say(f"the node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _hear_of_meta(self) -> None:
@@ -193,15 +193,15 @@ class Admitting:
         Raises:
             IdentityError: somebody knows another directory under this node's id.
         """
-        node = self._node
-        kept = await node.io.call(0, load_meta_snapshot, node.disk.fs, node.dir.meta_state)
+        broker = self._broker
+        kept = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
         if kept is not None and kept.HasField("meta"):
             return
-        while node.topics.get(META_TOPIC_ID) is None:
+        while broker.topics.get(META_TOPIC_ID) is None:
             self._answered.clear()
             await self._ask_all(None)
             self._say(
-                f"the node {node.node_id!r} was admitted, knows nothing of the cluster yet and waits to hear of it"
+                f"the node {broker.node_id!r} was admitted, knows nothing of the cluster yet and waits to hear of it"
             )
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -211,13 +211,13 @@ class Admitting:
         Raises:
             IdentityError: the owner refuses.
         """
-        node = self._node
-        said = own_record(node, gossip_port=self._gossip_port or node.port)  # it says the right one when it knows
+        broker = self._broker
+        said = own_record(broker, gossip_port=self._gossip_port or broker.port)  # it says the right one when it knows
         problem = "none of its seeds and of the nodes that they know can be reached; start them, or give others"
-        for peer in sorted(node.cluster.linked):
+        for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
             try:
-                asked = node.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
+                asked = broker.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
                 reply = (await asked).envelope.node_announce_reply
             except ProtocolError as error:
                 if error.code in {pb.FORBIDDEN, pb.INVALID_REQUEST}:
@@ -235,7 +235,7 @@ class Admitting:
     async def _ask_all(self, binders: Binders | None) -> None:
         """Ask whoever can be reached and has not answered yet; those that are to bind, until they have."""
         to_bind = set(binders.waited_for) if binders is not None else set()
-        asked = sorted(self._node.cluster.linked - (self._answered - to_bind))
+        asked = sorted(self._broker.cluster.linked - (self._answered - to_bind))
         replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in asked))
         for peer, reply in zip(asked, replies, strict=True):
             if reply is None:
@@ -248,13 +248,17 @@ class Admitting:
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
         """Ask a node what it knows, and to bind this one; None when it does not answer."""
-        node = self._node
-        own = pb.NodeRecord(node_id=node.node_id, incarnation=node.incarnation, directory_id=node.dir.directory_id)
+        broker = self._broker
+        own = pb.NodeRecord(
+            node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id
+        )
         told, last = pb.NodeAnnounceReply(), ""
         try:
             while True:
                 question = pb.NodeAnnounce(node=own, is_new=self._is_new, ask=True, bind=bind and not last, after=last)
-                answer = await node.cluster.request(peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S)
+                answer = await broker.cluster.request(
+                    peer, pb.Envelope(node_announce=question), timeout_s=ASK_TIMEOUT_S
+                )
                 reply = answer.envelope.node_announce_reply
                 told.MergeFrom(reply)
                 if reply.last <= last:
@@ -270,23 +274,23 @@ class Admitting:
         Raises:
             IdentityError: it knows another directory under this node's id.
         """
-        node = self._node
+        broker = self._broker
         if reply.HasField("meta"):
-            node.topics.apply(reply.meta)
+            broker.topics.apply(reply.meta)
         for record in reply.nodes:
-            if record.node_id != node.node_id:
-                node.nodes.apply(record)
+            if record.node_id != broker.node_id:
+                broker.nodes.apply(record)
                 continue
             fault = identity_fault(
-                node.node_id, node.incarnation, node.dir.directory_id, is_new=self._is_new, known=record
+                broker.node_id, broker.incarnation, broker.dir.directory_id, is_new=self._is_new, known=record
             )
             if fault:
                 raise IdentityError(fault)
-            self._is_registered |= _stands(record, node.dir.directory_id)
+            self._is_registered |= _stands(record, broker.dir.directory_id)
         self._look()
 
     def _give_up_if_turned_away(self, needed: int) -> None:
-        own = (self._node.settings.advertised_host, self._node.port)
+        own = (self._broker.settings.advertised_host, self._broker.port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
         if not self._answered and needed and len(refusals) >= needed:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))

@@ -34,49 +34,49 @@ AT_ONCE: Final = 64
 _LOOK_S: Final = 0.005
 
 
-async def hand_over(node: Broker) -> int:
+async def hand_over(broker: Broker) -> int:
     """Tell the others that this node leaves, give them what it owns, and return how many partitions that were.
 
     Returns after `HAND_OVER_S` at the latest, whatever has become of it by then.
     """
-    began_s = node.loop.time()
+    began_s = broker.loop.time()
     handed: set[str] = set()
     tried: set[tuple[str, int]] = set()
     under_way: list[Partition] = []
     try:
         async with asyncio.timeout(HAND_OVER_S):
-            await node.cluster.leave(timeout_s=TELL_S)
-            while waiting := deque(_to_hand_over(node, tried)):
+            await broker.cluster.leave(timeout_s=TELL_S)
+            while waiting := deque(_to_hand_over(broker, tried)):
                 while waiting or under_way:
                     while waiting and len(under_way) < AT_ONCE:
                         partition = waiting.popleft()
                         tried.add((partition.name, partition.state.epoch))
-                        if _begin(node, partition):
+                        if _begin(broker, partition):
                             under_way.append(partition)
-                    handed.update(one.name for one in under_way if one.state.owner_id != node.node_id)
+                    handed.update(one.name for one in under_way if one.state.owner_id != broker.node_id)
                     under_way = [one for one in under_way if one.state.is_moving]
                     if under_way:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         log.warning("%d partitions were not handed over in time; others will take them over", len(under_way))
     if handed:
-        log.info("handed over %d partitions in %.2f s", len(handed), node.loop.time() - began_s)
+        log.info("handed over %d partitions in %.2f s", len(handed), broker.loop.time() - began_s)
     return len(handed)
 
 
-def _to_hand_over(node: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
+def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
     """Yield what this node owns now and has not been tried: it may have come to own something meanwhile."""
-    for partition in node.partitions.all():
+    for partition in broker.partitions.all():
         if partition.state.writer is not None and (partition.name, partition.state.epoch) not in tried:
             yield partition
 
 
-def _begin(node: Broker, partition: Partition) -> bool:
+def _begin(broker: Broker, partition: Partition) -> bool:
     """Begin to roll a partition over to another replica; False when there is none that could own it."""
     replica = partition.replica
-    now_ms = int(node.loop.time() * 1000)
+    now_ms = int(broker.loop.time() * 1000)
     behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
-    plan = node.cluster.heir(partition.driver.key, replica.active, behind=behind)
+    plan = broker.cluster.heir(partition.driver.key, replica.active, behind=behind)
     if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)

@@ -25,6 +25,7 @@ from tidelog_broker.core.membership.roster import Change, Event, IdentityConflic
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.metadata.internal_topics import meta_record
 from tidelog_broker.node.admitting import Admitting, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.wire.budget import Budget
@@ -44,8 +45,8 @@ LOOK_S: Final = 0.5
 class Membership:
     """See the module. `LinkEvents` for the links, and the callback of gossip."""
 
-    def __init__(self, node: Broker, founding: Founding) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, founding: Founding) -> None:
+        self._broker = broker
         self._founding = founding
         self._links: Links | None = None
         self._gossip: Gossip | None = None
@@ -60,38 +61,38 @@ class Membership:
         Raises:
             OSError: the port is in use or the address is not ours.
         """
-        check_udp_port(self._node.settings.host, self._gossip_port)
+        check_udp_port(self._broker.settings.host, self._gossip_port)
 
     @property
     def _gossip_port(self) -> int:
-        settings = self._node.settings
+        settings = self._broker.settings
         return settings.port if settings.gossip_port is None else settings.gossip_port  # 0 picks another free one
 
     def open(self) -> None:
         """Let other nodes call, and call them. The server listens already: this node's address must be true."""
-        node, founding = self._node, self._founding
+        broker, founding = self._broker, self._founding
         identity = Identity(
-            cluster_id=node.cluster_id,
-            node_id=node.node_id,
-            incarnation=node.incarnation,
+            cluster_id=broker.cluster_id,
+            node_id=broker.node_id,
+            incarnation=broker.incarnation,
             secret=founding.secret,
             bootstrap_hash=founding.bootstrap.hash if founding.bootstrap is not None else b"",
             software=SOFTWARE,
         )
         if founding.bootstrap is not None:
             for record in founding.bootstrap.records():
-                node.nodes.apply(record)
-            node.topics.apply(node.meta_record(founding.bootstrap.genesis()))
-        node.peers = Peers(
+                broker.nodes.apply(record)
+            broker.topics.apply(meta_record(founding.bootstrap.genesis()))
+        broker.peers = Peers(
             identity,
-            received=node.received,
-            budget=Budget(node.settings.peers_in_flight_bytes),
-            verifiers=node.verifiers,
-            metrics=node.metrics,
+            received=broker.replication.receive,
+            budget=Budget(broker.settings.peers_in_flight_bytes),
+            verifiers=broker.threads.verifiers,
+            metrics=broker.metrics,
         )
-        self._links = Links(identity, events=self, queue_bytes=node.settings.peer_queue_bytes, metrics=node.metrics)
-        node.cluster.use_links(self._links)
-        self._admitting = Admitting(node, founding, self._links, gossip_port=self._gossip_port, look=self._look)
+        self._links = Links(identity, events=self, queue_bytes=broker.settings.peer_queue_bytes, metrics=broker.metrics)
+        broker.cluster.use_links(self._links)
+        self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
         self._look()
 
     async def admit(self) -> None:
@@ -110,17 +111,17 @@ class Membership:
             OSError: the gossip port cannot be used.
             ValueError: something that this node would tell of itself cannot be told.
         """
-        node, settings = self._node, self._node.settings
+        broker, settings = self._broker, self._broker.settings
         seeds = [
             members.Address(record.gossip_host, record.gossip_port)
-            for record in node.nodes.live()
-            if record.node_id != node.node_id
+            for record in broker.nodes.live()
+            if record.node_id != broker.node_id
         ]
         me = members.Member(
-            node_id=node.node_id,
-            incarnation=node.incarnation,
+            node_id=broker.node_id,
+            incarnation=broker.incarnation,
             host=settings.advertised_host,
-            port=node.port,
+            port=broker.port,
             gossip=members.Address(settings.advertised_host, 0),
             zone=settings.zone,
             roles=roles_named(settings.roles),
@@ -128,24 +129,24 @@ class Membership:
         )
         self._gossip = Gossip(
             me,
-            cluster_id=node.cluster_id,
+            cluster_id=broker.cluster_id,
             secret=self._founding.secret,
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
         )
         await self._gossip.start()
-        node.cluster.use_members(self._gossip.members)
-        node.spawn(self._keep_announced(), "announcing")
-        node.spawn(self._watch_connections(), "watching connections")
+        broker.cluster.use_members(self._gossip.members)
+        broker.tasks.spawn(self._keep_announced(), "announcing")
+        broker.tasks.spawn(self._watch_connections(), "watching connections")
         assert self._admitting is not None
-        node.spawn(self._admitting.keep_bound(), "having other founders know this directory")
+        broker.tasks.spawn(self._admitting.keep_bound(), "having other founders know this directory")
         self.look_soon()
 
     async def close(self) -> None:
         """Say goodbye, then end the links."""
         if self._gossip is not None:
-            await self._gossip.stop(leave=self._node.exit_code == 0)
+            await self._gossip.stop(leave=self._broker.life.exit_code == 0)
         if self._links is not None:
             await self._links.close()
 
@@ -153,49 +154,51 @@ class Membership:
 
     async def _keep_announced(self) -> None:
         """Write this node's record to `__meta` until it stands there, and again if it is ever another one."""
-        node = self._node
-        while not node.stopping:
+        broker = self._broker
+        while not broker.life.stopping:
             said = self._said()
             try:
-                if node.nodes.announced(said) is not None:
+                if broker.nodes.announced(said) is not None:
                     await self._announce(said)
             except ProtocolError as error:
                 if error.code == pb.FORBIDDEN:
-                    node.give_up(error.message)
+                    broker.life.give_up(error.message)
                     return
                 log.info("this node's record is not in __meta yet: %s", error.message)
             await asyncio.sleep(ANNOUNCE_AGAIN_S)
 
     async def _announce(self, said: pb.NodeRecord) -> None:
-        node = self._node
+        broker = self._broker
         envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, is_new=False))
 
         async def local(asked: pb.Envelope) -> pb.Envelope:
-            await node.controller.announce(asked.node_announce)
+            await broker.controller.announce(asked.node_announce)
             return asked
 
-        if node.routes.get(META_KEY) is not None:
-            await ask_owner(node, META_KEY, envelope, local)
+        if broker.routes.get(META_KEY) is not None:
+            await ask_owner(broker, META_KEY, envelope, local)
             return
-        for peer in sorted(node.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
-            await node.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
+        for peer in sorted(broker.cluster.linked):  # a joiner does not know yet where __meta is; anyone passes it on
+            await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
     def _said(self) -> pb.NodeRecord:
         assert self._gossip is not None
-        return own_record(self._node, gossip_port=self._gossip.address.port)
+        return own_record(self._broker, gossip_port=self._gossip.address.port)
 
     async def _watch_connections(self) -> None:
         """See who lives and cannot be spoken with."""
-        node, reach = self._node, Reach()
+        broker, reach = self._broker, Reach()
         while True:
-            assert node.peers is not None
+            assert broker.peers is not None
             assert self._gossip is not None
-            known = node.cluster.addresses()  # without those that were removed: they are not called any more
+            known = broker.cluster.addresses()  # without those that were removed: they are not called any more
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
-            now_ms = int(node.loop.time() * 1000)
-            cut_off = reach.cut_off(living, outgoing=node.cluster.linked, incoming=node.peers.connected, now_ms=now_ms)
-            if node.cluster.note_cut_off(cut_off):
+            now_ms = int(broker.loop.time() * 1000)
+            cut_off = reach.cut_off(
+                living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
+            )
+            if broker.cluster.note_cut_off(cut_off):
                 log.warning("alive, but without a connection: %s", ", ".join(sorted(cut_off)) or "nobody any more")
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
@@ -217,12 +220,12 @@ class Membership:
 
     def removed(self, why: str) -> None:
         """The cluster has removed this node. One that is not admitted yet learns it there."""
-        if self._node.dir.admitted:
-            self._node.give_up(why)
+        if self._broker.dir.admitted:
+            self._broker.life.give_up(why)
 
     def _on_gossip(self, event: Event) -> None:
         if isinstance(event, IdentityConflict):
-            self._node.give_up(
+            self._broker.life.give_up(
                 f"another process uses the node id {event.node_id!r}: stop it, or give this node an id and a data "
                 "directory of its own"
             )
@@ -233,24 +236,24 @@ class Membership:
         """Who there is, or who is alive, has changed: tell the links and the replicas, once for this turn."""
         if not self._look_soon:
             self._look_soon = True
-            self._node.loop.call_soon(self._look)
+            self._broker.loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._look_soon = False
-        if self._links is None or self._node.stopping:
+        if self._links is None or self._broker.life.stopping:
             return
         addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
-        addresses |= self._node.cluster.addresses()
+        addresses |= self._broker.cluster.addresses()
         self._links.update_peers(addresses)
         self._part_with_removed()
-        self._node.neighbours_changed()
+        self._broker.neighbours_changed()
 
     def _part_with_removed(self) -> None:
         """End the connections of nodes that were removed, of this one by stopping."""
-        node = self._node
-        assert node.peers is not None
-        for record in node.nodes.records():
-            if record.removed and record.node_id in node.peers.connected:
-                node.peers.dismiss(record.node_id)
-            elif record.removed and record.node_id == node.node_id:
-                self.removed(removal(node.node_id))
+        broker = self._broker
+        assert broker.peers is not None
+        for record in broker.nodes.records():
+            if record.removed and record.node_id in broker.peers.connected:
+                broker.peers.dismiss(record.node_id)
+            elif record.removed and record.node_id == broker.node_id:
+                self.removed(removal(broker.node_id))

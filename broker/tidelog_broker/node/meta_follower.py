@@ -12,8 +12,9 @@ import contextlib
 import logging
 from typing import Final
 
-from tidelog_broker.broker import Broker, internal_config
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_TOPIC_ID
+from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.node.meta_snapshot import save_meta_snapshot
 from tidelog_proto import broker_pb2 as pb
@@ -34,8 +35,8 @@ _TIMEOUT_S: Final = 5.0
 class MetaFollower:
     """Runs as long as the node does."""
 
-    def __init__(self, node: Broker) -> None:
-        self._node = node
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._woken = asyncio.Event()
         self._saved: int | None = None
         self._problem = ""
@@ -52,10 +53,10 @@ class MetaFollower:
                     here.changes.listeners.add(self._woken.set)
             try:
                 if here is not None:
-                    await self._node.meta_log.catch_up()
+                    await self._broker.meta_log.catch_up()
                 else:
                     await self._fetch()
-                await self._node.meta_log.follow_changes()
+                await self._broker.meta_log.follow_changes()
                 await self._save()
                 if here is not None:
                     await self._found()
@@ -69,10 +70,10 @@ class MetaFollower:
                         await self._woken.wait()
 
     def _stored_here(self) -> Partition | None:
-        route = self._node.routes.get(META_KEY)
-        if route is None or self._node.node_id not in route.placement:
+        route = self._broker.routes.get(META_KEY)
+        if route is None or self._broker.node_id not in route.placement:
             return None
-        return next(iter(self._node.partitions.of_topic(META_TOPIC_ID)), None)
+        return next(iter(self._broker.partitions.of_topic(META_TOPIC_ID)), None)
 
     async def _fetch(self) -> None:
         """Read on from the owner.
@@ -80,42 +81,42 @@ class MetaFollower:
         Raises:
             ProtocolError: it is not known, or does not answer as one.
         """
-        node = self._node
-        owner = node.routes.owner(META_KEY)
-        if owner in {"", node.node_id}:
+        broker = self._broker
+        owner = broker.routes.owner(META_KEY)
+        if owner in {"", broker.node_id}:
             raise ProtocolError(pb.EPOCH_CHANGING, "nobody is known to own __meta")
-        entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=node.meta_log.applied)
+        entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
-        frame = await node.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)
+        frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
             # What lay before is in the snapshot that the log begins with now.
-            node.meta_log.applied = result.error.log_start_offset
+            broker.meta_log.applied = result.error.log_start_offset
         elif result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
         elif result.length:
             (batches,) = split_attachment(frame.attachment, [result.length])
-            node.meta_log.take(batches)
+            broker.meta_log.take(batches)
 
     async def _found(self) -> None:
         """As the owner of `__meta`, see to it that there is an `__offsets`."""
-        node = self._node
-        if node.routes.owner(META_KEY) == node.node_id and node.topics.get(OFFSETS_TOPIC_ID) is None:
-            await node.controller.found_offsets(internal_config(node.settings.replication_factor_default))
+        broker = self._broker
+        if broker.routes.owner(META_KEY) == broker.node_id and broker.topics.get(OFFSETS_TOPIC_ID) is None:
+            await broker.controller.found_offsets(internal_config(broker.settings.replication_factor_default))
 
     async def _save(self) -> None:
         """Keep what has been applied, when that is more than before."""
-        node = self._node
-        applied = node.meta_log.applied
+        broker = self._broker
+        applied = broker.meta_log.applied
         if applied == self._saved:
             return
         snapshot = pb.MetaSnapshot(
             applied=applied,
-            meta=node.topics.get(META_TOPIC_ID),
-            records=[record.SerializeToString() for record in node.meta_log.standing()],
+            meta=broker.topics.get(META_TOPIC_ID),
+            records=[record.SerializeToString() for record in broker.meta_log.standing()],
         )
         try:
-            await node.io.call(0, save_meta_snapshot, node.disk.fs, node.dir.meta_state, snapshot)
+            await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
         except OSError as error:
             self._say(f"what is known of __meta cannot be written down: {error}")
         self._saved = applied
@@ -127,28 +128,28 @@ class MetaFollower:
             log.info("__meta is not read: %s", problem)
 
 
-async def keep_routes(node: Broker) -> None:
+async def keep_routes(broker: Broker) -> None:
     """Ask the other nodes again and again who owns what is not stored here, as long as there is such a thing."""
     while True:
-        if _has_partitions_elsewhere(node):
-            await asyncio.gather(*(_learn_routes(node, peer) for peer in sorted(node.cluster.linked)))
+        if _has_partitions_elsewhere(broker):
+            await asyncio.gather(*(_learn_routes(broker, peer) for peer in sorted(broker.cluster.linked)))
         await asyncio.sleep(ROUTES_AGAIN_S)
 
 
-async def _learn_routes(node: Broker, peer: str) -> None:
+async def _learn_routes(broker: Broker, peer: str) -> None:
     """Ask a node who owns what, page by page."""
     asked = pb.Metadata()
     with contextlib.suppress(ProtocolError):  # away, perhaps since a moment ago, or slow: it is asked again soon
         while True:
-            frame = await node.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
+            frame = await broker.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
             reply = frame.envelope.metadata_reply
-            node.routes.learn(reply.topics)
+            broker.routes.learn(reply.topics)
             if not reply.HasField("next") or reply.next == asked.cursor:
                 return
             asked.cursor.CopyFrom(reply.next)
 
 
-def _has_partitions_elsewhere(node: Broker) -> bool:
+def _has_partitions_elsewhere(broker: Broker) -> bool:
     return any(
-        len(node.partitions.of_topic(record.topic_id)) < record.config.partitions for record in node.topics.live()
-    ) or not node.partitions.of_topic(META_TOPIC_ID)
+        len(broker.partitions.of_topic(record.topic_id)) < record.config.partitions for record in broker.topics.live()
+    ) or not broker.partitions.of_topic(META_TOPIC_ID)

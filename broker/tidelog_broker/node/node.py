@@ -1,6 +1,6 @@
 """The node's life: start the parts in order, serve, stop them in the other order.
 
-Start: threads and journals (`services`), then every port, so that one in use is found before anything is written to a
+Start: threads and journals, then every port, so that one in use is found before anything is written to a
 log or a chain: a supervisor tries again and again. Admission to a cluster needs the native port, too, because it asks
 nodes that may be starting themselves. Until what is stored here is recovered (`broker`), clients are told to come
 again. Then gossip, in a cluster, and the replicas take over by themselves what has no owner. Stop: give to other nodes
@@ -15,8 +15,10 @@ import contextlib
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.life import Life
 from tidelog_broker.base.management import Management
-from tidelog_broker.broker import Broker
+from tidelog_broker.broker import Broker, ClusterMaker, open_broker
+from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.graceful_stop import hand_over
@@ -36,15 +38,20 @@ from tidelog_proto.errors import ProtocolError
 _HEARTBEAT_S: Final = 0.5
 
 
-class Node(Broker):
-    """One broker. Construct, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
+class Node:
+    """One node. Construct on its event loop, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
 
     Args:
         settings: what the node is told.
         directory: its data directory, open and locked.
         founding: how it comes to its cluster; None for a node that stands alone.
+        cluster: makes what it knows of the others.
         fs: the files, the real ones unless given.
     """
+
+    broker: Broker
+    """Its parts, once it has begun to start; so with `server`."""
+    server: Server
 
     def __init__(
         self,
@@ -52,13 +59,25 @@ class Node(Broker):
         directory: NodeDir,
         *,
         founding: Founding | None = None,
+        cluster: ClusterMaker = Cluster,
         fs: FileSystem | None = None,
     ) -> None:
-        super().__init__(settings, directory, fs=fs)
-        self.server = Server(self)
+        self.settings = settings
+        self.dir = directory
+        self.node_id, self.incarnation = directory.node_id, directory.incarnation
+        self.life = Life()
         self.management_port = 0
-        self._management = Management(self.health, self.metrics.registry)
-        self.membership = Membership(self, founding) if founding is not None else None
+        self.membership: Membership | None = None
+        self._founding = founding
+        self._cluster_maker = cluster
+        self._fs = fs
+        self._management: Management | None = None
+        self._is_open = False
+
+    @property
+    def port(self) -> int:
+        """Where clients reach it."""
+        return self.broker.port
 
     async def start(self) -> None:
         """Recover everything and listen.
@@ -68,75 +87,113 @@ class Node(Broker):
             IdentityError: the cluster knows this node's id as that of another one.
             OSError: a port is in use, a file cannot be used.
         """
-        await self.open_services()
+        broker = self.broker = await open_broker(
+            self.settings,
+            self.dir,
+            life=self.life,
+            nodes_changed=self._nodes_changed,
+            cluster=self._cluster_maker,
+            fs=self._fs,
+        )
+        self.server = Server(broker)
+        self._is_open = True
         self._start_management()
-        self.starting = True
-        self.port = await self.server.listen()
-        if self.membership is None:
-            await self.recover()
+        self.life.starting = True
+        broker.port = await self.server.listen()
+        if self._founding is None:
+            await self._recover()
             await self._note_reboot()
-            self.starting = False
+            self._begin_to_serve()
         else:
+            self.membership = Membership(broker, self._founding)
             await self._join(self.membership)
-        self.spawn(self._beat(), "heartbeat")
-        self.spawn(self._clean(), "retention")
-        if self.exit_code == 0:  # else it has been told meanwhile that it must not be there
-            self.health.state = "running"
+        broker.tasks.spawn(self._beat(), "heartbeat")
+        broker.tasks.spawn(self._clean(), "retention")
+        if self.life.exit_code == 0:  # else it has been told meanwhile that it must not be there
+            self.life.health.state = "running"
+
+    async def _recover(self) -> None:
+        await self.broker.recover()
 
     async def _join(self, membership: Membership) -> None:
+        broker = self.broker
         membership.check_port()
         membership.open()
         await membership.admit()
-        await self.recover_member()
+        await broker.recover_member()
         await self._note_reboot()
-        self.starting = False
+        self._begin_to_serve()
         await membership.begin()
-        self.spawn(MetaFollower(self).run(), "following __meta")
-        self.spawn(keep_routes(self), "asking for routes")
-        self.spawn(self.mover.run(), "moving partitions")
-        self.spawn(HistoryWatch(self.partitions.all, self.metrics).run(), "watching history")
-        self.spawn(AntiEntropy(self.node_id, self.replication, self.cluster).run(), "comparing chains")
+        spawn = broker.tasks.spawn
+        spawn(MetaFollower(broker).run(), "following __meta")
+        spawn(keep_routes(broker), "asking for routes")
+        spawn(broker.mover.run(), "moving partitions")
+        spawn(HistoryWatch(broker.partitions.all, broker.metrics).run(), "watching history")
+        spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
+
+    def _begin_to_serve(self) -> None:
+        """Take what clients and other nodes send, now that all that is stored here is open."""
+        self.life.starting = False
+        self.broker.replication.take_part(self.broker.partitions.adopt_soon)
 
     async def _note_reboot(self) -> None:
-        logs = [partition.log for partition in self.partitions.all()]
-        await reboot_note.note_reboot(self.dir, self.disk.fs, self.io, logs)
+        broker = self.broker
+        logs = [partition.log for partition in broker.partitions.all()]
+        await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, logs)
 
     def _start_management(self) -> None:
+        self._management = Management(self.life.health, self.broker.metrics.registry)
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
-        self._resources.callback(self._management.stop)
 
-    def nodes_changed(self) -> None:
+    def _nodes_changed(self) -> None:
         """The registry of nodes has changed: there may be other links to keep, or nodes to move away from."""
         if self.membership is not None:
             self.membership.look_soon()
-            self.mover.wake()
-
-    async def asked_to_stop(self) -> None:
-        """Wait until the node is asked to stop."""
-        await self._stop_asked.wait()
+            self.broker.mover.wake()
 
     async def run_until_stopped(self) -> int:
-        """Serve until `ask_to_stop`, stop gracefully, return the process's exit code."""
-        await self._stop_asked.wait()
+        """Serve until the node is asked to stop, stop gracefully, return the process's exit code."""
+        await self.life.asked_to_stop()
         await self.stop()
-        return self.exit_code
+        return self.life.exit_code
 
     async def stop(self) -> None:
         """Stop: hand over what others can own, nothing new, finish what is in flight, close what is open."""
-        if not self.is_open:
-            self._resources.close()
+        if not self._is_open:
             return
-        if self.health.state == "running" and not self.cluster.is_alone:
-            await hand_over(self)
-        self.stopping = True
-        if self.health.state == "running":
-            self.health.state = "stopping"
+        broker, health = self.broker, self.life.health
+        if health.state == "running" and not broker.cluster.is_alone:
+            await hand_over(broker)
+        self.life.stopping = True
+        if health.state == "running":
+            health.state = "stopping"
         await self.server.stop_listening()
-        deadline = self.loop.time() + self.settings.stop_timeout_ms / 1000
-        partitions = self.partitions.all()
+        deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
+        partitions = broker.partitions.all()
+        await self._work_off(partitions, deadline)
+        if self.membership is not None:
+            await self.membership.close()
+        await self.server.close_connections(deadline)
+        await broker.tasks.cancel()
+        await asyncio.gather(*map(self._close, partitions))
+        broker.taken_over.tell()
+        await broker.replication.close()
+        self.close()
+        if health.state == "stopping":
+            self.dir.mark_clean()
+
+    def close(self) -> None:
+        """Close what is open and end the threads, whatever is in flight; `stop` does the rest before it."""
+        if self._management is not None:
+            self._management.stop()
+        self.broker.close()
+
+    async def _work_off(self, partitions: list[Partition], deadline: float) -> None:
+        """Let what is in flight come to its end; what is late is refused."""
+        broker = self.broker
         for partition in partitions:
             partition.changes.wake()
-        self.route_news.wake()
+        broker.route_news.wake()
         with contextlib.suppress(TimeoutError):  # what is not done by then gets no answer, as after a crash
             async with asyncio.timeout_at(deadline):
                 await self.server.worked_off()
@@ -147,49 +204,38 @@ class Node(Broker):
         )
         for partition in partitions:
             partition.pipeline.refuse(late)
-        if self.membership is not None:
-            await self.membership.close()
-        await self.server.close_connections(deadline)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*map(self._close, partitions))
-        self.taken_over.tell()
-        await self.replication.close()
-        self._resources.close()
-        if self.health.state == "stopping":
-            self.dir.mark_clean()
 
     async def _close(self, partition: Partition) -> None:
         try:
             await partition.close()
         except StorageFailedError as error:
-            self.storage_failed(partition.name, error)
+            self.life.storage_failed(partition.name, error)
 
     async def _beat(self) -> None:
+        broker, health = self.broker, self.life.health
         while True:
-            self.health.beat()
-            self.health.no_quorum = self._without_quorum()
-            self.metrics.in_flight_bytes.set(self.budget.in_flight_bytes)
-            self.metrics.outgoing_bytes.set(self.outgoing.total_bytes)
-            self.metrics.ring_bytes.set(self.rings.size_bytes)
-            owners = [driver.replica.ownership for driver in self.replication.all() if driver.replica.owner is not None]
-            share_out(owners, self.settings.push_windows_bytes)
+            health.beat()
+            health.no_quorum = self._without_quorum()
+            broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
+            broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
+            broker.metrics.ring_bytes.set(broker.rings.size_bytes)
+            share_out(broker.replication.owned(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _without_quorum(self) -> list[str]:
-        if all(self.cluster.alive(node.node_id) for node in self.cluster.nodes()):
+        cluster = self.broker.cluster
+        if all(cluster.alive(node.node_id) for node in cluster.nodes()):
             return []
-        return [partition.name for partition in self.partitions.all() if partition.state.lacks_quorum]
+        return [partition.name for partition in self.broker.partitions.all() if partition.state.lacks_quorum]
 
     async def _clean(self) -> None:
         """Delete old segments, and keep the gauges of sizes current."""
         while True:
-            for partition in self.partitions.all():
+            for partition in self.broker.partitions.all():
                 try:
                     await partition.retention.look()
                 except StorageFailedError as error:
-                    self.storage_failed(partition.name, error)
+                    self.life.storage_failed(partition.name, error)
                     return
                 partition.measure()
             await asyncio.sleep(self.settings.retention_interval_ms / 1000)

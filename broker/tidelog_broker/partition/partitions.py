@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
+from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.services import Services
 from tidelog_broker.partition.tools import PartitionTools
-from tidelog_broker.replication.replicas import Founding
+from tidelog_broker.replication.replicas import Founding, Replication
 from tidelog_broker.storage.epoch.presence import has_directory_note
 from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -28,14 +29,26 @@ log = logging.getLogger(__name__)
 class Partitions:
     """topic id -> number -> what is stored here of it."""
 
-    def __init__(self, node: Services, topics: TopicRegistry, groups: GroupOffsets) -> None:
-        self._node = node
+    def __init__(
+        self,
+        tools: PartitionTools,
+        *,
+        directory: Path,
+        replication: Replication,
+        tasks: Tasks,
+        topics: TopicRegistry,
+        groups: GroupOffsets,
+    ) -> None:
+        self._tools = tools
+        self._directory = directory
+        self._replication = replication
+        self._node_id = replication.node_id
+        self._tasks = tasks
         self._topics = topics
         self._groups = groups
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
         self._opening: dict[bytes, asyncio.Lock] = {}
         self._adopting: set[PartitionKey] = set()
-        self._tools: PartitionTools | None = None
 
     def get(self, topic_id: bytes, index: int) -> Partition:
         """Return a partition.
@@ -88,17 +101,17 @@ class Partitions:
         for index in range(record.config.partitions):
             if self._belongs_here(record, index):
                 await self._open(record, index)
-        self._node.metrics.topics.set(len(self._by_topic))
+        self._tools.metrics.topics.set(len(self._by_topic))
         return self.of_topic(record.topic_id)
 
     def _belongs_here(self, record: pb.TopicRecord, index: int) -> bool:
-        if self._node.replication.chains.knows(record.topic_id, index):
+        if self._replication.chains.knows(record.topic_id, index):
             return True
-        return self._node.node_id in self._genesis(record, index).placement
+        return self._node_id in self._genesis(record, index).placement
 
     def _genesis(self, record: pb.TopicRecord, index: int) -> pb.EpochDescriptor:
         """Return the first epoch of a partition: as founded, or, where a record says nothing, of this node alone."""
-        genesis = pb.EpochDescriptor(owner=self._node.node_id, placement=[self._node.node_id], ack_quorum=1)
+        genesis = pb.EpochDescriptor(owner=self._node_id, placement=[self._node_id], ack_quorum=1)
         if index < len(record.first_epochs):
             genesis.CopyFrom(record.first_epochs[index])
         elif record.HasField("first_epoch"):
@@ -111,37 +124,18 @@ class Partitions:
         async with self._opening.setdefault(record.topic_id, asyncio.Lock()):
             if self.find((record.topic_id, index)) is not None:
                 return
-            node, key = self._node, (record.topic_id, index)
+            key = (record.topic_id, index)
             io_key = hash(key) & 0x7FFFFFFF
-            store = await node.io.call(io_key, self._open_log, record, index)
+            store = await self._tools.io.call(io_key, self._open_log, record, index)
             founding = Founding(key, f"{record.name}/{index}", self._genesis(record, index))
-            driver = await node.replication.open(founding, store, io_key)
+            driver = await self._replication.open(founding, store, io_key)
             standing = self._topics.get(record.topic_id)
             if standing is not None and standing.deleted:
                 driver.stop()
-                await node.io.call(io_key, store.close)
+                await self._tools.io.call(io_key, store.close)
                 return
-            partition = Partition(self._shared(), record, index, driver, io_key)
+            partition = Partition(self._tools, record, index, driver, io_key)
             self._by_topic.setdefault(record.topic_id, {})[index] = partition
-
-    def _shared(self) -> PartitionTools:
-        if self._tools is None:
-            node = self._node
-            self._tools = PartitionTools(
-                settings=node.settings,
-                loop=node.loop,
-                disk=node.disk,
-                io=node.io,
-                readers=node.readers,
-                notes=node.notes,
-                rings=node.rings,
-                metrics=node.metrics,
-                neighbours=node.cluster,
-                taken_over=node.taken_over,
-                route_news=node.route_news,
-                storage_failed=node.storage_failed,
-            )
-        return self._tools
 
     def adopt_soon(self, key: PartitionKey) -> None:
         """Another node speaks of a partition that is not stored here: open it if its topic is known.
@@ -152,7 +146,7 @@ class Partitions:
         if record is None or record.deleted or key[1] >= record.config.partitions or key in self._adopting:
             return
         self._adopting.add(key)
-        self._node.spawn(self._adopt(record, key), f"open {record.name}/{key[1]}")
+        self._tasks.spawn(self._adopt(record, key), f"open {record.name}/{key[1]}")
 
     async def _adopt(self, record: pb.TopicRecord, key: PartitionKey) -> None:
         try:
@@ -165,8 +159,8 @@ class Partitions:
     def _open_log(self, record: pb.TopicRecord, index: int) -> PartitionLog:
         """Open the log of one partition. Runs on an I/O worker."""
         return PartitionLog.open(
-            self._node.disk,
-            self._node.dir.partitions,
+            self._tools.disk,
+            self._directory,
             topic=record.name,
             topic_id=record.topic_id,
             partition=index,
@@ -175,31 +169,31 @@ class Partitions:
 
     async def sweep(self, record: pb.TopicRecord) -> None:
         """Remove what a crash left of a deleted topic."""
-        disk, parent = self._node.disk, self._node.dir.partitions
+        disk, parent = self._tools.disk, self._directory
         for index in range(record.config.partitions):
             directory = parent / partition_dir_name(record.name, record.topic_id, index)
             if disk.fs.exists(directory) or has_directory_note(disk.fs, directory):
-                await self._node.io.call(index, forget_partition_dir, disk.fs, directory)
-        await self._node.replication.forget(record.topic_id, record.config.partitions)
+                await self._tools.io.call(index, forget_partition_dir, disk.fs, directory)
+        await self._replication.forget(record.topic_id, record.config.partitions)
 
     def _drop(self, record: pb.TopicRecord) -> None:
         partitions = self.of_topic(record.topic_id)
         self._by_topic.pop(record.topic_id, None)
         self._opening.pop(record.topic_id, None)
         self._groups.forget_topic(record.topic_id)
-        self._node.metrics.topics.set(len(self._by_topic))
-        self._node.replication.drop(record.topic_id)
+        self._tools.metrics.topics.set(len(self._by_topic))
+        self._replication.drop(record.topic_id)
         error = ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted")
         for partition in partitions:
             partition.refuse(error)
             partition.hide()
-            self._node.rings.forget(partition.ring)
+            self._tools.rings.forget(partition.ring)
         if partitions:
-            self._node.spawn(self._remove(record, partitions), f"remove the data of {record.name}")
+            self._tasks.spawn(self._remove(record, partitions), f"remove the data of {record.name}")
 
     async def _remove(self, record: pb.TopicRecord, partitions: list[Partition]) -> None:
         """Remove a deleted topic's files; what a crash leaves is removed at the next start."""
         for partition in partitions:
             await partition.remove()
-        await self._node.replication.forget(record.topic_id, record.config.partitions)
+        await self._replication.forget(record.topic_id, record.config.partitions)
         log.info("removed the data of the deleted topic %r", record.name)

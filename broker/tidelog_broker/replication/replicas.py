@@ -2,8 +2,9 @@
 
 One heap holds when each replica wants to be ticked and one timer of the event loop waits for the first of them. A
 deadline that has moved earlier is pushed again; one that has moved later is found out when it comes up. After an append
-or an acknowledgement nothing is due for a heartbeat's time, so the deadlines of replicas that are busy with those are
-looked at together, every few milliseconds: to look at one with every record cost as much as to store the record.
+or an acknowledgement nothing is due for a heartbeat's time. So a replica that is busy with those, and is not ticked
+within that time anyway, has its deadline looked at every few milliseconds, together with others: to look at one with
+every record cost as much as to store the record.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.ports import Batch, PartitionKey, Timing
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -55,7 +57,7 @@ class Replication:
         timing: Timing | None = None,
     ) -> None:
         self.chains = tools.chains
-        self._node_id = node_id
+        self.node_id = node_id
         self._incarnation = incarnation
         self._tools = tools
         self._rebooted = rebooted
@@ -71,6 +73,7 @@ class Replication:
         self._look_timer: asyncio.TimerHandle | None = None
         self._ringing = False
         self._closed = False
+        self._adopt: Callable[[PartitionKey], None] | None = None
 
     # --- partitions ------------------------------------------------------------------------------------
 
@@ -85,12 +88,12 @@ class Replication:
 
         def open_view() -> LogView:
             log_start = load_log_start(self._tools.fs, store.directory)
-            return LogView.open(store, chain, node_id=self._node_id, log_start=log_start, rebooted=self._rebooted)
+            return LogView.open(store, chain, node_id=self.node_id, log_start=log_start, rebooted=self._rebooted)
 
         view = await self._tools.io.call(io_key, open_view)
         replica = Replica(
             key,
-            node_id=self._node_id,
+            node_id=self.node_id,
             incarnation=self._incarnation,
             chain=chain,
             fence=self.chains.fence(key, chain.active.epoch),
@@ -121,6 +124,10 @@ class Replication:
         """Return every driver."""
         return list(self._drivers.values())
 
+    def owned(self) -> list[Ownership]:
+        """Return the ownership of every epoch that this node owns."""
+        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.owner is not None]
+
     def drop(self, topic_id: bytes) -> None:
         """Stop the replicas of a deleted topic at once; whoever asks for them is told that it is gone."""
         self._deleted.add(topic_id)
@@ -134,17 +141,23 @@ class Replication:
 
     # --- the other nodes -------------------------------------------------------------------------------
 
-    def receive(self, peer_id: str, message: PeerMessage, batches: Sequence[Batch]) -> bool:
-        """Take a one-way message of another node; False when there is no replica here for it: it will come again."""
-        driver = self._drivers.get((message.topic_id, message.partition))
+    def take_part(self, adopt: Callable[[PartitionKey], None]) -> None:
+        """Take messages of other nodes from now on; `adopt` is told whose replica is not here, and may become known."""
+        self._adopt = adopt
+
+    def receive(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        """Take a one-way message of another node. One that nobody here can take is lost: it will come again."""
+        if self._adopt is None:
+            return
+        key = (message.topic_id, message.partition)
+        driver = self._drivers.get(key)
         if driver is not None:
-            driver.receive(peer_id, message, batches)
-        elif message.topic_id in self._deleted and not isinstance(message, pb.MetadataUpdate):
+            driver.receive(peer_id, _as_status(message) if isinstance(message, pb.ChainDigest) else message, batches)
+        elif message.topic_id not in self._deleted:
+            self._adopt(key)
+        elif not isinstance(message, pb.MetadataUpdate):
             gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
             self._tools.neighbours.send(peer_id, gone)
-        else:
-            return message.topic_id in self._deleted
-        return True
 
     def neighbours_changed(self) -> None:
         """Who is alive has changed."""
@@ -170,6 +183,8 @@ class Replication:
 
     def _schedule_later(self, driver: ReplicaDriver) -> None:
         assert not driver.is_touched
+        if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
+            return  # nothing is due before that
         driver.is_touched = True
         self._touched.append(driver)
         if self._look_timer is None and not self._closed:
@@ -216,3 +231,10 @@ class Replication:
         for driver in self._drivers.values():
             driver.stop()
         await self.chains.close()
+
+
+def _as_status(digest: pb.ChainDigest) -> pb.EpochStatus:
+    """Return what a digest asks: which of two nodes knows more of a chain."""
+    return pb.EpochStatus(
+        topic_id=digest.topic_id, partition=digest.partition, epoch=digest.epoch, previous_hash=digest.previous_hash
+    )

@@ -43,7 +43,7 @@ Local = Callable[[pb.Envelope], Awaitable[pb.Envelope]]
 """Answers a request as the owner; raises NOT_OWNER or EPOCH_CHANGING when this node is not (yet)."""
 
 
-async def at_owner(node: Broker, key: PartitionKey, request: Request, local: Local) -> pb.Envelope:
+async def at_owner(broker: Broker, key: PartitionKey, request: Request, local: Local) -> pb.Envelope:
     """Return the answer to a request: `local`'s if this node owns partition `key`, or that of the node that does.
 
     Raises:
@@ -51,70 +51,70 @@ async def at_owner(node: Broker, key: PartitionKey, request: Request, local: Loc
             QUORUM_LOST when nobody will be before nodes return.
     """
     if request.connection.peer_id is None:
-        return await ask_owner(node, key, request.envelope, local)
-    if node.routes.owner(key) in {node.node_id, ""}:
+        return await ask_owner(broker, key, request.envelope, local)
+    if broker.routes.owner(key) in {broker.node_id, ""}:
         return await local(request.envelope)
-    raise not_owner(node, key)
+    raise not_owner(broker, key)
 
 
-async def ask_owner(node: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local) -> pb.Envelope:
+async def ask_owner(broker: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local) -> pb.Envelope:
     """Return the owner's answer, wherever it is.
 
     Raises:
         ProtocolError: as `at_owner`.
     """
-    began_s = node.loop.time()
+    began_s = broker.loop.time()
     deadline_s = began_s + FORWARD_TIMEOUT_S
     while True:
-        owner = node.routes.owner(key)
-        left_s = deadline_s - node.loop.time()
+        owner = broker.routes.owner(key)
+        left_s = deadline_s - broker.loop.time()
         try:
-            if owner == node.node_id or node.cluster.is_alone:
+            if owner == broker.node_id or broker.cluster.is_alone:
                 return await local(envelope)
             if owner:
                 asked = pb.Envelope()
                 asked.CopyFrom(envelope)
-                answer = node.cluster.request(owner, asked, timeout_s=max(left_s, 0.1))
-                return (await _unless_gone(node, key, owner, answer)).envelope
-            raise not_owner(node, key)
+                answer = broker.cluster.request(owner, asked, timeout_s=max(left_s, 0.1))
+                return (await _unless_gone(broker, key, owner, answer)).envelope
+            raise not_owner(broker, key)
         except ProtocolError as error:
-            if error.code not in _ELSEWHERE or node.cluster.is_alone or left_s <= _AGAIN_S or node.stopping:
+            if error.code not in _ELSEWHERE or broker.cluster.is_alone or left_s <= _AGAIN_S or broker.life.stopping:
                 raise
-            partition = node.partitions.find(key)
+            partition = broker.partitions.find(key)
             lost = None if partition is None or not partition.state.is_member else partition.state.quorum_lost()
-            if lost is not None and node.loop.time() - began_s >= GRACE_S:
+            if lost is not None and broker.loop.time() - began_s >= GRACE_S:
                 raise lost from error
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _unless_gone(node: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
+async def _unless_gone(broker: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
     """Wait for an owner's answer for as long as it is there, and the owner.
 
     Raises:
         ProtocolError: TIMED_OUT when it is not; or as the future does.
     """
-    well_s = node.loop.time()
+    well_s = broker.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
-        now_s = node.loop.time()
-        if _is_well(node, key, owner):
+        now_s = broker.loop.time()
+        if _is_well(broker, key, owner):
             well_s = now_s
         elif now_s - well_s >= GRACE_S:
             raise _gone(owner)
     return answer.result()
 
 
-def _is_well(node: Broker, key: PartitionKey, owner: str) -> bool:
+def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
     """Whether a node seems to live and to own a partition still."""
-    return node.cluster.alive(owner) and node.routes.owner(key) == owner
+    return broker.cluster.alive(owner) and broker.routes.owner(key) == owner
 
 
 def _gone(owner: str) -> ProtocolError:
     return ProtocolError(pb.TIMED_OUT, f"the node {owner!r} went away with this; the outcome is unknown")
 
 
-def not_owner(node: Broker, key: PartitionKey) -> ProtocolError:
+def not_owner(broker: Broker, key: PartitionKey) -> ProtocolError:
     """Return the error that sends a client to the owner, or lets it wait for one."""
-    route = node.routes.get(key)
+    route = broker.routes.get(key)
     if route is None or not route.owner:
         return ProtocolError(pb.EPOCH_CHANGING, "nobody owns this partition for the moment; send again")
     return ProtocolError(pb.NOT_OWNER, f"the node {route.owner!r} owns this partition", epoch=route.epoch)
@@ -133,20 +133,20 @@ class _Batch(NamedTuple):
 class _Waiting:
     """Batches of one request to another node, each of which is settled once: by its answer, or when it is in vain."""
 
-    def __init__(self, node: Broker, owner: str, batches: Sequence[_Batch]) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch]) -> None:
+        self._broker = broker
         self._owner = owner
         self._count = len(batches)
         self._left = {
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
-        self._well_s = dict.fromkeys(self._left, node.loop.time())
+        self._well_s = dict.fromkeys(self._left, broker.loop.time())
         """When each was last seen to be where it should, at a node that lives."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Look at it again and again from now on."""
-        self._timer = self._node.loop.call_later(_LOOK_S, self._look)
+        self._timer = self._broker.loop.call_later(_LOOK_S, self._look)
 
     def answered(self, done: asyncio.Future[Frame]) -> None:
         """Take what came of the request."""
@@ -170,9 +170,9 @@ class _Waiting:
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
     def _look(self) -> None:
-        now_s = self._node.loop.time()
+        now_s = self._broker.loop.time()
         for index, (key, _) in list(self._left.items()):
-            if _is_well(self._node, key, self._owner):
+            if _is_well(self._broker, key, self._owner):
                 self._well_s[index] = now_s
             elif now_s - self._well_s[index] >= GRACE_S:
                 self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
@@ -195,8 +195,8 @@ class Forwarded:
         timeout_s: how long the client waits.
     """
 
-    def __init__(self, node: Broker, publish: pb.Publish, timeout_s: float) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, publish: pb.Publish, timeout_s: float) -> None:
+        self._broker = broker
         self._publish = publish
         self._timeout_s = timeout_s
         self._by_owner: dict[str, list[_Batch]] = {}
@@ -214,9 +214,9 @@ class Forwarded:
                 forwarded=True,
                 entries=[batch.entry for batch in batches],
             )
-            waiting = _Waiting(self._node, owner, batches)
+            waiting = _Waiting(self._broker, owner, batches)
             try:
-                answer = self._node.cluster.request(
+                answer = self._broker.cluster.request(
                     owner,
                     pb.Envelope(publish=publish),
                     [batch.data for batch in batches],

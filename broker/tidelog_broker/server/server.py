@@ -21,7 +21,6 @@ from tidelog_broker.server.handlers import cluster, commit, fetch, metadata, pee
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ _ACCEPT_TURNS: Final = 3
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
 
-def hello(node: Broker, request: Request) -> None:
+def hello(broker: Broker, request: Request) -> None:
     """Handle HELLO.
 
     Raises:
@@ -47,19 +46,19 @@ def hello(node: Broker, request: Request) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
     connection = request.connection
     if not connection.greeted:
-        if node.open_clients >= node.settings.connections_max:
-            request.fail(_too_many(node))
+        if broker.bounds.open_clients >= broker.settings.connections_max:
+            request.fail(_too_many(broker))
             connection.close()
             return
-        node.open_clients += 1
+        broker.bounds.open_clients += 1
         connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
     request.reply(
         pb.Envelope(
             hello_reply=pb.HelloReply(
                 version=PROTOCOL_VERSION,
-                node_id=node.node_id,
-                cluster_id=node.cluster_id,
-                incarnation=node.incarnation,
+                node_id=broker.node_id,
+                cluster_id=broker.cluster_id,
+                incarnation=broker.incarnation,
                 software=SOFTWARE,
                 frame_bytes_max=FRAME_BYTES_MAX,
                 batch_bytes_max=BATCH_BYTES_MAX,
@@ -68,9 +67,9 @@ def hello(node: Broker, request: Request) -> None:
     )
 
 
-def _too_many(node: Broker) -> ProtocolError:
+def _too_many(broker: Broker) -> ProtocolError:
     return ProtocolError(
-        pb.OVERLOADED, f"the node has its {node.settings.connections_max} connections", retry_after_ms=1000
+        pb.OVERLOADED, f"the node has its {broker.settings.connections_max} connections", retry_after_ms=1000
     )
 
 
@@ -111,13 +110,14 @@ RESERVED_CONNECTIONS: Final = 64
 class Server:
     """The node's native port."""
 
-    def __init__(self, node: Broker) -> None:
-        self.node = node
-        self.settings = node.settings
-        self.metrics = node.metrics
-        self.budget = node.budget
-        self.arriving = node.arriving
-        self.outgoing = node.outgoing
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.settings = broker.settings
+        self.metrics = broker.metrics
+        self.budget = broker.bounds.budget
+        self.arriving = broker.bounds.arriving
+        self.outgoing = broker.bounds.outgoing
+        self.idle_poll = broker.idle_poll
         self.connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -130,15 +130,10 @@ class Server:
         Raises:
             OSError: the port is in use or the address is not ours.
         """
-        self._listener = await self.node.loop.create_server(
+        self._listener = await self.broker.loop.create_server(
             lambda: Connection(self), self.settings.host, self.settings.port, backlog=512
         )
         return int(self._listener.sockets[0].getsockname()[1])
-
-    @property
-    def idle_poll(self) -> IdlePoll:
-        """Who looks for the next message; there once the node's services are open."""
-        return self.node.idle_poll
 
     async def stop_listening(self) -> None:
         """Take no new connections."""
@@ -146,7 +141,7 @@ class Server:
             return
         # What asyncio is about to accept while a listener closes it never closes: accept nothing new, then close.
         for listening in self._listener.sockets:
-            self.node.loop.remove_reader(listening.fileno())
+            self.broker.loop.remove_reader(listening.fileno())
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
         self._listener.close()
@@ -169,7 +164,7 @@ class Server:
             connection.cut_off()
 
     def _count(self) -> None:
-        self.node.open_connections = len(self.connections)
+        self.broker.bounds.open_connections = len(self.connections)
         self.metrics.connections.set(len(self.connections))
 
     def opened(self, connection: Connection) -> None:
@@ -177,13 +172,13 @@ class Server:
         self.connections.add(connection)
         self._count()
         if len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
-            connection.abort(_too_many(self.node))
+            connection.abort(_too_many(self.broker))
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
         if connection.greeted and connection.peer_id is None:
-            self.node.open_clients -= 1
+            self.broker.bounds.open_clients -= 1
         self._count()
         if not self.connections:
             self._deserted.set()
@@ -192,7 +187,7 @@ class Server:
         """Start work on a request."""
         kind = request.envelope.WhichOneof("kind") or "unknown"
         try:
-            work = self._handler(kind, request)(self.node, request)
+            work = self._handler(kind, request)(self.broker, request)
         except ProtocolError as error:
             request.fail(error)
             return
@@ -200,7 +195,7 @@ class Server:
             self._broken(request, error)
             return
         if work is not None:
-            task = self.node.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
+            task = self.broker.tasks.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
             self._working.add(task)
             task.add_done_callback(partial(self._worked, work, request))
 
@@ -221,9 +216,9 @@ class Server:
             raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
-        if self.node.starting and kind not in _WHILE_STARTING:
+        if self.broker.life.starting and kind not in _WHILE_STARTING:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; send to another or again later")
-        if self.node.stopping:
+        if self.broker.life.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; send to another or again later")
         self._requests[kind].inc()
         return handler

@@ -73,7 +73,7 @@ async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: p
     assert get(node.management_port, "/livez") == (503, '{"status": "stuck"}')
     assert get(node.management_port, "/readyz")[0] == 503
     monkeypatch.undo()
-    node.health.beat()
+    node.life.health.beat()
     assert get(node.management_port, "/livez")[0] == 200
 
 

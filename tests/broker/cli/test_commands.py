@@ -115,7 +115,7 @@ async def test_the_reason_for_a_stop_is_the_last_line(
 
     async def start_and_be_removed(self: Node) -> None:
         await start(self)
-        self.give_up("the cluster has removed 'log1'")
+        self.life.give_up("the cluster has removed 'log1'")
 
     monkeypatch.setattr(Node, "start", start_and_be_removed)
     monkeypatch.setattr(commands, "_calm_garbage_collection", lambda: None)

@@ -15,7 +15,7 @@ from tidelog_proto.limits import KIB
 
 async def test_a_node_that_stands_alone_plans_with_itself(stand: Stand, node: Node) -> None:
     topic = await (await stand.peer()).create(flush=pb.NEVER)
-    cluster = node.cluster
+    cluster = node.broker.cluster
     assert cluster.plan((topic.topic_id, 0), pb.EpochDescriptor()) == Plan(node.node_id, (node.node_id,), 1, pb.NEVER)
     assert cluster.alive(node.node_id)
     assert not cluster.alive("another")
@@ -29,17 +29,19 @@ async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monk
     now_s = 100.0
     monkeypatch.setattr("tidelog_broker.cluster.cluster_view.time", SimpleNamespace(monotonic=lambda: now_s))
     node = await stand.start(fill_bytes_per_s=1000 * KIB)
-    assert node.cluster.fill_wait_ms(5000 * KIB) == 0, "a second's worth is free, and its last range may be a large one"
-    assert node.cluster.fill_wait_ms(KIB) == 4000
+    assert node.broker.cluster.fill_wait_ms(5000 * KIB) == 0, (
+        "a second's worth is free, and its last range may be a large one"
+    )
+    assert node.broker.cluster.fill_wait_ms(KIB) == 4000
     now_s += 3
-    assert node.cluster.fill_wait_ms(1) == 1001
+    assert node.broker.cluster.fill_wait_ms(1) == 1001
 
 
 async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
     """Its link is closed already and still counts as connected: the others are asked nevertheless."""
     await founded.found()
     await founded.settled()
-    cluster = founded.nodes["a"].cluster
+    cluster = founded.nodes["a"].broker.cluster
     assert cluster._links is not None
     peer = cluster._links._peers["b"]
     assert peer.link is not None

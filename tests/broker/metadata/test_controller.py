@@ -6,10 +6,10 @@ from tests.broker.peer import Peer
 from tests.broker.rebalance.test_mover import TOPIC, World
 from tests.broker.stand import Stand
 
-from tidelog_broker.broker import internal_config
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.metadata.controller import Controller
+from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -18,21 +18,21 @@ from tidelog_proto.errors import ProtocolError
 
 async def test_a_node_on_its_own_gives_new_partitions_one_copy(node: Node, peer: Peer) -> None:
     await peer.create(partitions=2)
-    record = await node.controller.alter_topic(pb.TopicAlter(name="t", partitions=5))
+    record = await node.broker.controller.alter_topic(pb.TopicAlter(name="t", partitions=5))
     assert [epoch.placement for epoch in record.first_epochs] == [[node.node_id]] * 5
     assert (await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(replication_factor=2)))).code
 
 
 async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
-    standing = node.topics.get(OFFSETS_TOPIC_ID)
-    await node.controller.found_offsets(internal_config())
-    assert node.topics.get(OFFSETS_TOPIC_ID) is standing
+    standing = node.broker.topics.get(OFFSETS_TOPIC_ID)
+    await node.broker.controller.found_offsets(internal_config())
+    assert node.broker.topics.get(OFFSETS_TOPIC_ID) is standing
 
 
 async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
     node = await stand.start(partitions_max=6)
     peer = await stand.peer()
-    there = sum(record.config.partitions for record in node.topics.live())
+    there = sum(record.config.partitions for record in node.broker.topics.live())
     await peer.create(partitions=5 - there)
     refused = await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(partitions=2)))
     assert refused.code == pb.INVALID_REQUEST
@@ -41,7 +41,7 @@ async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
     assert grown.code == pb.INVALID_REQUEST
     assert "1 more partitions would make 7" in grown.message
     await peer.ask(topic_alter=pb.TopicAlter(name="u", retention_bytes=1 << 20))
-    assert node.topics.named("u").config.retention_bytes == 1 << 20, "what adds none is not refused"
+    assert node.broker.topics.named("u").config.retention_bytes == 1 << 20, "what adds none is not refused"
     await peer.delete("u")
     await peer.create("v", partitions=1)
 
@@ -52,7 +52,7 @@ async def test_copies_are_as_many_as_asked_for_and_as_nodes_allow(founded: Found
     peer = await founded.peer("a")
     for asked, copies, quorum in ((0, 3, 2), (1, 1, 1), (2, 2, 2), (7, 3, 2)):
         topic = await peer.create(f"copies-{asked}", replication_factor=asked, partitions=2)
-        record = founded.nodes[founded.owner(META_KEY, "a")].topics.named(topic.name)
+        record = founded.nodes[founded.owner(META_KEY, "a")].broker.topics.named(topic.name)
         assert {(len(epoch.placement), epoch.ack_quorum) for epoch in record.first_epochs} == {(copies, quorum)}
         assert topic.config.replication_factor == (asked or 3)
     for bad in (pb.TopicConfig(replication_factor=10), pb.TopicConfig(replication_factor=2, ack_quorum=3)):
@@ -65,10 +65,10 @@ async def test_a_foreign_node_under_a_known_id_is_refused(founded: Founded) -> N
     await founded.settled()
     node = founded.nodes[founded.owner(META_KEY, "a")]
     said = pb.NodeRecord()
-    said.CopyFrom(next(record for record in node.nodes.live() if record.node_id != node.node_id))
+    said.CopyFrom(next(record for record in node.broker.nodes.live() if record.node_id != node.node_id))
     said.incarnation ^= 1
     with pytest.raises(ProtocolError) as refused:
-        await node.controller.announce(pb.NodeAnnounce(node=said, is_new=True))
+        await node.broker.controller.announce(pb.NodeAnnounce(node=said, is_new=True))
     assert refused.value.code == pb.FORBIDDEN
 
 
@@ -83,7 +83,7 @@ async def test_a_topic_grows_across_the_cluster(founded: Founded) -> None:
         assert result.base_offset == 0
     await founded.until(
         lambda: all(
-            (config := node.topics.config_of(topic.topic_id)) is not None and config.retention_bytes == 1 << 20
+            (config := node.broker.topics.config_of(topic.topic_id)) is not None and config.retention_bytes == 1 << 20
             for node in founded.nodes.values()
         ),
         "a node does not hear of the change",
@@ -97,12 +97,15 @@ async def test_a_removal_may_be_asked_for_again_and_never_leaves_less_than_a_quo
     await peer.create(replication_factor=3)
     await peer.ask(cluster_change=pb.ClusterChange(drain="c"))
     await founded.remove(peer, "c")
-    await founded.until(lambda: not founded.nodes["a"].stored_by("c"), "what it stored does not go on without it")
+    await founded.until(
+        lambda: not founded.nodes["a"].broker.description.stored_by("c"), "what it stored does not go on without it"
+    )
     reply = await peer.ask(cluster_change=pb.ClusterChange(remove="c"))
     assert reply.envelope.HasField("cluster_change_reply"), "the answer to the first may have got lost"
     await peer.ask(cluster_change=pb.ClusterChange(drain="b"))
     await founded.until(
-        lambda: all(founded.owner(key, "a") == "a" for key in founded.nodes["a"].stored_by("b")), "b owns something"
+        lambda: all(founded.owner(key, "a") == "a" for key in founded.nodes["a"].broker.description.stored_by("b")),
+        "b owns something",
     )
     refused = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
     assert "only 1 of 2 replicas" in refused.message
@@ -181,25 +184,25 @@ async def test_a_change_is_refused_only_once_it_is_certain_that_nothing_newer_is
 ) -> None:
     """A node that was replaced as the owner of `__meta` must not judge by the topics of then."""
     topic = await peer.create()
-    ready = node.meta_log.ready
+    ready = node.broker.meta_log.ready
 
     async def replaced(*, confirmed: bool = False) -> None:
         if confirmed:
             raise ProtocolError(pb.NOT_OWNER, "another node is")
         await ready()
 
-    monkeypatch.setattr(node.meta_log, "ready", replaced)
+    monkeypatch.setattr(node.broker.meta_log, "ready", replaced)
     judged = [
-        node.controller.create_topic(pb.TopicCreate(name="t")),
-        node.controller.alter_topic(pb.TopicAlter(name="no")),
-        node.controller.delete_topic("no"),
-        node.controller.delete_topic("t", b"?" * 16),
+        node.broker.controller.create_topic(pb.TopicCreate(name="t")),
+        node.broker.controller.alter_topic(pb.TopicAlter(name="no")),
+        node.broker.controller.delete_topic("no"),
+        node.broker.controller.delete_topic("t", b"?" * 16),
     ]
     for refusal in judged:
         with pytest.raises(ProtocolError) as refused:
             await refusal
         assert refused.value.code == pb.NOT_OWNER
-    await node.controller.delete_topic("t", topic.topic_id)
+    await node.broker.controller.delete_topic("t", topic.topic_id)
 
 
 async def test_serials_tell_which_topic_of_a_name_is_the_newer_also_after_a_restart(stand: Stand) -> None:

@@ -39,10 +39,10 @@ class Deaf:
         self.questions = 0
         self.asked = asyncio.Event()
         self.may_apply = asyncio.Event()
-        self._catch_up = node.meta_log.catch_up
-        self._ask = node.hearing._end_at
-        monkeypatch.setattr(node.meta_log, "catch_up", self._apply)
-        monkeypatch.setattr(node.hearing, "_end_at", self._end_at)
+        self._catch_up = node.broker.meta_log.catch_up
+        self._ask = node.broker.hearing._end_at
+        monkeypatch.setattr(node.broker.meta_log, "catch_up", self._apply)
+        monkeypatch.setattr(node.broker.hearing, "_end_at", self._end_at)
 
     async def _apply(self) -> None:
         await self.may_apply.wait()
@@ -65,8 +65,8 @@ async def deaf(three: Founded, monkeypatch: pytest.MonkeyPatch) -> Deaf:
     """Return the owner of `__offsets`, which is made to be another node than that of `__meta`."""
     meta = three.owner(META_KEY, "a")
     if three.owner(OFFSETS_KEY, "a") == meta:
-        partition = three.nodes[meta].partitions.get(*OFFSETS_KEY)
-        plan = three.nodes[meta].cluster.heir(OFFSETS_KEY, partition.replica.active)
+        partition = three.nodes[meta].broker.partitions.get(*OFFSETS_KEY)
+        plan = three.nodes[meta].broker.cluster.heir(OFFSETS_KEY, partition.replica.active)
         assert plan is not None
         partition.driver.roll_over(plan)
     await three.until(
@@ -81,7 +81,7 @@ async def made_elsewhere(three: Founded, deaf: Deaf, **config: Any) -> pb.TopicI
     """Make a topic that the deaf node does not hear of."""
     peer = await three.peer(next(name for name in "abc" if name != deaf.node.node_id))
     topic = await peer.create(replication_factor=3, **config)
-    assert deaf.node.topics.get(topic.topic_id) is None
+    assert deaf.node.broker.topics.get(topic.topic_id) is None
     return topic
 
 
@@ -133,16 +133,16 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
     three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner of `__offsets` owns a partition of the topic, too, and has only just heard of it."""
-    opened, follow = asyncio.Event(), deaf.node._follow_topic
+    opened, follow = asyncio.Event(), deaf.node.broker._follow_topic
 
     async def follow_late(record: pb.TopicRecord) -> None:
         if record.topic_id == topic.topic_id:  # else it is one that was made in vain, and in front of that
             await opened.wait()
         await follow(record)
 
-    monkeypatch.setattr(deaf.node.meta_log, "_follow", follow_late)
+    monkeypatch.setattr(deaf.node.broker.meta_log, "_follow", follow_late)
     monkeypatch.setattr(
-        deaf.node.partitions, "adopt_soon", lambda _: None
+        deaf.node.broker.partitions, "adopt_soon", lambda _: None
     )  # the other replicas' messages would open it
     mine, topic = list[int](), pb.TopicInfo()
     while not mine:
@@ -151,15 +151,15 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
     asking = asyncio.create_task(commit_error(await three.peer(deaf.node.node_id), topic.topic_id, mine[0]))
     await deaf.hears()
     assert not (await asking).code
-    assert deaf.node.partitions.find((topic.topic_id, mine[0])) is None
+    assert deaf.node.broker.partitions.find((topic.topic_id, mine[0])) is None
     opened.set()
 
 
 async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_freshness, "ASK_AGAIN_S", 3600)
     deaf.may_apply.set()
-    await deaf.node.hearing.hear_of([(b"1" * 16, 0)])
-    later = asyncio.create_task(deaf.node.hearing.hear_of([(b"2" * 16, 0)]))
+    await deaf.node.broker.hearing.hear_of([(b"1" * 16, 0)])
+    later = asyncio.create_task(deaf.node.broker.hearing.hear_of([(b"2" * 16, 0)]))
     peer = await three.peer(deaf.node.node_id)
     await peer.ask(metadata=pb.Metadata())
     assert deaf.questions == 1
@@ -174,7 +174,7 @@ async def test_a_topic_that_was_just_made_is_not_denied(three: Founded, deaf: De
     error = await asking
     # Its log may be open here a moment later; a batch is never queued behind those that came later.
     assert not error.code or (error.retriable and error.definite), error
-    assert deaf.node.topics.get(topic.topic_id) is not None
+    assert deaf.node.broker.topics.get(topic.topic_id) is not None
 
 
 @pytest.mark.parametrize("ask", ASKS)
@@ -185,7 +185,7 @@ async def test_an_id_of_no_topic_is_denied_and_asked_about_once(
     join = Hearing._join
 
     def joins(self: Hearing) -> asyncio.Future[bool]:
-        joined.append(self._node.node_id)
+        joined.append(self._node_id)
         return join(self)
 
     monkeypatch.setattr(Hearing, "_join", joins)
@@ -220,10 +220,10 @@ async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
     async def end_at(_: str) -> int:
         raise unreachable("the owner of __meta")
 
-    monkeypatch.setattr(deaf.node.hearing, "_end_at", end_at)
+    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
     error = await ask(await three.peer(deaf.node.node_id), UNKNOWN, 0)
     assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
-    assert deaf.node.topics.is_open_question(UNKNOWN, 0)
+    assert deaf.node.broker.topics.is_open_question(UNKNOWN, 0)
 
 
 @pytest.mark.parametrize("ask", ASKS)
@@ -237,7 +237,7 @@ async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_m
     peer = await three.peer(deaf.node.node_id)
     topic = await peer.create(replication_factor=3)
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(deaf.node.hearing, "_end_at", end_at)
+        cut_off.setattr(deaf.node.broker.hearing, "_end_at", end_at)
         error = await ask(peer, topic.topic_id, 1)
         assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
     assert (await ask(peer, topic.topic_id, 1)).code == pb.UNKNOWN_PARTITION
@@ -251,7 +251,7 @@ async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch
         raise AssertionError("it never answers")
 
     monkeypatch.setattr(meta_freshness, "HEAR_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(deaf.node.hearing, "_end_at", end_at)
+    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
     assert (await fetch_error(await three.peer(deaf.node.node_id), UNKNOWN)).code == pb.EPOCH_CHANGING
 
 
@@ -270,7 +270,7 @@ async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> No
         assert error.code == pb.UNKNOWN_TOPIC
     assert (await late).code != pb.UNKNOWN_TOPIC
     assert deaf.questions <= 3
-    assert not deaf.node.hearing._asking or deaf.node.hearing._next is None
+    assert not deaf.node.broker.hearing._asking or deaf.node.broker.hearing._next is None
 
 
 async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> None:
@@ -295,16 +295,16 @@ async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> 
 
 
 async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Deaf) -> None:
-    waiting = [asyncio.create_task(deaf.node.hearing.hear_of([(secrets.token_bytes(16), 0)])) for _ in range(2)]
+    waiting = [asyncio.create_task(deaf.node.broker.hearing.hear_of([(secrets.token_bytes(16), 0)])) for _ in range(2)]
     async with asyncio.timeout(20):
         await deaf.asked.wait()
-    waiting.append(asyncio.create_task(deaf.node.hearing.hear_of([(UNKNOWN, 0)])))
+    waiting.append(asyncio.create_task(deaf.node.broker.hearing.hear_of([(UNKNOWN, 0)])))
     await asyncio.sleep(0)
-    (task,) = (task for task in deaf.node._tasks if task.get_name() == "hearing of topics")
+    (task,) = deaf.node.broker.tasks.named("hearing of topics")
     task.cancel()
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
-    assert deaf.node.topics.is_open_question(UNKNOWN, 0), "nothing was learned"
+    assert deaf.node.broker.topics.is_open_question(UNKNOWN, 0), "nothing was learned"
     await deaf.hears()
 
 
@@ -362,12 +362,12 @@ AsksByName = Callable[[Peer], Coroutine[Any, Any, pb.TopicInfo]]
 async def test_a_topic_that_was_made_again_is_told_of_as_it_is_now(three: Founded, deaf: Deaf, ask: AsksByName) -> None:
     first = await made_elsewhere(three, deaf)
     deaf.may_apply.set()
-    await three.until(lambda: deaf.node.topics.exists("t"), "the topic is not heard of")
+    await three.until(lambda: deaf.node.broker.topics.exists("t"), "the topic is not heard of")
     deaf.may_apply.clear()
     peer = await three.peer(next(name for name in "abc" if name != deaf.node.node_id))
     await peer.delete("t")
     second = await made_elsewhere(three, deaf)
-    assert deaf.node.topics.named("t").topic_id == first.topic_id
+    assert deaf.node.broker.topics.named("t").topic_id == first.topic_id
     asking = asyncio.create_task(ask(await three.peer(deaf.node.node_id)))
     await deaf.hears()
     told = await asking
@@ -380,12 +380,12 @@ async def test_what_cannot_be_confirmed_is_told_as_such(
 ) -> None:
     await made_elsewhere(three, deaf)
     deaf.may_apply.set()
-    await three.until(lambda: deaf.node.topics.exists("t"), "the topic is not heard of")
+    await three.until(lambda: deaf.node.broker.topics.exists("t"), "the topic is not heard of")
 
     async def end_at(_: str) -> int:
         raise unreachable("the owner")
 
-    monkeypatch.setattr(deaf.node.hearing, "_end_at", end_at)
+    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
     peer = await three.peer(deaf.node.node_id)
     assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
     refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))

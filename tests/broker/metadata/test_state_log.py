@@ -7,9 +7,9 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker import broker as broker_module
 from tidelog_broker.core.groups import OffsetKey
 from tidelog_broker.core.placement.registry import node_in
+from tidelog_broker.metadata import internal_topics
 from tidelog_broker.metadata import state_log as state_log_module
 from tidelog_broker.metadata.state_log import StateLog
 from tidelog_broker.node.node import Node
@@ -24,16 +24,18 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots after a few kilobytes, in segments as small as they get."""
     monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 8 * KIB)
     monkeypatch.setattr(state_log_module, "_RECORDS_PER_BATCH", 7)
-    monkeypatch.setattr(broker_module, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
+    monkeypatch.setattr(internal_topics, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
 
 
 def state_of(node: Node) -> tuple[list[bytes], list[bytes]]:
-    topics = sorted(record.SerializeToString() for record in node.topics.records() if not record.name.startswith("__"))
-    return topics, sorted(record.SerializeToString() for record in node.groups.records())
+    topics = sorted(
+        record.SerializeToString() for record in node.broker.topics.records() if not record.name.startswith("__")
+    )
+    return topics, sorted(record.SerializeToString() for record in node.broker.groups.records())
 
 
 def resting(node: Node) -> bool:
-    return not node.meta_log._snapshotting and not node.offsets_log._snapshotting
+    return not node.broker.meta_log._snapshotting and not node.broker.offsets_log._snapshotting
 
 
 async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note: str = "") -> None:
@@ -55,14 +57,14 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
         await peer.create(f"passing-{number}")
         await peer.delete(f"passing-{number}")
     await settled(lambda: resting(node), "a snapshot never ended")
-    partition = node.offsets_log._partition
+    partition = node.broker.offsets_log._partition
     assert partition.state.log_start > 0, "nothing was let go of"
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
     await getattr(stand, end)()
     node = await stand.start()
     assert state_of(node) == before
-    found = node.groups.get(OffsetKey("group-0", topic.topic_id, 0))
+    found = node.broker.groups.get(OffsetKey("group-0", topic.topic_id, 0))
     assert found is not None
     assert found.next_offset == 119
 
@@ -85,7 +87,7 @@ async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: 
 
     stand.disk.hold(operation, "__offsets")
     held = stand.disk.held
-    stand.disk.held = lambda what, path: held(what, path) and node.offsets_log._snapshotting
+    stand.disk.held = lambda what, path: held(what, path) and node.broker.offsets_log._snapshotting
     committing = asyncio.create_task(commit_on_and_on())
     await stand.disk.held_up()
     committing.cancel()
@@ -93,7 +95,7 @@ async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: 
     assert acknowledged > 0
     await stand.crash()
     node = await stand.start()
-    found = node.groups.get(OffsetKey("g", topic.topic_id, 0))
+    found = node.broker.groups.get(OffsetKey("g", topic.topic_id, 0))
     assert found is not None
     assert found.next_offset >= acknowledged
 
@@ -108,7 +110,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     """
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
-    offsets = node.offsets_log
+    offsets = node.broker.offsets_log
     partition = offsets._partition
     written: list[list[bytes]] = []
     bounds: list[int] = []
@@ -119,7 +121,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
         monkeypatch.undo()
         monkeypatch.setattr(StateLog, "_append", note)
         monkeypatch.setattr(partition.retention, "delete_before", bound)
-        node.spawn(offsets._snapshot(), "a snapshot")
+        node.broker.tasks.spawn(offsets._snapshot(), "a snapshot")
 
     async def note(self: StateLog, values: list[bytes]) -> int:
         written.append(values)
@@ -148,7 +150,7 @@ async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stan
     assert refused is not None
     assert refused.code == pb.DISK_FULL
     stand.disk.heal()
-    assert not node.topics.exists(f"t-{number}" + "x" * 150)
+    assert not node.broker.topics.exists(f"t-{number}" + "x" * 150)
     assert (await peer.create(f"t-{number}" + "x" * 150)).name
     before = state_of(node)
     await stand.restart()
@@ -164,23 +166,23 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
     said.roles.append(pb.PERSISTENCE)
     for start in range(1, 6):
         said.incarnation = start << 24
-        record = node.nodes.announced(said)
+        record = node.broker.nodes.announced(said)
         assert record is not None
-        await node.meta_log.write_node(record)
-    assert [one.revision for one in node.nodes.live()] == [5]
-    partition = node.meta_log._partition
+        await node.broker.meta_log.write_node(record)
+    assert [one.revision for one in node.broker.nodes.live()] == [5]
+    partition = node.broker.meta_log._partition
     begin = partition.state.high_watermark
-    await node.meta_log._snapshot()
+    await node.broker.meta_log._snapshot()
     buffers = await partition.reader.read_log(begin, 1 << 20)
     snapshot = [
         value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
     ]
-    assert [found for value in snapshot if (found := node_in(value or b"")) is not None] == node.nodes.live()
-    before = [*node.nodes.records()]
+    assert [found for value in snapshot if (found := node_in(value or b"")) is not None] == node.broker.nodes.live()
+    before = [*node.broker.nodes.records()]
     await stand.restart()
-    assert [*stand.node.nodes.records()] == before
-    assert stand.node.topics.exists("kept")
-    assert not any("other" in one.name for one in stand.node.topics.records())
+    assert [*stand.node.broker.nodes.records()] == before
+    assert stand.node.broker.topics.exists("kept")
+    assert not any("other" in one.name for one in stand.node.broker.topics.records())
 
 
 @pytest.mark.parametrize("code", [pb.TIMED_OUT, pb.NOT_OWNER])
@@ -191,7 +193,7 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)
-    first = node.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
+    first = node.broker.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
     assert first is not None
 
     async def failing(self: StateLog, values: list[bytes]) -> int:
@@ -200,17 +202,17 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     with monkeypatch.context() as patched:
         patched.setattr(StateLog, "_append", failing)
         with pytest.raises(ProtocolError):
-            await node.offsets_log.write_offsets([first])
-    second = node.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
+            await node.broker.offsets_log.write_offsets([first])
+    second = node.broker.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
     assert second is not None
     assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
 
 
 async def test_a_change_waits_for_the_outcome_of_the_one_before_it(node: Node, peer: Peer) -> None:
     await peer.create()
-    node.meta_log._unsettled = 1
+    node.broker.meta_log._unsettled = 1
     refused = await peer.refused(topic_delete=pb.TopicDelete(name="t"))
     assert refused.code == pb.EPOCH_CHANGING
-    node.meta_log._unsettled = 0
+    node.broker.meta_log._unsettled = 0
     await peer.delete("t")
-    assert not node.topics.exists("t")
+    assert not node.broker.topics.exists("t")

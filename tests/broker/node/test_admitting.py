@@ -108,7 +108,7 @@ async def write(founded: Founded, name: str) -> bytes:
 async def is_kept(founded: Founded, topic_id: bytes) -> None:
     """See that every node that runs comes to know the topic and the group's position again, and that they agree."""
     await founded.settled()
-    assert all(node.topics.exists("kept") for node in founded.nodes.values())
+    assert all(node.broker.topics.exists("kept") for node in founded.nodes.values())
     asked = pb.Committed(group="g", entries=[pb.CommittedEntry(topic_id=topic_id)])
     for name in founded.nodes:
         peer = await founded.peer(name)
@@ -192,7 +192,7 @@ async def test_five_founders_survive_the_loss_of_two_disks_whoever_is_away(
             assert await starts.ended(name) is None
         if late:  # what has four copies, of which two are lost, is there and has no quorum
             await five.settled()
-            assert all(node.topics.exists("kept") for node in five.nodes.values())
+            assert all(node.broker.topics.exists("kept") for node in five.nodes.values())
         else:
             await is_kept(five, topic_id)
 
@@ -225,7 +225,7 @@ async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_di
     await five.start("e")
     await five.settled()
     await five.until(lambda: "admitted all the same: the founder 'e' knows another" in caplog.text, "it was not asked")
-    assert five.nodes["a"].health.state == "running"
+    assert five.nodes["a"].life.health.state == "running"
 
 
 async def test_a_binding_that_cannot_be_written_counts_for_nothing(
@@ -249,7 +249,7 @@ async def test_a_binding_that_cannot_be_written_counts_for_nothing(
 
 async def test_a_node_binds_nobody_but_who_asks(founded: Founded) -> None:
     await founded.found()
-    cluster = founded.nodes["a"].cluster
+    cluster = founded.nodes["a"].broker.cluster
 
     async def refusal(said: pb.NodeRecord) -> int:
         envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, ask=True, bind=True))
@@ -269,7 +269,7 @@ async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_
     await founded.settled()
     await founded.stop("d")
     lagging = next(name for name in "abc" if name != founded.owner(META_KEY, "a"))
-    del founded.nodes[lagging].nodes._by_id["d"]
+    del founded.nodes[lagging].broker.nodes._by_id["d"]
     with pytest.raises(IdentityError, match="is new, but the cluster knows a node 'd' with data"):
         await founded.join("d", lagging, data="empty")
     await founded.join("d", lagging)
@@ -289,7 +289,7 @@ async def test_a_joiner_is_not_there_before_it_stands_in_meta(
     assert not joining.done(), "nobody can have written its record"
     await founded.start("b")
     node = await joining
-    record = founded.nodes["a"].nodes.get("d")
+    record = founded.nodes["a"].broker.nodes.get("d")
     assert record is not None
     assert record.directory_id == node.dir.directory_id
     await founded.settled()
@@ -325,7 +325,7 @@ async def test_a_joiner_that_died_after_its_admission_with_nothing_written_can_s
     await founded.stop("d")
     (founded.path / "d" / "meta" / "state").unlink()
     node = await founded.join("d", "a")
-    await founded.until(lambda: node.topics.get(META_KEY[0]) is not None, "it does not know __meta")
+    await founded.until(lambda: node.broker.topics.get(META_KEY[0]) is not None, "it does not know __meta")
     await founded.settled()
 
 
@@ -369,7 +369,7 @@ async def test_directories_and_records_from_before_there_were_ids_go_on(
 
     def has_ids() -> bool:
         return all(
-            (record := one.nodes.get(other.node_id)) is not None
+            (record := one.broker.nodes.get(other.node_id)) is not None
             and record.directory_id == other.dir.directory_id
             and (one is other or one.dir.bound(other.node_id) == other.dir.directory_id)
             for one in founded.nodes.values()

@@ -36,7 +36,7 @@ async def used(three: Founded, *, copies: int = 3) -> list[PartitionKey]:
 
 
 def epoch_of(node: Node, key: PartitionKey) -> int:
-    route = node.routes.get(key)
+    route = node.broker.routes.get(key)
     assert route is not None
     return route.epoch
 
@@ -49,11 +49,11 @@ async def test_a_node_that_stops_gives_away_all_it_owns_in_one_epoch(three: Foun
     watch = three.nodes[rest[0]]
     owned = [key for key in keys if three.owner(key, rest[0]) == leaver]
     before = {key: epoch_of(watch, key) for key in keys}
-    await hand_over(three.nodes[leaver])
+    await hand_over(three.nodes[leaver].broker)
     await three.until(lambda: all(three.owner(key, rest[0]) in rest for key in keys), "not all was handed over")
     assert {key: epoch_of(watch, key) - before[key] for key in keys} == {key: int(key in owned) for key in keys}
     for key in keys:
-        route = watch.routes.get(key)
+        route = watch.broker.routes.get(key)
         assert route is not None
         assert set(route.placement) == set("abc")
     await three.stop(leaver)
@@ -69,8 +69,10 @@ async def test_what_is_synced_ahead_first_is_waited_for(three: Founded, monkeypa
         await three.publish(peer, key[0], b"first", partition=key[1])
         await three.copies(key, end_offset=1)
     leaver = three.owner(keys[0], "a")
-    owned = [partition for partition in three.nodes[leaver].partitions.all() if partition.state.owner_id == leaver]
-    await hand_over(three.nodes[leaver])
+    owned = [
+        partition for partition in three.nodes[leaver].broker.partitions.all() if partition.state.owner_id == leaver
+    ]
+    await hand_over(three.nodes[leaver].broker)
     assert leaver not in {partition.state.owner_id for partition in owned}
 
 
@@ -87,14 +89,14 @@ async def test_publishing_goes_on_while_a_node_stops(three: Founded) -> None:
         assert (await three.publish(peer, key[0], b"more", partition=key[1])).base_offset == sent
         sent += 1
     assert await stopping == 0
-    copy = three.nodes[asked].partitions.get(*key)
+    copy = three.nodes[asked].broker.partitions.get(*key)
     await three.until(lambda: copy.state.readable_end == sent, "the copy lacks something")
     assert len(await peer.read_all(key[0], partition=key[1])) == sent
 
 
 async def test_nothing_is_placed_on_a_node_that_leaves_until_it_is_started_again(three: Founded) -> None:
     await used(three)
-    await three.nodes["b"].cluster.leave(timeout_s=10)
+    await three.nodes["b"].broker.cluster.leave(timeout_s=10)
     peer = await three.peer("a")
     topic = await peer.create("meanwhile", partitions=PARTITIONS, replication_factor=3)
     assert "b" not in {partition.owner for partition in topic.partitions}
@@ -111,17 +113,17 @@ async def test_nodes_that_stop_together_do_not_hand_over_to_each_other(
 ) -> None:
     await used(three)
     for name in "abc":
-        await three.nodes[name].cluster.leave(timeout_s=10)
+        await three.nodes[name].broker.cluster.leave(timeout_s=10)
     caplog.set_level(logging.INFO, graceful_stop.log.name)
-    assert await asyncio.gather(*(hand_over(three.nodes[name]) for name in "abc")) == [0, 0, 0]
+    assert await asyncio.gather(*(hand_over(three.nodes[name].broker) for name in "abc")) == [0, 0, 0]
 
 
 async def test_what_only_this_node_stores_stays(three: Founded) -> None:
     keys = await used(three, copies=1)
     owner = three.owner(keys[2], "a")
-    await hand_over(three.nodes[owner])
+    await hand_over(three.nodes[owner].broker)
     assert three.owner(keys[2], owner) == owner
-    partition = three.nodes[owner].partitions.find(keys[2])
+    partition = three.nodes[owner].broker.partitions.find(keys[2])
     assert partition is not None
     assert partition.state.writer is not None, "it takes records until the node stops"
 
@@ -132,6 +134,6 @@ async def test_a_hand_over_that_does_not_come_about_ends(
     await used(three)
     node = three.nodes[three.owner(META_KEY, "a")]
     monkeypatch.setattr(graceful_stop, "HAND_OVER_S", 0.3)
-    monkeypatch.setattr(node.cluster, "send", lambda *_: None)
-    await hand_over(node)
+    monkeypatch.setattr(node.broker.cluster, "send", lambda *_: None)
+    await hand_over(node.broker)
     assert "were not handed over in time" in caplog.text

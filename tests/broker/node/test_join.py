@@ -109,7 +109,7 @@ async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Pat
     seeds = ["127.0.0.1:1", f"127.0.0.1:{node.port}"]
     opened = await open_founding(settings_of(data=tmp_path / "joiner", seeds=seeds, secret_file=secret))
     opened.directory.close()
-    assert opened.directory.cluster_id == node.cluster_id
+    assert opened.directory.cluster_id == node.broker.cluster_id
     assert opened.founding is not None
     assert [(seed.node_id, seed.address) for seed in opened.founding.seeds] == [
         (node.node_id, ("127.0.0.1", node.port))

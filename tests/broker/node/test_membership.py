@@ -22,8 +22,8 @@ async def test_founders_find_each_other_and_register(founded: Founded) -> None:
     await founded.settled()
     for node in founded.nodes.values():
         assert node.dir.admitted
-        assert [record.node_id for record in node.nodes.live()] == ["a", "b", "c"]
-        assert all(record.revision == 1 for record in node.nodes.live()), "each was written once"
+        assert [record.node_id for record in node.broker.nodes.live()] == ["a", "b", "c"]
+        assert all(record.revision == 1 for record in node.broker.nodes.live()), "each was written once"
     reply = (await (await founded.peer("b")).ask(metadata=pb.Metadata())).envelope.metadata_reply
     assert [(info.node_id, info.port, info.alive) for info in reply.nodes] == [
         (name, founded.nodes[name].port, True) for name in "abc"
@@ -53,14 +53,19 @@ async def test_a_founder_with_an_empty_disk_is_found_out_and_replaced(founded: F
     node = await founded.start("b", data="other", replaces=True)
     assert node.node_id.startswith("node-")
     await founded.settled()
-    assert [record.node_id for record in founded.nodes["a"].nodes.live()] == sorted(["a", "b", "c", node.node_id])
+    assert [record.node_id for record in founded.nodes["a"].broker.nodes.live()] == sorted(
+        ["a", "b", "c", node.node_id]
+    )
     peer = await founded.peer("a")
     await peer.ask(cluster_change=pb.ClusterChange(drain="b"))
     await founded.until(
-        lambda: all(key == META_KEY for key in founded.nodes["a"].stored_by("b")), "the dead one is still counted on"
+        lambda: all(key == META_KEY for key in founded.nodes["a"].broker.description.stored_by("b")),
+        "the dead one is still counted on",
     )
     await founded.remove(peer, "b")
-    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "it still has its place in __meta")
+    await founded.until(
+        lambda: not founded.nodes["c"].broker.description.stored_by("b"), "it still has its place in __meta"
+    )
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while it is away"])
@@ -76,16 +81,16 @@ async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, ru
     if not runs:
         await founded.start("c")
     removed = founded.nodes["c"]
-    await founded.until(lambda: removed.health.state == "failed", "it goes on as if nothing had happened")
+    await founded.until(lambda: removed.life.health.state == "failed", "it goes on as if nothing had happened")
     assert await founded.stop("c") == os.EX_CONFIG
-    await founded.until(lambda: founded.nodes["a"].cluster.linked == {"b"}, "it is still called")
+    await founded.until(lambda: founded.nodes["a"].broker.cluster.linked == {"b"}, "it is still called")
 
 
 async def test_a_joiner_needs_nothing_but_a_seed(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     joiner = await founded.join("d", "c")
-    assert joiner.cluster_id == founded.nodes["a"].cluster_id
+    assert joiner.broker.cluster_id == founded.nodes["a"].broker.cluster_id
     await founded.settled()
     topic = await (await founded.peer("a")).create("later", replication_factor=4)
     assert "d" in topic.partitions[0].placement
@@ -127,13 +132,13 @@ async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replace
 
     monkeypatch.setattr(Links, "_connect", filtered)
     for name, node in founded.nodes.items():
-        assert node.cluster._links is not None
-        for other, link in node.cluster._links._peers.items():
+        assert node.broker.cluster._links is not None
+        for other, link in node.broker.cluster._links._peers.items():
             if "b" in {name, other} and link.link is not None:
                 link.link.close("a filter")
     await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
-    assert founded.nodes["a"].cluster.membership("b") in {"alive", "suspect"}, "gossip believes that it lives"
+    assert founded.nodes["a"].broker.cluster.membership("b") in {"alive", "suspect"}, "gossip believes that it lives"
     assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
     monkeypatch.setattr(Links, "_connect", connect)
     await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never hears of it")
-    await founded.until(lambda: founded.nodes["a"].cluster.alive("b"), "it is cut off for ever")
+    await founded.until(lambda: founded.nodes["a"].broker.cluster.alive("b"), "it is cut off for ever")

@@ -8,7 +8,7 @@ from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 
 
 def topics_of(founded: Founded, name: str) -> list[str]:
-    return [record.name for record in founded.nodes[name].topics.live() if not record.name.startswith("__")]
+    return [record.name for record in founded.nodes[name].broker.topics.live() if not record.name.startswith("__")]
 
 
 async def test_topics_come_and_go_on_every_node(founded: Founded) -> None:
@@ -26,7 +26,7 @@ async def test_a_node_that_stores_no_meta_reads_it_from_the_owner(founded: Found
     await founded.found()
     await founded.settled()
     joiner = await founded.join()
-    assert "d" not in (joiner.routes.get(META_KEY) or (0, "", ()))[2]
+    assert "d" not in (joiner.broker.routes.get(META_KEY) or (0, "", ()))[2]
     peer = await founded.peer("a")
     await peer.create("one")
     await founded.until(lambda: topics_of(founded, "d") == ["one"], "the joiner does not follow")
@@ -42,7 +42,7 @@ async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(foun
     topic = await peer.create(replication_factor=3)
     await founded.publish(peer, topic.topic_id, b"v")
     await founded.until(lambda: topics_of(founded, "b") == ["t"], "b does not follow")
-    applied = founded.nodes["b"].meta_log.applied
+    applied = founded.nodes["b"].broker.meta_log.applied
     path = founded.nodes["b"].dir.meta_state
 
     def saved() -> bool:
@@ -54,10 +54,10 @@ async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(foun
         await founded.stop(name)
     alone = await founded.start("b")
     assert topics_of(founded, "b") == ["t"]
-    assert [record.node_id for record in alone.nodes.live()] == ["a", "b", "c"]
-    assert alone.topics.get(META_TOPIC_ID) is not None
+    assert [record.node_id for record in alone.broker.nodes.live()] == ["a", "b", "c"]
+    assert alone.broker.topics.get(META_TOPIC_ID) is not None
     await founded.found("a", "c")
     await founded.settled()
-    partition = founded.nodes["b"].partitions.get(topic.topic_id, 0)
+    partition = founded.nodes["b"].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: partition.state.readable_end == 1, "what was committed is not known again")
     assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]

@@ -9,6 +9,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import DamagedError, NodeDirLockedError
@@ -31,12 +32,12 @@ async def test_a_restart_keeps_everything(stand: Stand, end: str, flush: pb.Flus
     await peer.publish(topic.topic_id, batch(b"other"), partition=1)
     commit = pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic.topic_id, next_offset=4)])
     await peer.ask(commit=commit)
-    identity = (stand.node.node_id, stand.node.cluster_id)
+    identity = (stand.node.node_id, stand.node.broker.cluster_id)
     incarnation = stand.node.incarnation
     await getattr(stand, end)()
 
     node = await stand.start()
-    assert (node.node_id, node.cluster_id) == identity
+    assert (node.node_id, node.broker.cluster_id) == identity
     assert node.incarnation > incarnation
     peer = await stand.peer()
     assert await peer.read_all(topic.topic_id) == [b"%d" % number for number in range(10)]
@@ -68,10 +69,10 @@ async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node,
     stand.disk.hold("sync")
     numbers = [peer.post_publish(topic.topic_id, batch(b"%d" % number)) for number in range(1, 6)]
     await stand.disk.held_up()
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: len(partition.pipeline._queue) == 4, "the batches did not gather")
     stopping = asyncio.create_task(stand.stop())
-    await settled(lambda: node.stopping, "the stop did not begin")
+    await settled(lambda: node.life.stopping, "the stop did not begin")
     late = (await peer.refused(publish=pb.Publish())).code
     stand.disk.heal()
     offsets = [(await peer.published(number))[0].base_offset for number in numbers]
@@ -88,14 +89,14 @@ async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand:
     topic = await peer.create()
     other = await stand.peer()
     poll = other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: bool(partition.changes.listeners), "the fetch does not wait")
     stand.disk.hold("sync", "__offsets")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
     commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
     await stand.disk.held_up()
     stopping = asyncio.create_task(stand.stop())
-    await settled(lambda: node.stopping, "the stop did not begin")
+    await settled(lambda: node.life.stopping, "the stop did not begin")
     stand.disk.heal()
     assert (await other.reply(poll)).envelope.fetch_reply.results[0].length == 0
     assert (await peer.reply(commit)).envelope.commit_reply.results[0].found
@@ -105,7 +106,7 @@ async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand:
 async def test_a_stop_with_nothing_to_write_still_answers_long_polls(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     poll = peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: bool(partition.changes.listeners), "the fetch does not wait")
     assert await stand.stop() == 0
     assert (await peer.reply(poll)).envelope.fetch_reply.results[0].length == 0
@@ -121,7 +122,7 @@ async def test_a_stop_that_takes_too_long_answers_nothing_it_does_not_know(stand
     writing = peer.post_publish(topic.topic_id, batch(b"1"))
     await stand.disk.held_up()
     waiting = peer.post_publish(topic.topic_id, batch(b"2"))
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: len(partition.pipeline._queue) == 1, "the batch did not wait")
     stopping = asyncio.create_task(stand.stop())
     assert (await peer.published(waiting))[0].error.code == pb.SHUTTING_DOWN
@@ -158,7 +159,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_the_directory_usable(stand: 
             stand.settings.clear()
     assert not list(stand.path.rglob("epoch-*")), "a start that fails begins no epoch: each try would begin another"
     node = await stand.start()
-    assert node.partitions.get(META_TOPIC_ID, 0).state.epoch == 1
+    assert node.broker.partitions.get(META_TOPIC_ID, 0).state.epoch == 1
     assert (await (await stand.peer()).create()).name == "t"
 
 
@@ -212,7 +213,7 @@ async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
 
 
 async def test_asking_twice_to_stop_is_fine(stand: Stand, node: Node) -> None:
-    node.ask_to_stop()
+    node.life.ask_to_stop()
     assert await stand.stop() == 0
 
 
@@ -230,7 +231,7 @@ async def test_a_start_with_damaged_topics_says_so_and_can_be_repaired(stand: St
         await stand.start()
     segment.write_bytes(good)
     node = await stand.start()
-    assert {"first", "second"} <= {record.name for record in node.topics.live()}
+    assert {"first", "second"} <= {record.name for record in node.broker.topics.live()}
 
 
 async def publish_on(peer: Peer, topic_id: bytes, acknowledged: list[int]) -> None:
@@ -290,14 +291,14 @@ async def test_crashes_in_the_middle_of_everything(stand: Stand, flush: pb.Flush
 async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recover, reached, go_on = Node.recover, asyncio.Event(), asyncio.Event()
+    recover, reached, go_on = Broker.recover, asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Node) -> None:
+    async def slowly(self: Broker) -> None:
         reached.set()
         await go_on.wait()
         await recover(self)
 
-    monkeypatch.setattr(Node, "recover", slowly)
+    monkeypatch.setattr(Broker, "recover", slowly)
     starting = asyncio.create_task(stand.start())
     await reached.wait()
     peer = await stand.peer()

@@ -13,7 +13,9 @@ from tidelog_broker.node.seeds import Seed, find_cluster
 async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: Node) -> None:
     del stand
     seed = f"127.0.0.1:{node.port}"
-    assert await find_cluster([seed], patience_s=0) == [Seed(node.node_id, ("127.0.0.1", node.port), node.cluster_id)]
+    assert await find_cluster([seed], patience_s=0) == [
+        Seed(node.node_id, ("127.0.0.1", node.port), node.broker.cluster_id)
+    ]
 
 
 async def test_seeds_that_do_not_answer_are_passed_over(node: Node) -> None:

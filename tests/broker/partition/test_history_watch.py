@@ -44,8 +44,8 @@ async def moved_solo(founded: Founded, hidden: Hidden) -> tuple[Peer, pb.TopicIn
     await peer.ask(cluster_change=pb.ClusterChange(drain=old))
     await founded.until(lambda: founded.owner(key, "a") not in {old, ""}, "it does not move")
     new = founded.owner(key, "a")
-    await founded.until(lambda: founded.nodes[new].partitions.find(key) is not None, "it is not taken up")
-    partition = founded.nodes[new].partitions.get(*key)
+    await founded.until(lambda: founded.nodes[new].broker.partitions.find(key) is not None, "it is not taken up")
+    partition = founded.nodes[new].broker.partitions.get(*key)
     await founded.until(lambda: partition.state.writer is not None, "the new owner does not begin")
     return peer, topic, old, partition
 
@@ -112,11 +112,11 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
         missing = partition.replica.history.missing()
         return missing is not None and missing.nowhere
 
-    watch = HistoryWatch(lambda: [partition], node.metrics)
+    watch = HistoryWatch(lambda: [partition], node.broker.metrics)
     await founded.until(is_nowhere, "it is not found out that nobody has it")
     for _ in range(3):
         watch.look()
-    value = node.metrics.registry.get_sample_value
+    value = node.broker.metrics.registry.get_sample_value
     assert (value("tidelog_missing_epochs"), value("tidelog_missing_records")) == (1, 2)
     told = [record for record in caplog.records if record.name == "tidelog_broker.partition.history_watch"]
     assert [record.levelname for record in told] == ["WARNING"]

@@ -45,7 +45,7 @@ async def test_a_full_disk_refuses_cleanly_and_goes_on_when_there_is_space(
     stand.disk.heal()
     (result,) = await peer.publish(topic.topic_id, batch(b"again"))
     assert result.base_offset == before + stored
-    assert node.health.state == "running"
+    assert node.life.health.state == "running"
     await stand.restart()
     assert (await (await stand.peer()).read_all(topic.topic_id))[-1] == b"again"
 
@@ -60,14 +60,14 @@ async def test_a_disk_full_at_the_take_over_is_answered_and_tried_again(stand: S
     def full(entries: object) -> None:
         raise DiskFullError("no space")
 
-    writes = node.replication.chains._fence_writes
+    writes = node.broker.replication.chains._fence_writes
     append = writes._append
     writes._append = full  # the journals reserve space of their own
     assert (await peer.publish(topic.topic_id, batch(b"x")))[0].error.code == pb.DISK_FULL
     frame = await peer.reply(peer.post_fetch(topic.topic_id))
     assert frame.envelope.fetch_reply.results[0].error.code == pb.DISK_FULL
     writes._append = append
-    await node.partitions.get(topic.topic_id, 0).access.ensure_active()
+    await node.broker.partitions.get(topic.topic_id, 0).access.ensure_active()
     assert not (await peer.publish(topic.topic_id, batch(b"x")))[0].HasField("error")
 
 
@@ -83,7 +83,8 @@ async def test_a_disk_that_fails_stops_the_node_and_acknowledges_nothing_more(
     numbers = [(other, other.post_publish(topic.topic_id, batch(b"lost"))) for other in others for _ in range(5)]
     await stand.disk.held_up()
     await settled(
-        lambda: len(node.partitions.get(topic.topic_id, 0).pipeline._queue) >= 10, "nothing gathered behind the group"
+        lambda: len(node.broker.partitions.get(topic.topic_id, 0).pipeline._queue) >= 10,
+        "nothing gathered behind the group",
     )
     stand.disk.held = lambda operation, path: False
     stand.disk.gate.set()
@@ -126,7 +127,7 @@ async def test_a_sync_that_fails_at_the_stop_is_told_and_everything_is_closed(
 async def test_interval_syncs_follow_the_appends(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create(flush=pb.INTERVAL, flush_interval_ms=1)
     await peer.publish(topic.topic_id, batch(b"a"))
-    log = node.partitions.get(topic.topic_id, 0).log
+    log = node.broker.partitions.get(topic.topic_id, 0).log
     await settled(lambda: log.synced_offset == 1, "the append was never synced")
     await peer.publish(topic.topic_id, batch(b"b"))
     await settled(lambda: log.synced_offset == 2, "the next append was never synced")
@@ -141,7 +142,7 @@ async def test_retention_deletes_old_segments_and_readers_are_told(stand: Stand)
     await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry]))
     for _ in range(8):
         await peer.publish(topic.topic_id, batch(b"x" * 30_000))
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: partition.state.log_start > 0, "nothing was deleted")
     peer.send_credit(1, records=10**6, size_bytes=10**9)
     ended = (await peer.event()).envelope.subscription_ended
@@ -156,7 +157,7 @@ async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
     topic = await peer.create(segment_bytes=64 * KIB)
     for number in range(6):
         await peer.publish(topic.topic_id, batch(bytes([number]) * 30_000))
-    directory = node.partitions.get(topic.topic_id, 0).log.directory
+    directory = node.broker.partitions.get(topic.topic_id, 0).log.directory
     await stand.stop()
     segment = max(directory.glob("epoch-*/*.seg"))
     damaged = bytearray(segment.read_bytes())
@@ -176,18 +177,18 @@ async def test_a_damaged_partition_is_read_up_to_its_damage_and_takes_nothing(
     info = (await peer.ask(topic_describe=pb.TopicDescribe(name="t"))).envelope.topic_reply.topics[0]
     assert info.partitions[0].state == "limbo"
     assert (await peer.create("healthy")).name == "healthy"
-    assert stand.node.health.state == "running"
+    assert stand.node.life.health.state == "running"
 
 
 async def test_a_ring_that_begins_anew_gives_its_memory_back_to_all(node: Node, peer: Peer) -> None:
     topic = await peer.create()
-    partition = node.partitions.get(topic.topic_id, 0)
-    before = node.rings.size_bytes
+    partition = node.broker.partitions.get(topic.topic_id, 0)
+    before = node.broker.rings.size_bytes
     for _ in range(2):
         await peer.publish(topic.topic_id, batch(b"x" * 30_000))
-        assert node.rings.size_bytes > before + 30_000
+        assert node.broker.rings.size_bytes > before + 30_000
         partition._restart_ring(partition.ring.end_offset)
-        assert (node.rings.size_bytes, partition.ring.size_bytes) == (before, 0)
+        assert (node.broker.rings.size_bytes, partition.ring.size_bytes) == (before, 0)
         partition._restart_ring(partition.ring.end_offset)
 
 

@@ -12,7 +12,7 @@ from tidelog_proto.errors import ProtocolError
 def revised(node: Node, name: str, *, deleted: bool = False, partitions: int = 1) -> pb.TopicRecord:
     """Return the next revision of a topic."""
     record = pb.TopicRecord()
-    record.CopyFrom(node.topics.named(name))
+    record.CopyFrom(node.broker.topics.named(name))
     record.revision += 1
     record.deleted = deleted
     record.config.partitions = partitions
@@ -21,37 +21,37 @@ def revised(node: Node, name: str, *, deleted: bool = False, partitions: int = 1
 
 async def test_partitions_are_found_by_id_and_number(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=2)
-    assert [node.partitions.get(topic.topic_id, index).name for index in (0, 1)] == ["t/0", "t/1"]
+    assert [node.broker.partitions.get(topic.topic_id, index).name for index in (0, 1)] == ["t/0", "t/1"]
     with pytest.raises(ProtocolError) as beyond:
-        node.partitions.get(topic.topic_id, 2)
+        node.broker.partitions.get(topic.topic_id, 2)
     assert beyond.value.code == pb.UNKNOWN_PARTITION
     with pytest.raises(ProtocolError) as unknown:
-        node.partitions.get(b"?" * 16, 0)
+        node.broker.partitions.get(b"?" * 16, 0)
     assert unknown.value.code == pb.UNKNOWN_TOPIC
-    assert node.partitions.of_topic(b"?" * 16) == []
-    assert len(node.partitions.all()) == 4, "the broker's own two are among them"
+    assert node.broker.partitions.of_topic(b"?" * 16) == []
+    assert len(node.broker.partitions.all()) == 4, "the broker's own two are among them"
 
 
 async def test_following_adds_partitions_and_keeps_those_there_are(node: Node, peer: Peer) -> None:
     topic = await peer.create()
-    (first,) = node.partitions.of_topic(topic.topic_id)
+    (first,) = node.broker.partitions.of_topic(topic.topic_id)
     record = revised(node, "t", partitions=3)
     record.config.segment_bytes = 1 << 20
-    assert (await node.partitions.follow(record))[0] is first
-    assert [partition.state.index for partition in node.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
+    assert (await node.broker.partitions.follow(record))[0] is first
+    assert [partition.state.index for partition in node.broker.partitions.of_topic(topic.topic_id)] == [0, 1, 2]
     assert first.log.segment_bytes == 1 << 20
-    assert await node.partitions.follow(record) == node.partitions.of_topic(topic.topic_id)
+    assert await node.broker.partitions.follow(record) == node.broker.partitions.of_topic(topic.topic_id)
 
 
 async def test_following_a_deletion_refuses_at_once_and_removes_later(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x"))
-    (partition,) = node.partitions.of_topic(topic.topic_id)
-    ring_bytes = node.rings.size_bytes
-    assert await node.partitions.follow(revised(node, "t", deleted=True)) == []
+    (partition,) = node.broker.partitions.of_topic(topic.topic_id)
+    ring_bytes = node.broker.rings.size_bytes
+    assert await node.broker.partitions.follow(revised(node, "t", deleted=True)) == []
     assert partition.state.refusal is not None
     assert partition.state.refusal.code == pb.UNKNOWN_TOPIC
-    assert node.rings.size_bytes < ring_bytes
+    assert node.broker.rings.size_bytes < ring_bytes
     await settled(lambda: not partition.log.directory.exists(), "the files stay")
 
 
@@ -59,11 +59,11 @@ async def test_sweeping_removes_what_a_crash_left_and_may_be_repeated(stand: Sta
     topic = await peer.create(partitions=2)
     await peer.publish(topic.topic_id, batch(b"x"), partition=1)
     record = revised(node, "t", deleted=True, partitions=2)
-    directory = node.partitions.get(topic.topic_id, 1).log.directory
+    directory = node.broker.partitions.get(topic.topic_id, 1).log.directory
     await peer.delete("t")
-    await settled(lambda: not node.replication.chains.knows(topic.topic_id, 1), "the deletion does not end")
+    await settled(lambda: not node.broker.replication.chains.knows(topic.topic_id, 1), "the deletion does not end")
     (directory / "epoch-00000000").mkdir(parents=True)
     (directory / "epoch-00000000" / "left.seg").write_bytes(b"x")
     for _ in range(2):
-        await node.partitions.sweep(record)
+        await node.broker.partitions.sweep(record)
         assert not directory.exists()

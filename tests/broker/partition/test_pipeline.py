@@ -45,7 +45,7 @@ class Settled(list[Outcome]):
 async def partition(node: Node, peer: Peer) -> Partition:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"open"))
-    return node.partitions.get(topic.topic_id, 0)
+    return node.broker.partitions.get(topic.topic_id, 0)
 
 
 def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[Pending, Settled]:
@@ -75,7 +75,7 @@ async def test_what_gathers_during_a_sync_shares_the_next_one(stand: Stand, part
 async def test_a_group_is_bounded_in_bytes(stand: Stand) -> None:
     node = await stand.start(group_bytes=10 * KIB)
     topic = await (await stand.peer()).create()
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await partition.access.ensure_active()
     data = batch(b"x" * 4000)
     outcomes = [submit(partition, data)[1]]
@@ -193,7 +193,7 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x"))
     node = await stand.restart()
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     stand.disk.hold("sync", "fences")
     _, outcome = submit(partition)
     idle = asyncio.create_task(partition.pipeline.idle())
@@ -218,9 +218,9 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
             writers.append(threading.current_thread().name)
 
     stand.disk.fail = note
-    node.inline_writes._paused_until_s = 0
+    node.broker.inline_writes._paused_until_s = 0
     await peer.publish(topic.topic_id, batch(b"x"))
-    node.inline_writes.took(math.inf, math.inf, slept=True)
+    node.broker.inline_writes.took(math.inf, math.inf, slept=True)
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]

@@ -50,7 +50,7 @@ async def test_a_full_disk_has_the_note_written_over_in_its_place(cluster: Clust
     await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
     directory = partition.log.directory
     await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
-    assert cluster.nodes[owner].health.state == "running"
+    assert cluster.nodes[owner].life.health.state == "running"
 
 
 async def test_the_file_for_the_note_is_made_where_the_second_segment_comes_with_an_epoch(
@@ -78,7 +78,7 @@ async def test_a_disk_too_full_for_the_note_deletes_nothing_and_tries_again(
         await publish(cluster, owner, sequence)
     await settled(lambda: "nothing old can be deleted" in caplog.text, "nothing was said of it")
     assert partition.log.start_offset == 0
-    assert (cluster.nodes[owner].health.state, cluster.nodes[owner].exit_code) == ("running", 0)
+    assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
     assert caplog.text.count("nothing old can be deleted") <= 2, "once for the look and once for the roll at most"
@@ -239,7 +239,7 @@ async def test_a_disk_that_fails_at_a_note_for_which_nobody_waits_stops_the_node
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
     await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
-    assert cluster.nodes[owner].exit_code == 74
+    assert cluster.nodes[owner].life.exit_code == 74
 
 
 async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
@@ -252,14 +252,14 @@ async def test_a_disk_that_fails_stops_the_node(cluster: ClusterStand) -> None:
     for sequence in range(1, 20):
         await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
     await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
-    assert cluster.nodes[owner].exit_code == 74
+    assert cluster.nodes[owner].life.exit_code == 74
 
 
 async def test_a_copy_that_is_the_only_one_needs_no_note(stand: Stand) -> None:
     node = await stand.start(retention_interval_ms=10, ring_bytes=0)
     peer = await stand.peer()
     topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     full = OSError(errno.ENOSPC, "no space")
     stand.disk.fail = lambda operation, path: full if NAME in path.name else None
     for _ in range(8):
@@ -315,4 +315,4 @@ async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_e
     await asyncio.sleep(0.05)
     assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
     node = cluster.nodes[partition.replica.node_id]
-    assert (node.health.state, node.exit_code) == ("running", 0)
+    assert (node.life.health.state, node.life.exit_code) == ("running", 0)

@@ -139,9 +139,9 @@ async def test_a_node_is_asked_for_some_partitions_and_tells_of_its_own_copies(f
     await peer.create("u")
     keys = [(topic.topic_id, index) for index in (0, 2)]
     owner = topic.partitions[2].owner
-    asker = founded.nodes[next(name for name in founded.nodes if name != owner)].cluster
+    asker = founded.nodes[next(name for name in founded.nodes if name != owner)].broker.cluster
     await founded.until(lambda: owner in asker.linked, "there is no link")
-    await founded.until(lambda: founded.nodes[owner].partitions.find(keys[1]) is not None, "it is not taken up")
+    await founded.until(lambda: founded.nodes[owner].broker.partitions.find(keys[1]) is not None, "it is not taken up")
     told = await ask(asker, owner, [*keys, (b"x" * 16, 0), (topic.topic_id, 9)])
     assert list(told) == keys
     assert (told[keys[1]].partition, list(told[keys[1]].placement)) == (2, [owner])

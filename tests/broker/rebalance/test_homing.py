@@ -131,7 +131,7 @@ async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, mo
     await founded.start("b")
     await founded.settled()
     for node in founded.nodes.values():
-        for adviser in node.mover._advisers:
+        for adviser in node.broker.mover._advisers:
             if isinstance(adviser, Homing):
                 adviser._calm_s = 0.5
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")

@@ -40,7 +40,7 @@ async def used(cluster: Founded, peer: Peer) -> PartitionKey:
 
 
 def placement(cluster: Founded, key: PartitionKey, seen_by: str) -> set[str]:
-    route = cluster.nodes[seen_by].routes.get(key)
+    route = cluster.nodes[seen_by].broker.routes.get(key)
     assert route is not None
     return set(route.placement)
 
@@ -48,7 +48,7 @@ def placement(cluster: Founded, key: PartitionKey, seen_by: str) -> set[str]:
 def owned(cluster: Founded, key: PartitionKey) -> Partition:
     """Return the partition at the node that may write to it."""
     for node in cluster.nodes.values():
-        partition = node.partitions.find(key)
+        partition = node.broker.partitions.find(key)
         if partition is not None and partition.state.writer is not None:
             return partition
     raise AssertionError("nobody owns it")
@@ -74,7 +74,7 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
     await three.until(lambda: placement(three, key, "a") == {"a", "b", "d"}, "nobody asked for the copy")
 
     def is_whole() -> bool:
-        partition = node.partitions.find(key)
+        partition = node.broker.partitions.find(key)
         return partition is not None and partition.state.readable_end == 2 and not partition.replica.history.incomplete
 
     await three.until(is_whole, "the copy was not made")
@@ -97,7 +97,7 @@ async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
     keys = [(old.topic_id, partition.partition) for partition in old.partitions]
     for _, partition in keys:
         await three.publish(peer, old.topic_id, b"before", partition=partition)
-    before = [three.nodes["a"].routes.get(key) for key in keys]
+    before = [three.nodes["a"].broker.routes.get(key) for key in keys]
 
     await three.join("d")
     await three.settled()
@@ -106,13 +106,13 @@ async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
         lambda: len(looks) == 4 and min(looks.values()) >= 5, "not every node has looked what should move"
     )
     for node in three.nodes.values():
-        assert [node.routes.get(key) for key in keys] == before, f"{node.node_id} has seen something move"
-    assert all(three.nodes["d"].partitions.find(key) is None for key in keys)
+        assert [node.broker.routes.get(key) for key in keys] == before, f"{node.node_id} has seen something move"
+    assert all(three.nodes["d"].broker.partitions.find(key) is None for key in keys)
 
     new = await three.spread(peer, partitions=8, name="new")
     of_the_new_node = next(one for one in new.partitions if one.owner == "d")
     await three.publish(peer, new.topic_id, b"after", partition=of_the_new_node.partition)
-    written = three.nodes["d"].partitions.find((new.topic_id, of_the_new_node.partition))
+    written = three.nodes["d"].broker.partitions.find((new.topic_id, of_the_new_node.partition))
     assert written is not None
     assert written.log.end_offset == 1
 
@@ -150,7 +150,7 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     partition = owned(three, key)
     owner, neighbours = partition.replica.node_id, partition.tools.neighbours
     slow = next(name for name in partition.replica.active.placement if name != owner)
-    for adviser in three.nodes[owner].mover._advisers:
+    for adviser in three.nodes[owner].broker.mover._advisers:
         if isinstance(adviser, Remedies):
             adviser._lag_ms = 300
     send = neighbours.send

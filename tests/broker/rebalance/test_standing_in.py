@@ -173,7 +173,7 @@ async def test_new_partitions_are_owned_by_who_may_and_every_node_takes_records_
         assert await told_owners(peer, "t") == {"b"}
     for index in range(8):
         assert await peers["b"].read_all(topic.topic_id, partition=index) == [name.encode() for name in NAMES]
-    assert list(mixed.nodes["c"].partitions.all()) == [], "it stores nothing"
+    assert list(mixed.nodes["c"].broker.partitions.all()) == [], "it stores nothing"
     for key in (META_KEY, (topic.topic_id, 0)):
         await mixed.until(lambda key=key: mixed.owner(key, "c") == "b", "it should not own this")  # type: ignore[misc]
 
@@ -217,11 +217,11 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
     key = (topic.topic_id, 0)
     await mixed.publish(front, topic.topic_id, b"first")
     for name in "abd":
-        mixed.nodes[name].partitions.get(*key).replica.timing = Timing(settled_ms=0)
-    halted = mixed.nodes["b"].partitions.get(*key)
+        mixed.nodes[name].broker.partitions.get(*key).replica.timing = Timing(settled_ms=0)
+    halted = mixed.nodes["b"].broker.partitions.get(*key)
     halted.replica.halt("a test says so")
     halted.driver.pump()
-    other = mixed.nodes["a"].partitions.get(*key).replica
+    other = mixed.nodes["a"].broker.partitions.get(*key).replica
     await mixed.until(lambda: other.active.epoch > 0, "nobody replaces it")
     assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1
     assert pb.EpochDecision.FromString(other.chain.decisions[0]).next.owner in {"a", "d"}
@@ -242,7 +242,7 @@ async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_
         await mixed.publish(front, topic.topic_id, b"before")
 
     def stored_by(topic: pb.TopicInfo) -> set[str]:
-        route = mixed.nodes["a"].routes.get((topic.topic_id, 0))
+        route = mixed.nodes["a"].broker.routes.get((topic.topic_id, 0))
         return set(route.placement) if route is not None else set()
 
     await restart(mixed, "d", ["ingestion"])
@@ -263,7 +263,7 @@ async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_
 
 def is_whole(cluster: Founded, key: PartitionKey, name: str = "b") -> Callable[[], bool]:
     def ask() -> bool:
-        partition = cluster.nodes[name].partitions.find(key)
+        partition = cluster.nodes[name].broker.partitions.find(key)
         return partition is not None and not partition.replica.history.incomplete
 
     return ask

@@ -201,7 +201,7 @@ async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
     assert not pushes.followers[slow].streaming
     stand.disks[slow].heal()
     await stand.agree(b"first", *values)
-    assert stand.nodes[slow].replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
+    assert stand.nodes[slow].broker.replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
 
 
 async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(stand: ClusterStand) -> None:
@@ -214,7 +214,7 @@ async def test_a_follower_without_space_takes_it_up_again_when_there_is_some(sta
     values = [bytes([number]) * 30_000 for number in range(6)]
     for value in values:
         await stand.publish(value)
-    assert stand.nodes[full].health.state == "running"
+    assert stand.nodes[full].life.health.state == "running"
     stand.disks[full].heal()
     await stand.agree(b"first", *values)
 
@@ -227,7 +227,7 @@ async def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(stand: Clu
     stand.disks[broken].break_at("sync")
     await stand.publish(b"b")
     node = stand.nodes[broken]
-    await settled(lambda: node.health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: node.life.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"c")
@@ -264,7 +264,7 @@ async def test_a_node_that_cannot_sync_its_log_at_the_end_of_an_epoch_stops_and_
     await stand.agree(b"a")
     stand.disks[broken].break_at("sync")
     stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
-    await settled(lambda: stand.nodes[broken].health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: stand.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"b")
@@ -291,7 +291,7 @@ async def test_a_planned_move_brings_the_history_to_a_new_node(stand: ClusterSta
     stay = others(owner)[0]
     placement = (owner, stay, "d")
     stand.partition(owner).driver.roll_over(Plan(owner, placement, 2))
-    await settled(lambda: stand.nodes["d"].partitions.find(KEY) is not None, "the new node was not told")
+    await settled(lambda: stand.nodes["d"].broker.partitions.find(KEY) is not None, "the new node was not told")
     await stand.publish(b"more")
     new = stand.partition("d")
     await settled(lambda: new.state.readable_end == 21 and new.log.start_offset == 0, "the history does not come")

@@ -11,7 +11,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def chains_of(node: Node) -> Chains:
-    return node.replication.chains
+    return node.broker.replication.chains
 
 
 def test_a_metadata_journal_that_contradicts_itself_is_damage() -> None:
@@ -45,7 +45,7 @@ async def test_the_genesis_is_journalled_with_the_first_decision_and_read_from_t
 
 
 def meta_entries(node: Node) -> list[pb.ChainEntry]:
-    journal = node.replication.chains._chain_writes._append.__self__  # type: ignore[attr-defined]  # a bound method
+    journal = node.broker.replication.chains._chain_writes._append.__self__  # type: ignore[attr-defined]  # a bound method
     return list(journal.entries())
 
 
@@ -56,8 +56,8 @@ async def test_forgetting_leaves_neither_chain_nor_fences(stand: Stand) -> None:
     await stand.restart()
     await (await stand.peer()).publish(topic.topic_id, batch(b"x"))
     node = stand.node
-    node.replication.drop(topic.topic_id)
-    await node.replication.forget(topic.topic_id, 2)
+    node.broker.replication.drop(topic.topic_id)
+    await node.broker.replication.forget(topic.topic_id, 2)
     await stand.crash()
     node = await stand.start()
     assert not [entry for entry in meta_entries(node) if entry.topic_id == topic.topic_id]

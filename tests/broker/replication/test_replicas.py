@@ -17,7 +17,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def chain_of(node: Node, topic_id: bytes, partition: int = 0) -> EpochChain:
-    driver = node.replication.get((topic_id, partition))
+    driver = node.broker.replication.get((topic_id, partition))
     assert driver is not None
     return driver.replica.chain
 
@@ -50,7 +50,7 @@ async def test_a_partition_nobody_uses_keeps_its_epoch(stand: Stand) -> None:
     for _ in range(3):
         await stand.restart()
     node = stand.node
-    partition = node.partitions.get(topic_id, 0)
+    partition = node.broker.partitions.get(topic_id, 0)
     assert (partition.state.summary, partition.state.epoch) == ("sealed", 0)
     peer = await stand.peer()
     assert len(await peer.fetch(topic_id)) == 1
@@ -67,7 +67,7 @@ async def test_epochs_without_a_record_leave_no_directory_and_no_gap(stand: Stan
     peer = await stand.peer()
     (result,) = await peer.publish(topic_id, batch(b"b"))
     assert (result.epoch, result.base_offset) == (4, 1)
-    epochs = sorted(path.name for path in node.partitions.get(topic_id, 0).log.directory.glob("epoch-*"))
+    epochs = sorted(path.name for path in node.broker.partitions.get(topic_id, 0).log.directory.glob("epoch-*"))
     assert epochs == ["epoch-00000000", "epoch-00000004"]
     assert await peer.read_all(topic_id) == [b"a", b"b"]
 
@@ -75,7 +75,7 @@ async def test_epochs_without_a_record_leave_no_directory_and_no_gap(stand: Stan
 def die_at(stand: Stand, node: Node, step: int, when: str) -> list[int]:
     """Kill the node before or after the `step`-th append to a journal; return where the appends are counted."""
     count = [0]
-    for writes in (node.replication.chains._fence_writes, node.replication.chains._chain_writes):
+    for writes in (node.broker.replication.chains._fence_writes, node.broker.replication.chains._chain_writes):
 
         def counted(entries: list[Any], append: Callable[[list[Any]], None] = writes._append) -> None:
             count[0] += 1
@@ -166,7 +166,7 @@ async def test_a_snapshot_ahead_of_a_shortened_log_counts_for_nothing(stand: Sta
     topic_id = (await peer.create()).topic_id
     for sequence in range(3):
         await publish(peer, topic_id, sequence)
-    directory = node.partitions.get(topic_id, 0).log.directory
+    directory = node.broker.partitions.get(topic_id, 0).log.directory
     copy_epochs(directory, tmp_path / "short")
     for sequence in range(3, 5):
         await publish(peer, topic_id, sequence)
@@ -208,13 +208,13 @@ async def test_a_publish_has_its_replicas_deadline_looked_at_a_moment_later(
 ) -> None:
     node = await stand.start()
     topic_id = await topic_with(stand, b"a")
-    driver = node.replication.get((topic_id, 0))
+    driver = node.broker.replication.get((topic_id, 0))
     assert driver is not None
     await settled(lambda: not driver.is_touched, "its deadline is never looked at")
     at_once: list[ReplicaDriver] = []
     later: list[ReplicaDriver] = []
     driver._schedule = at_once.append
-    monkeypatch.setattr(node.replication, "_schedule", later.append)
+    monkeypatch.setattr(node.broker.replication, "_schedule", later.append)
     peer = await stand.peer()
     for value in (b"b", b"c"):
         await peer.publish(topic_id, batch(value))

@@ -139,7 +139,7 @@ async def test_a_node_that_cannot_sync_ahead_stops(cluster: ClusterStand) -> Non
     await cluster.agree(b"a")
     cluster.disks[broken].break_at("sync")
     cluster.partition(owner).driver.roll_over(Plan(broken, NODES, 2, pb.NEVER))
-    await settled(lambda: cluster.nodes[broken].health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: cluster.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
     assert cluster.partition(owner).replica.can_append, "nothing has been proposed"
     cluster.disks[broken].heal()
     await cluster.stop(broken)

@@ -90,7 +90,7 @@ async def test_nothing_takes_a_second_hop(three: Founded) -> None:
 
     offsets_owner = three.owner(OFFSETS_KEY, "a")
     elsewhere = three.nodes[next(name for name in "abc" if name != offsets_owner)]
-    own = Identity(elsewhere.cluster_id, "z", 1 << 24, b"a secret for tests")
+    own = Identity(elsewhere.broker.cluster_id, "z", 1 << 24, b"a secret for tests")
     link = await linked(elsewhere.port, own, to=elsewhere.node_id)
     with pytest.raises(ProtocolError) as refused:
         await link.request(pb.Envelope(committed=pb.Committed(group="g")), timeout_s=10)
@@ -160,10 +160,10 @@ async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
 
     def silent(*_: object, **__: object) -> asyncio.Future[Frame]:
         asked.release()
-        return node.loop.create_future()
+        return node.broker.loop.create_future()
 
-    monkeypatch.setattr(node.cluster, "request", silent)
-    monkeypatch.setattr(node.routes, "owner", lambda _: owner)
+    monkeypatch.setattr(node.broker.cluster, "request", silent)
+    monkeypatch.setattr(node.broker.routes, "owner", lambda _: owner)
     publishing = asyncio.create_task((await three.peer(via)).publish(topic_id, batch(b"v")))
     committing = asyncio.create_task(
         (await three.peer(via)).refused(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))
@@ -171,9 +171,9 @@ async def test_what_waits_for_a_node_that_is_gone_does_not_wait_for_its_time(
     for _ in range(2):
         await asked.acquire()
     if how == "dead":
-        monkeypatch.setattr(node.cluster, "alive", lambda _: False)
+        monkeypatch.setattr(node.broker.cluster, "alive", lambda _: False)
     else:
-        monkeypatch.setattr(node.routes, "owner", lambda _: via)
+        monkeypatch.setattr(node.broker.routes, "owner", lambda _: via)
     (result,) = await publishing
     for error in (result.error, await committing):
         assert (error.code, error.retriable, error.definite) == (pb.TIMED_OUT, True, False)
@@ -185,7 +185,7 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
 ) -> None:
     topic_id, owner, via = await three.used()
     node = three.nodes[via]
-    publishing, committing = node.loop.create_future(), node.loop.create_future()
+    publishing, committing = node.broker.loop.create_future(), node.broker.loop.create_future()
     looks = Counter[PartitionKey]()
 
     def request(_: str, asked: pb.Envelope, *__: object, **___: object) -> asyncio.Future[Frame]:
@@ -202,8 +202,8 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
         return False
 
     monkeypatch.setattr(forwarding, "GRACE_S", 60.0)
-    monkeypatch.setattr(node.cluster, "request", request)
-    monkeypatch.setattr(node.routes, "owner", lambda _: owner)
+    monkeypatch.setattr(node.broker.cluster, "request", request)
+    monkeypatch.setattr(node.broker.routes, "owner", lambda _: owner)
     monkeypatch.setattr(forwarding, "_is_well", is_well)
     peer = await three.peer(via)
     published = peer.post_publish(topic_id, batch(b"v"))
@@ -220,7 +220,7 @@ async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Fou
     for name in ("b", "c"):
         await three.stop(name)
     node = three.nodes["a"]
-    await three.until(lambda: not any(map(node.cluster.alive, "bc")), "nobody is missed")
+    await three.until(lambda: not any(map(node.broker.cluster.alive, "bc")), "nobody is missed")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=1)
     questions: tuple[dict[str, Any], ...] = (
         {"committed": pb.Committed(group="g")},
@@ -235,9 +235,9 @@ async def test_without_a_quorum_who_asks_is_soon_told_what_is_missing(three: Fou
             "'c' or 'b'", "'b' or 'c'"
         )
     assert await peer.read_all(topic.topic_id) == [b"one"]
-    await three.until(lambda: "kept/0" in node.health.no_quorum, "the node does not say what it lacks")
+    await three.until(lambda: "kept/0" in node.life.health.no_quorum, "the node does not say what it lacks")
     status = (await peer.ask(cluster_status=pb.ClusterStatus(nodes_only=True))).envelope.cluster_status_reply
-    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.health.no_quorum)]
+    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.life.health.no_quorum)]
     await three.start("b")
-    await three.until(lambda: not node.health.no_quorum, "it is not over")
+    await three.until(lambda: not node.life.health.no_quorum, "it is not over")
     await three.publish(peer, topic.topic_id, b"two")

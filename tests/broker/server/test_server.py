@@ -47,7 +47,7 @@ async def test_a_broken_frame_is_answered_and_ends_only_its_connection(
     assert error.code == code
     assert error.message
     assert (await peer.create()).name == "t"
-    assert stand.node.metrics.connection_errors._value.get() == 1
+    assert stand.node.broker.metrics.connection_errors._value.get() == 1
 
 
 async def test_a_frame_cut_in_the_middle_leaves_nothing_behind(stand: Stand, node: Node, peer: Peer) -> None:
@@ -105,7 +105,7 @@ async def test_hello_says_who_the_node_is_and_what_it_takes(stand: Stand, node: 
     peer = await stand.peer(greet=False)
     reply = await peer.greet("tester")
     assert reply.node_id == node.node_id
-    assert reply.cluster_id == node.cluster_id
+    assert reply.cluster_id == node.broker.cluster_id
     assert reply.incarnation == node.incarnation
     assert (reply.frame_bytes_max, reply.batch_bytes_max) == (FRAME_BYTES_MAX, BATCH_BYTES_MAX)
 
@@ -188,10 +188,10 @@ async def test_another_node_gets_through_when_clients_have_every_connection(stan
     join(node, Ear(), identity("b"))
     await stand.peer()
     link = await linked(node.port)
-    assert node.open_clients == 1
+    assert node.broker.bounds.open_clients == 1
     link.close("done")
     await settled(lambda: len(node.server.connections) == 1, "the link's end was not noticed")
-    assert node.open_clients == 1
+    assert node.broker.bounds.open_clients == 1
 
 
 async def test_a_bug_in_a_handler_costs_one_request(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

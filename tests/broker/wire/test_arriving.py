@@ -82,7 +82,7 @@ async def test_announced_attachments_that_never_come_shut_nobody_out(stand: Stan
             pass
         await hog.closed()
     assert node.server.budget.in_flight_bytes == 0
-    assert node.metrics.stalled._value.get() == 1
+    assert node.broker.metrics.stalled._value.get() == 1
 
 
 async def test_envelopes_that_never_end_are_counted_and_shut_nobody_out(stand: Stand) -> None:

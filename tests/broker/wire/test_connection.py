@@ -70,7 +70,7 @@ async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stan
             most = max(most, unsent_bytes(node))
             assert len(await peer.fetch(topic_id, 0)) > 0, "another client is not served"
     assert 0 < most <= bound
-    assert node.metrics.stalled._value.get() == 1
+    assert node.broker.metrics.stalled._value.get() == 1
 
 
 async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
@@ -86,7 +86,7 @@ async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
             most = max(most, unsent_bytes(node))
             await peer.publish(topic_id, batch(BIG))
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 3 * MIB
-    assert not node.partitions.get(topic_id, 0).changes.listeners
+    assert not node.broker.partitions.get(topic_id, 0).changes.listeners
 
 
 async def test_a_slow_reader_that_reads_again_gets_everything(stand: Stand, node: Node, peer: Peer) -> None:
@@ -128,7 +128,7 @@ async def test_a_full_node_declines_before_it_takes_memory(stand: Stand) -> None
     assert error.definite
     assert error.retry_after_ms > 0
     assert node.server.budget.in_flight_bytes == announced_bytes
-    assert node.metrics.declined._value.get() == 1
+    assert node.broker.metrics.declined._value.get() == 1
 
     assert (await peer.create("u")).name == "u", "a request without an attachment is served"
     await hog.close()
@@ -190,7 +190,7 @@ async def test_too_many_requests_in_flight_pause_reading(stand: Stand, bound: in
     topic = await peer.create()
     waiting = [peer.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000) for _ in range(bound)]
     await settled(
-        lambda: len(node.partitions.get(topic.topic_id, 0).changes.listeners) == bound, "not all fetches wait"
+        lambda: len(node.broker.partitions.get(topic.topic_id, 0).changes.listeners) == bound, "not all fetches wait"
     )
     late = peer.post(topic_list=pb.TopicList())
     for _ in range(20):
@@ -215,7 +215,7 @@ async def test_a_client_that_leaves_ends_its_long_polls(stand: Stand, node: Node
     other = await stand.peer()
     for _ in range(5):
         other.post_fetch(topic.topic_id, min_bytes=1, wait_ms=60_000)
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: len(partition.changes.listeners) == 5, "the fetches do not wait")
     await other.close()
     await settled(lambda: not partition.changes.listeners, "fetches wait for a client that is gone")
@@ -261,8 +261,8 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
     for number in numbers:
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
-    assert node.metrics.stalled._value.get() == 1
-    await settled(lambda: node.outgoing.total_bytes == 0, "what was taken still counts")
+    assert node.broker.metrics.stalled._value.get() == 1
+    await settled(lambda: node.broker.bounds.outgoing.total_bytes == 0, "what was taken still counts")
 
 
 async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(stand: Stand) -> None:
@@ -280,8 +280,8 @@ async def test_all_clients_together_are_bounded_and_one_that_reads_is_served(sta
     most = 0
     for _ in range(100):
         waiting = sum(one.unsent() for one in node.server.connections)
-        assert waiting <= node.outgoing.total_bytes <= 16 * MIB
-        most = max(most, node.outgoing.total_bytes)
+        assert waiting <= node.broker.bounds.outgoing.total_bytes <= 16 * MIB
+        most = max(most, node.broker.bounds.outgoing.total_bytes)
         assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
         await asyncio.sleep(0.01)
     assert most > 12 * MIB, "the bound was never near"

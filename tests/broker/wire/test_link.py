@@ -280,7 +280,7 @@ async def test_requests_past_the_nodes_bound_are_declined_and_messages_still_rea
 
     stand.disk.hold("pwritev")
     first = publish()
-    await settled(lambda: node.budget.in_flight_bytes == len(data), "the first request did not arrive")
+    await settled(lambda: node.broker.bounds.budget.in_flight_bytes == len(data), "the first request did not arrive")
     with pytest.raises(ProtocolError) as caught:
         await publish()
     assert caught.value.code == pb.OVERLOADED

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.broker.storage.sim_disk import PowerCutError
-from tests.simulation.process import Inline
 from tests.simulation.whole.gossip import SimGossip
 from tests.simulation.whole.loop import WholeLoop
 
 from tidelog_broker.base.bootstrap import open_directory
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.node.admitting import Founding, IdentityError
 from tidelog_broker.node.join import as_founded
 from tidelog_broker.node.node import Node
@@ -39,12 +39,12 @@ class SimServer(Server):
     """The native port: dispatches as shipped, and is called without sockets."""
 
     async def listen(self) -> int:
-        life = _life_of(self.node.loop)
+        life = _life_of(self.broker.loop)
         life.listens = True
         return life.machine.port
 
     async def stop_listening(self) -> None:
-        _life_of(self.node.loop).listens = False
+        _life_of(self.broker.loop).listens = False
 
     async def close_connections(self, deadline: float) -> None:
         """They break with the process."""
@@ -66,11 +66,11 @@ class SimManagement:
     def stop(self) -> None: ...
 
 
-class SimNode(Node):
-    """The shipped node; what its tasks raise and should not ends the run."""
+class SimTasks(Tasks):
+    """The shipped ones; what they raise and should not ends the run."""
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, _OF_THE_DISK):
             raise error
@@ -79,7 +79,7 @@ class SimNode(Node):
 class Life:
     """See the module; a process as `VirtualLoop` and `SimWorkers` want one."""
 
-    node: SimNode
+    node: Node
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world = world
@@ -159,7 +159,7 @@ class Life:
         task = self.loop.create_task(self._live())
         task.add_done_callback(self._ended)
 
-    def _made(self) -> SimNode:
+    def _made(self) -> Node:
         machine = self.machine
         settings = NodeSettings.model_validate(
             {
@@ -183,9 +183,7 @@ class Life:
         seeds = () if machine.is_founder else self._seeds()
         if bootstrap is not None:
             settings = as_founded(settings, bootstrap, directory.node_id)
-        node = SimNode(settings, directory, founding=Founding(SECRET, bootstrap, tuple(seeds)), fs=self.disk)
-        node.inline_writes = Inline(self.world.clock.random.random() < 0.5)
-        return node
+        return Node(settings, directory, founding=Founding(SECRET, bootstrap, tuple(seeds)), fs=self.disk)
 
     def _seeds(self) -> Sequence[Seed]:
         """Return some nodes that listen, as `find_cluster` does."""
@@ -196,7 +194,7 @@ class Life:
     async def _live(self) -> None:
         await self.node.start()
         self.is_up = True
-        await self.node.asked_to_stop()
+        await self.node.life.asked_to_stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = task.exception()

@@ -130,7 +130,7 @@ class Machine:
 
     def gave_up(self, node: Node) -> None:
         """The node stops by itself."""
-        if node.exit_code == os.EX_CONFIG:
-            self.world.checks.gave_up(self, node.stop_reason)
-        self.stop(f"gave up: {node.stop_reason}")
+        if node.life.exit_code == os.EX_CONFIG:
+            self.world.checks.gave_up(self, node.life.stop_reason)
+        self.stop(f"gave up: {node.life.stop_reason}")
         self.start_later(AGAIN_MS)

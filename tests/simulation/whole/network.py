@@ -46,7 +46,7 @@ class Incoming:
         self.closed = False
         self.closed_listeners = Ordered()
         self.reading = asyncio.Lock()
-        self.backlog = Backlog(life.node.outgoing, cast("Any", self))
+        self.backlog = Backlog(life.node.broker.bounds.outgoing, cast("Any", self))
         self._answer = answer
         self._broken = broken
 
@@ -73,7 +73,7 @@ class Incoming:
         """A one-way message has arrived."""
         if not self.closed and self.inbox is not None and self.life.node.membership is not None:
             taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
-            self.life.node.received(self.inbox.node_id, message, taken)
+            self.life.node.broker.replication.receive(self.inbox.node_id, message, taken)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         if not self.closed:

@@ -22,20 +22,22 @@ from unittest.mock import patch
 from uuid import UUID
 
 from tests.broker.storage.sim_disk import PowerCutError
+from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.gossip import SimGossip
-from tests.simulation.whole.life import SimManagement, SimServer
+from tests.simulation.whole.life import SimManagement, SimServer, SimTasks
 from tests.simulation.whole.loop import Ordered, WholeBackground, WholeWorkers
 from tests.simulation.whole.network import SimLinks
 from tests.simulation.whole.world import World
 
 from tidelog_broker import broker
+from tidelog_broker.base import threads
 from tidelog_broker.cluster import cluster_view
 from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node import membership, node
-from tidelog_broker.partition import pipeline, reader, services
+from tidelog_broker.partition import changes, pipeline
 from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.ownership_advice import Remedies
 from tidelog_broker.rebalance.standing_in import StandingIn
@@ -95,9 +97,11 @@ def simulated(world: World, seed: int) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(logging.disable, disabled)
         for target, name, value in (
-            (services, "IoWorkers", WholeWorkers),
-            (services, "Background", WholeBackground),
-            *((module, "time", clock) for module in (services, state_log, turns, cluster_view, driver, pipeline)),
+            (threads, "IoWorkers", WholeWorkers),
+            (broker, "Background", WholeBackground),
+            (broker, "Tasks", SimTasks),
+            (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
+            *((module, "time", clock) for module in (broker, state_log, turns, cluster_view, driver, pipeline)),
             *((broker, part.__name__, partial(part, clock_s=now_s)) for part in (Remedies, StandingIn, Homing)),
             (controller, "uuid", uuids),
             (cluster_view, "random", randoms),
@@ -116,7 +120,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             *_watching(world),
         ):
             stack.enter_context(patch.object(target, name, value))
-        stack.enter_context(patch.object(reader, "set", Ordered, create=True))
+        stack.enter_context(patch.object(changes, "set", Ordered, create=True))
         yield
 
 

@@ -81,8 +81,8 @@ class Topics:
         """Say which node does not know what was said of a topic; empty when all do."""
         for life in self._world.lives():
             node = life.node
-            if missing := [name for name in self._made if not node.topics.exists(name)]:
+            if missing := [name for name in self._made if not node.broker.topics.exists(name)]:
                 return f"{node.node_id} does not know {missing}"
-            if back := [name for name in self._deleted if node.topics.exists(name)]:
+            if back := [name for name in self._deleted if node.broker.topics.exists(name)]:
                 return f"{node.node_id} still has {back}"
         return "" if self.calm_changes >= CALM_CHANGES else "no topic can be made or deleted"

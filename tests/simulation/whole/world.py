@@ -1,7 +1,7 @@
 """A cluster of whole nodes, from the bootstrap file on: founders and joiners that start, fail, and come back empty.
 
 A node here is the shipped `Node` with all that it is made of. In place of what it calls outside stand links, gossip,
-threads and disks of this world: `links`, `gossip`, `services`' workers, `FileSystem`; and no clients' connections.
+threads and disks of this world: `links`, `gossip`, `threads`' workers, `FileSystem`; and no clients' connections.
 """
 
 from __future__ import annotations
@@ -145,15 +145,19 @@ class World:
         for machine in self.machines:
             life = machine.life
             if life is None or not life.is_up:
-                missing = "" if life is None or not hasattr(life, "node") else str(life.node.cluster.linked)
+                missing = (
+                    ""
+                    if life is None or not hasattr(getattr(life, "node", None), "broker")
+                    else str(life.node.broker.cluster.linked)
+                )
                 return f"{machine.node_id} is not up; it is linked with {missing}"
         lives = list(self.lives())
-        owners = {life.node.routes.owner(META_KEY) for life in lives}
+        owners = {life.node.broker.routes.owner(META_KEY) for life in lives}
         if len(owners) != 1 or "" in owners:
             return f"__meta is owned by {owners}"
         for life in lives:
             for other in lives:
-                record = life.node.nodes.get(other.node.node_id)
+                record = life.node.broker.nodes.get(other.node.node_id)
                 if record is None or record.revision == 0 or record.directory_id != other.node.dir.directory_id:
                     return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
         return self.topics.unsettled()

@@ -30,7 +30,7 @@ _NODES_WITH_TOPICS: Final = 256
 """Of more nodes the first page tells without any topics."""
 
 
-async def cluster_status(node: Broker, request: Request) -> None:
+async def cluster_status(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS: the nodes, and the first page of the topics; or another page of them.
 
     Another node is told of this one alone, or only of the partitions that it names.
@@ -40,55 +40,55 @@ async def cluster_status(node: Broker, request: Request) -> None:
     """
     asked, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
     is_client = request.connection.peer_id is None
-    others = node.cluster.linked if is_client else frozenset[str]()
+    others = broker.cluster.linked if is_client else frozenset[str]()
     page, told = Page(), list[pb.ClusterStatusReply]()
-    async with node.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection):
         if not is_client and asked.partitions:
-            request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(node, request)))
+            request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(broker, request)))
             return
-        reply = pb.ClusterStatusReply(cluster_id=node.cluster_id)
+        reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)
         if asked.nodes_only:
             pass
-        elif cursor is None and len(node.nodes.live()) > _NODES_WITH_TOPICS:
+        elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
             reply.next.SetInParent()  # the nodes alone are much
         else:
-            page = described.page_of(node, all_items(node.topics, cursor, internal=True), cursor)
+            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
     if cursor is None:
         statuses, told = await asyncio.gather(
-            others_status(node, others), described.told_by(node, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
+            others_status(broker, others), described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
         )
-        reply.nodes.extend(_merged(node, statuses) if is_client else [node.status()])
+        reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
-        told = await described.told_by(node, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
-    async with node.turns.turn(request.connection):
-        described.merge(node, page, told)
+        told = await described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
+    async with broker.bounds.turns.turn(request.connection):
+        described.merge(broker, page, told)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
         request.reply(pb.Envelope(cluster_status_reply=reply))
 
 
-async def others_status(node: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
+async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
     """Return what other nodes tell of themselves; of those that answer in time."""
     asked = pb.ClusterStatus(nodes_only=True)
     told = await asyncio.gather(
-        *(described.ask(node, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
+        *(described.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
     return [reply.nodes[0] for reply in told if reply is not None]
 
 
-def _merged(node: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
+def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
     """Return the status of all nodes: as they tell themselves, or by what this one knows of them."""
-    statuses = {status.node.node_id: status for status in (node.status(), *told)}
-    if node.cluster.is_alone:
+    statuses = {status.node.node_id: status for status in (broker.status(), *told)}
+    if broker.cluster.is_alone:
         return list(statuses.values())
-    for info in node.cluster.nodes():
+    for info in broker.cluster.nodes():
         if info.node_id not in statuses:
             statuses[info.node_id] = pb.NodeStatus(node=info, state="no answer")
     for node_id, status in statuses.items():
-        status.membership = node.cluster.membership(node_id)
-        status.node.alive = node.cluster.alive(node_id)
-        record = node.nodes.get(node_id)
+        status.membership = broker.cluster.membership(node_id)
+        status.node.alive = broker.cluster.alive(node_id)
+        record = broker.nodes.get(node_id)
         if record is not None:
             status.draining = record.draining
             status.ClearField("roles")
@@ -96,35 +96,35 @@ def _merged(node: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
     return [statuses[node_id] for node_id in sorted(statuses)]
 
 
-async def cluster_change(node: Broker, request: Request) -> None:
+async def cluster_change(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_CHANGE: write the wish down; the owners of partitions see to the rest.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a node that is not there, FORBIDDEN on a node that stands alone.
     """
-    if node.cluster.is_alone:
+    if broker.cluster.is_alone:
         raise ProtocolError(pb.FORBIDDEN, "this node stands alone: there is nowhere to move anything")
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         change = envelope.cluster_change
-        is_removal = change.HasField("remove") and not node.controller.is_removed(change.remove)
+        is_removal = change.HasField("remove") and not broker.controller.is_removed(change.remove)
         if is_removal and not change.accept_data_loss:
-            node.controller.refuse_while_it_stores(change.remove)
-            await _refuse_while_history_moves(node, change.remove)
-        await node.controller.change_node(change)
-        moves = len(node.stored_by(change.drain)) if change.HasField("drain") else 0
+            broker.controller.refuse_while_it_stores(change.remove)
+            await _refuse_while_history_moves(broker, change.remove)
+        await broker.controller.change_node(change)
+        moves = len(broker.description.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
 
     match request.envelope.cluster_change.WhichOneof("change"):
         case "rebalance":
-            await _rebalance(node, request)
+            await _rebalance(broker, request)
         case "unsafe_recovery":
-            await unsafe_recovery.recover(node, request)
+            await unsafe_recovery.recover(broker, request)
         case _:
-            request.reply(await at_owner(node, META_KEY, request, local))
+            request.reply(await at_owner(broker, META_KEY, request, local))
 
 
-async def _refuse_while_history_moves(node: Broker, node_id: str) -> None:
+async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
     """Ask every node whether its copies are whole, and keep the node whose copy may be the only one of something.
 
     Raises:
@@ -132,10 +132,10 @@ async def _refuse_while_history_moves(node: Broker, node_id: str) -> None:
     """
     cursor: pb.TopicCursor | None = None
     while True:
-        page = described.page_of(node, all_items(node.topics, cursor, internal=True), cursor)
+        page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
         own = pb.ClusterStatusReply(topics=page.infos)
-        own.nodes.add().node.node_id = node.node_id
-        others = await described.told_by(node, page.pieces, node.cluster.linked, timeout_s=STATUS_TIMEOUT_S)
+        own.nodes.add().node.node_id = broker.node_id
+        others = await described.told_by(broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S)
         fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
         if fault:
             raise ProtocolError(pb.INVALID_REQUEST, fault)
@@ -144,17 +144,17 @@ async def _refuse_while_history_moves(node: Broker, node_id: str) -> None:
             return
 
 
-async def _rebalance(node: Broker, request: Request) -> None:
+async def _rebalance(broker: Broker, request: Request) -> None:
     """Every node moves what it owns; the asked one tells them."""
-    moves = node.mover.rebalance()
+    moves = broker.mover.rebalance()
     if request.connection.peer_id is None:
         asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
-        for answer in await node.cluster.ask_others(asked, timeout_s=STATUS_TIMEOUT_S):
+        for answer in await broker.cluster.ask_others(asked, timeout_s=STATUS_TIMEOUT_S):
             moves += answer.cluster_change_reply.moves
     request.reply(pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves)))
 
 
-async def node_announce(node: Broker, request: Request) -> None:
+async def node_announce(broker: Broker, request: Request) -> None:
     """Handle NODE_ANNOUNCE: of a node that starts, or (a question with `draining`) is about to stop.
 
     It is answered with all nodes that are known here. A founder that starts is bound to its directory, too, also by a
@@ -166,30 +166,30 @@ async def node_announce(node: Broker, request: Request) -> None:
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
         raise ProtocolError(pb.FORBIDDEN, "a NODE_ANNOUNCE is taken from nodes of the cluster only")
-    if node.starting and (node.dir.admitted or not announce.ask):
+    if broker.life.starting and (broker.dir.admitted or not announce.ask):
         raise ProtocolError(pb.EPOCH_CHANGING, "this node is starting and has not read yet which nodes it knows")
     if announce.ask:
         if announce.node.draining and announce.node.node_id == request.connection.peer_id:
-            node.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
-        reply = known(node, announce.node.node_id, announce.after)
+            broker.cluster.note_leaving(announce.node.node_id, announce.node.incarnation)
+        reply = known(broker, announce.node.node_id, announce.after)
         if announce.bind and not announce.after:
             if announce.node.node_id != request.connection.peer_id:
                 raise ProtocolError(pb.FORBIDDEN, "a node has itself bound, and no other one")
-            reply.bound_directory_id = await _bind(node, announce, reply)
+            reply.bound_directory_id = await _bind(broker, announce, reply)
         request.reply(pb.Envelope(node_announce_reply=reply))
         return
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await node.controller.announce(envelope.node_announce)
-        return pb.Envelope(node_announce_reply=known(node, envelope.node_announce.node.node_id))
+        await broker.controller.announce(envelope.node_announce)
+        return pb.Envelope(node_announce_reply=known(broker, envelope.node_announce.node.node_id))
 
     if announce.node.node_id == request.connection.peer_id:
-        request.reply(await ask_owner(node, META_KEY, request.envelope, local))
+        request.reply(await ask_owner(broker, META_KEY, request.envelope, local))
     else:  # another node passes it on
-        request.reply(await at_owner(node, META_KEY, request, local))
+        request.reply(await at_owner(broker, META_KEY, request, local))
 
 
-async def _bind(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
+async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
     """Return the directory to which a founder is bound here, durably; empty when the reply says that it is not the one.
 
     Raises:
@@ -199,29 +199,29 @@ async def _bind(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceR
     if len(said.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
     record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
-    bound = node.dir.bound(said.node_id)
+    bound = broker.dir.bound(said.node_id)
     directory_id = binds_to(announce, bound=bound, known=record)
     if directory_id and not bound:
         try:
-            return await asyncio.to_thread(node.dir.bind, said.node_id, directory_id)
+            return await asyncio.to_thread(broker.dir.bind, said.node_id, directory_id)
         except NodeDirError as error:
             raise ProtocolError(pb.STORAGE_FAILED, str(error)) from error
     return directory_id
 
 
-def known(node: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
+def known(broker: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
     """Return a page of the nodes that are registered, those behind the id `after`, and `__meta` itself.
 
     The asking node's own record stands on the first page, with the newest incarnation that gossip has met, too: it may
     never have been written.
     """
     reply = pb.NodeAnnounceReply()
-    own = node.nodes.get(asker)
+    own = broker.nodes.get(asker)
     if own is not None and not after:
         reply.nodes.append(own)
-        reply.nodes[0].incarnation = max(own.incarnation, node.cluster.incarnation(asker))
+        reply.nodes[0].incarnation = max(own.incarnation, broker.cluster.incarnation(asker))
     size_bytes = 0
-    for record in sorted(node.nodes.records(), key=lambda each: each.node_id):
+    for record in sorted(broker.nodes.records(), key=lambda each: each.node_id):
         if record.node_id <= after or record.node_id == asker:
             continue
         if size_bytes >= PAGE_BYTES:  # of nodes that were removed there may be any number
@@ -229,7 +229,7 @@ def known(node: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
             break
         reply.nodes.append(record)
         size_bytes += record.ByteSize()
-    meta = node.topics.get(META_TOPIC_ID)
+    meta = broker.topics.get(META_TOPIC_ID)
     if meta is not None:
         reply.meta.CopyFrom(meta)
     return reply

@@ -32,7 +32,7 @@ PAGE_POSITIONS: Final = 2_000
 """So that a page takes the event loop no longer than a few milliseconds."""
 
 
-async def commit(node: Broker, request: Request) -> None:
+async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: all entries in one batch, then what holds for each.
 
     Raises:
@@ -40,13 +40,13 @@ async def commit(node: Broker, request: Request) -> None:
     """
     check_group_name(request.envelope.commit.group)
     check_entries(len(request.envelope.commit.entries))
-    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _commit(node, envelope.commit)))
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, lambda envelope: _commit(broker, envelope.commit)))
 
 
-async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
-    await node.offsets_log.ready()
-    _check_answer(node, asked)
-    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
+    await broker.offsets_log.ready()
+    _check_answer(broker, asked)
+    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -54,9 +54,9 @@ async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
     for entry in asked.entries:
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         try:
-            _check_entry(node, entry)
+            _check_entry(broker, entry)
             key = OffsetKey(asked.group, entry.topic_id, entry.partition)
-            record = node.groups.prepare(
+            record = broker.groups.prepare(
                 key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
             )
         except ProtocolError as error:
@@ -65,9 +65,9 @@ async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
         if record is not None:
             records.append(record)
         results.append((key, result))
-    await node.offsets_log.write_offsets(records)
+    await broker.offsets_log.write_offsets(records)
     for key, result in results:
-        standing = node.groups.get(key)
+        standing = broker.groups.get(key)
         if standing is None:
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
@@ -75,11 +75,11 @@ async def _commit(node: Broker, asked: pb.Commit) -> pb.Envelope:
     return pb.Envelope(commit_reply=reply)
 
 
-def _check_answer(node: Broker, asked: pb.Commit) -> None:
+def _check_answer(broker: Broker, asked: pb.Commit) -> None:
     """Refuse a commit whose answer might fit no envelope: an older one is answered with the notes that stand."""
     size_bytes = 0
     for entry in asked.entries:
-        standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        standing = broker.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
         size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if standing is None else len(standing.note.encode()))
     if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
         raise ProtocolError(
@@ -87,8 +87,8 @@ def _check_answer(node: Broker, asked: pb.Commit) -> None:
         )
 
 
-def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
-    record = node.topics.with_id(entry.topic_id)
+def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
+    record = broker.topics.with_id(entry.topic_id)
     if len(entry.note.encode()) > NOTE_BYTES_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_BYTES_MAX} bytes")
     if entry.partition >= record.config.partitions:
@@ -96,9 +96,9 @@ def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
             pb.UNKNOWN_PARTITION,
             f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
         )
-    if node.routes.owner((entry.topic_id, entry.partition)) != node.node_id:
+    if broker.routes.owner((entry.topic_id, entry.partition)) != broker.node_id:
         return  # only its owner knows where the log ends
-    partition = node.partitions.find((entry.topic_id, entry.partition))
+    partition = broker.partitions.find((entry.topic_id, entry.partition))
     if partition is None:
         return  # its topic was just made, and its log is being opened
     state = partition.state
@@ -111,7 +111,7 @@ def _check_entry(node: Broker, entry: pb.CommitEntry) -> None:
         )
 
 
-async def committed(node: Broker, request: Request) -> None:
+async def committed(broker: Broker, request: Request) -> None:
     """Handle COMMITTED: the asked-for positions, or all of the group, or of the group in one topic.
 
     Raises:
@@ -121,20 +121,20 @@ async def committed(node: Broker, request: Request) -> None:
     check_group_name(asked.group)
     if asked.entries:
         check_entries(len(asked.entries))
-    request.reply(await at_owner(node, OFFSETS_KEY, request, lambda envelope: _committed(node, envelope.committed)))
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, lambda envelope: _committed(broker, envelope.committed)))
 
 
-async def _committed(node: Broker, asked: pb.Committed) -> pb.Envelope:
+async def _committed(broker: Broker, asked: pb.Committed) -> pb.Envelope:
     if asked.topic_id:
-        await node.hearing.hear_of([(asked.topic_id, 0)])
-        node.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
-    await node.offsets_log.ready(confirmed=True)
+        await broker.hearing.hear_of([(asked.topic_id, 0)])
+        broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
+    await broker.offsets_log.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
-    reply = _of_entries(node, asked, after) if asked.entries else _of_group(node, asked, after)
+    reply = _of_entries(broker, asked, after) if asked.entries else _of_group(broker, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
-def _of_entries(node: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+def _of_entries(broker: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
     """Return a page of the positions that are asked for, in the order of the question."""
     reply = pb.CommittedReply()
     size_bytes = 0
@@ -144,7 +144,7 @@ def _of_entries(node: Broker, asked: pb.Committed, after: Place | None) -> pb.Co
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
             break
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-        standing = node.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        standing = broker.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
         if standing is not None:
             _fill(result, standing)
         size_bytes += result.ByteSize()
@@ -161,20 +161,20 @@ def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterab
     return places
 
 
-def _of_group(node: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+def _of_group(broker: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
     """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition."""
     reply = pb.CommittedReply()
     size_bytes = 0
     if asked.topic_id:
         after = max(after, (asked.topic_id, -1)) if after is not None else (asked.topic_id, -1)
-    for count, standing in enumerate(node.groups.of_group(asked.group, after)):
+    for count, standing in enumerate(broker.groups.of_group(asked.group, after)):
         if asked.topic_id and standing.topic_id != asked.topic_id:
             break
         if size_bytes >= PAGE_BYTES or count >= PAGE_POSITIONS:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
             break
-        topic = node.topics.get(standing.topic_id)
+        topic = broker.topics.get(standing.topic_id)
         result = reply.results.add(
             topic_id=standing.topic_id,
             partition=standing.partition,

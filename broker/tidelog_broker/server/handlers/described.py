@@ -18,13 +18,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
-def page_of(node: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None) -> Page:
+def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None) -> Page:
     """Return a page of topics as this node describes them."""
-    return fill(items, cursor, Bounds(DESCRIBED_ENTRIES), node.describe_some)
+    return fill(items, cursor, Bounds(DESCRIBED_ENTRIES), broker.description.part)
 
 
 async def told_by(
-    node: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float
+    broker: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float
 ) -> list[pb.ClusterStatusReply]:
     """Return what other nodes tell of the partitions of a page; each reply names who tells it."""
     names = [
@@ -35,14 +35,14 @@ async def told_by(
     if not names:
         return []
     asked = pb.ClusterStatus(partitions=names)
-    told = await asyncio.gather(*(ask(node, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
+    told = await asyncio.gather(*(ask(broker, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
     return [reply for reply in told if reply is not None]
 
 
-async def ask(node: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
+async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
     """Return a node's answer, which names it; None if it gives none in time."""
     try:
-        frame = await node.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
+        frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
     except ProtocolError:  # away, perhaps since a moment ago
         return None
     reply = frame.envelope.cluster_status_reply
@@ -51,14 +51,14 @@ async def ask(node: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: fl
     return reply
 
 
-def merge(node: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
+def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
     """Put what others tell in place of what this node knows of the partitions on a page."""
     by_topic = told_topics(told)
     for info in page.infos:
-        merge_topic(node.node_id, info, by_topic.get(info.topic_id, {}))
+        merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 
 
-def named_partitions(node: Broker, request: Request) -> pb.ClusterStatusReply:
+def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
     """Return what a node tells of the partitions that another one names.
 
     Raises:
@@ -74,8 +74,8 @@ def named_partitions(node: Broker, request: Request) -> pb.ClusterStatusReply:
         indices.setdefault(name.topic_id, set()).add(name.partition)
     reply = pb.ClusterStatusReply()
     for topic_id, wanted in indices.items():
-        record = node.topics.get(topic_id)
+        record = broker.topics.get(topic_id)
         if record is not None and not record.deleted:
             there = sorted(index for index in wanted if index < record.config.partitions)
-            reply.topics.append(node.describe(record, there))
+            reply.topics.append(broker.description.topic(record, there))
     return reply

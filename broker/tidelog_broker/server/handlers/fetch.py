@@ -38,7 +38,7 @@ class _Gathered:
     """What it might have been."""
 
 
-async def fetch(node: Broker, request: Request) -> None:
+async def fetch(broker: Broker, request: Request) -> None:
     """Handle FETCH.
 
     Raises:
@@ -48,28 +48,28 @@ async def fetch(node: Broker, request: Request) -> None:
     check_entries(len(asked.entries))
     bytes_max = min(asked.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
     min_bytes = min(asked.min_bytes, bytes_max)
-    deadline = node.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    deadline = broker.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
-    partitions = _listen(node, asked.entries, woken)
+    partitions = _listen(broker, asked.entries, woken)
     heard = True
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         if len(partitions) < len(asked.entries):
-            heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
-            partitions = _listen(node, asked.entries, woken)
+            heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
             async with request.connection.reading:
-                gathered = await _gather_what_fits(node, request, bytes_max, heard=heard)
+                gathered = await _gather_what_fits(broker, request, bytes_max, heard=heard)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
-                left_s = deadline - node.loop.time()
+                left_s = deadline - broker.loop.time()
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
-                if gathered.failed or enough or left_s <= 0 or node.stopping or not request.connection.is_open:
-                    node.metrics.bytes_out.inc(gathered.size_bytes)
+                if gathered.failed or enough or left_s <= 0 or broker.life.stopping or not request.connection.is_open:
+                    broker.metrics.bytes_out.inc(gathered.size_bytes)
                     request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
                     return
             with contextlib.suppress(TimeoutError):  # the time is over: the loop answers with what there is
@@ -96,38 +96,38 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
             result.error.CopyFrom(error.to_message())
 
 
-def _listen(node: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
+def _listen(broker: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
     """Be woken by every partition of the request that exists; the others are answered with their error."""
     partitions: list[Partition] = []
     for entry in entries:
         with contextlib.suppress(ProtocolError):  # _gather reports it in the entry's result
-            partition = node.partitions.get(entry.topic_id, entry.partition)
+            partition = broker.partitions.get(entry.topic_id, entry.partition)
             partition.changes.listeners.add(woken.set)
             partitions.append(partition)
     return partitions
 
 
-async def _gather_what_fits(node: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
+async def _gather_what_fits(broker: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
     """Read what there is now, as much of it as there is room for among all that waits to be sent."""
     connection, backlog = request.connection, request.connection.backlog
     while True:
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(node, request.envelope.fetch.entries, room_bytes, heard=heard)
+            gathered = await _gather(broker, request.envelope.fetch.entries, room_bytes, heard=heard)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
         backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
-async def _gather(node: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
+async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any."""
     gathered = _Gathered()
     for entry in entries:
         result = gathered.reply.results.add(next_offset=entry.offset)
         try:
-            partition = node.partitions.get(entry.topic_id, entry.partition)
+            partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(entry.offset)
             room = bytes_max - gathered.size_bytes
@@ -158,7 +158,7 @@ async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.Fe
     gathered.size_bytes += result.length
 
 
-async def list_offsets(node: Broker, request: Request) -> None:
+async def list_offsets(broker: Broker, request: Request) -> None:
     """Handle LIST_OFFSETS: earliest, latest, by time.
 
     Raises:
@@ -166,19 +166,19 @@ async def list_offsets(node: Broker, request: Request) -> None:
     """
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
-    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
+    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()
         try:
-            await _locate(node, entry, result)
+            await _locate(broker, entry, result)
         except ProtocolError as error:
             result.error.CopyFrom(as_heard(error, heard=heard).to_message())
     request.reply(pb.Envelope(list_offsets_reply=reply))
 
 
-async def _locate(node: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
-    partition = node.partitions.get(entry.topic_id, entry.partition)
+async def _locate(broker: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
+    partition = broker.partitions.get(entry.topic_id, entry.partition)
     await partition.access.ensure_readable()
     match entry.WhichOneof("at"):
         case "earliest":

@@ -19,7 +19,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
-async def metadata(node: Broker, request: Request) -> None:
+async def metadata(broker: Broker, request: Request) -> None:
     """Handle METADATA. Another node gets the broker's own topics too: it asks for routes.
 
     Raises:
@@ -31,84 +31,84 @@ async def metadata(node: Broker, request: Request) -> None:
             pb.INVALID_REQUEST, f"{len(asked.topics)} topics; ask for at most {ENTRIES_PER_REQUEST_MAX}"
         )
     check_known(asked.known)
-    holds = asked.wait_ms > 0 and node.route_news.may_hold(asked.known)
+    holds = asked.wait_ms > 0 and broker.route_news.may_hold(asked.known)
     if holds:
-        await _until_news(node, request)
+        await _until_news(broker, request)
         if not request.connection.is_open:
             request.drop()
             return
     is_client = request.connection.peer_id is None
-    unconfirmed = is_client and asked.confirmed and not await is_current(node)
-    async with node.turns.turn(request.connection):
+    unconfirmed = is_client and asked.confirmed and not await is_current(broker)
+    async with broker.bounds.turns.turn(request.connection):
         names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
-        unknown = _first_unknown(node, names, cursor_of(asked))
+        unknown = _first_unknown(broker, names, cursor_of(asked))
     unsure = None
-    if unknown is not None and is_client and not await is_current(node):
+    if unknown is not None and is_client and not await is_current(broker):
         unsure = cannot_be_asked(unknown)
-    async with node.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection):
         if not request.connection.is_open:
             request.drop()
             return
-        answer = _answer(node, request, names, unsure, shared=holds)
+        answer = _answer(broker, request, names, unsure, shared=holds)
         answer.metadata_reply.unconfirmed = unconfirmed
         request.reply(answer)
 
 
 def _answer(
-    node: Broker, request: Request, names: list[str], unsure: ProtocolError | None, *, shared: bool
+    broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None, *, shared: bool
 ) -> pb.Envelope:
     """Return the page that is asked for; `shared`: others ask the same, as they all wait for the same news."""
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
         if shared and stop - first == record.config.partitions:
-            return node.route_news.view(record, node.routes.get).info
-        return view_of(record, node.routes.get, range(first, stop)).info
+            return broker.route_news.view(record, broker.routes.get).info
+        return view_of(record, broker.routes.get, range(first, stop)).info
 
     def unknown(name: str) -> pb.TopicInfo:
         return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
 
     internal = request.connection.peer_id is not None
-    items = named_items(node.topics, names, cursor) if names else all_items(node.topics, cursor, internal=internal)
+    items = named_items(broker.topics, names, cursor) if names else all_items(broker.topics, cursor, internal=internal)
     page: Page = fill(items, cursor, Bounds(ROUTED_ENTRIES), describe, unknown)
-    reply = pb.MetadataReply(cluster_id=node.cluster_id, topics=page.infos, next=page.next)
+    reply = pb.MetadataReply(cluster_id=broker.cluster_id, topics=page.infos, next=page.next)
     if cursor is None:
-        reply.nodes.extend(node.cluster.nodes())
+        reply.nodes.extend(broker.cluster.nodes())
     return pb.Envelope(metadata_reply=reply)
 
 
-def _first_unknown(node: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:
+def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:
     """Return a name on this page that no topic has."""
-    page = islice(named_items(node.topics, names, cursor), ROUTED_ENTRIES + 1)
+    page = islice(named_items(broker.topics, names, cursor), ROUTED_ENTRIES + 1)
     return next((name for name, record in page if record is None), None)
 
 
-async def _until_news(node: Broker, request: Request) -> None:
+async def _until_news(broker: Broker, request: Request) -> None:
     """Hold an answer back until there is something in it that who asks does not know, or the time is over."""
     asked = request.envelope.metadata
     wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
-    with node.route_news.listening(asked.known, wait_s=wait_s) as held:
+    with broker.route_news.listening(asked.known, wait_s=wait_s) as held:
         request.connection.closed_listeners.add(held.woken.set)
         try:
             while True:
                 await held.woken.wait()
                 held.woken.clear()
-                if held.is_over or node.stopping or not request.connection.is_open:
+                if held.is_over or broker.life.stopping or not request.connection.is_open:
                     return
-                if any(is_news(known, _view(node, known.topic_id)) for known in asked.known):
+                if any(is_news(known, _view(broker, known.topic_id)) for known in asked.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)
 
 
-def _view(node: Broker, topic_id: bytes) -> TopicView | None:
-    record = node.topics.get(topic_id)
-    return None if record is None or record.deleted else node.route_news.view(record, node.routes.get)
+def _view(broker: Broker, topic_id: bytes) -> TopicView | None:
+    record = broker.topics.get(topic_id)
+    return None if record is None or record.deleted else broker.route_news.view(record, broker.routes.get)
 
 
-async def is_current(node: Broker) -> bool:
+async def is_current(broker: Broker) -> bool:
     """Apply all that is in `__meta` by now; return whether that could be done."""
-    return node.cluster.is_alone or await node.hearing.is_current()
+    return broker.cluster.is_alone or await broker.hearing.is_current()
 
 
 def cannot_be_asked(name: str) -> ProtocolError:

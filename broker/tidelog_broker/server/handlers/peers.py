@@ -16,13 +16,13 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES
 log = logging.getLogger(__name__)
 
 
-def hello(node: Broker, request: Request) -> None:
+def hello(broker: Broker, request: Request) -> None:
     """Handle PEER_HELLO.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST for one out of turn.
     """
-    peers = _peers(node)
+    peers = _peers(broker)
     connection = request.connection
     if connection.greeted or connection.challenge is not None:
         raise ProtocolError(
@@ -34,7 +34,7 @@ def hello(node: Broker, request: Request) -> None:
     request.reply(pb.Envelope(peer_hello_reply=reply))
 
 
-def proof(node: Broker, request: Request) -> None:
+def proof(broker: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
 
     A node that was removed is told so, and not by an error: it stops for that, as it does for nothing else it may hear.
@@ -42,14 +42,14 @@ def proof(node: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
     """
-    peers = _peers(node)
+    peers = _peers(broker)
     connection = request.connection
     challenge, connection.challenge = connection.challenge, None
     if challenge is None:
         raise ProtocolError(pb.INVALID_REQUEST, "PEER_HELLO comes first")
     try:
         challenge.check(request.envelope.peer_proof.proof)
-        record = node.nodes.get(challenge.node_id)
+        record = broker.nodes.get(challenge.node_id)
         if record is not None and record.removed:
             request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
             connection.close()
@@ -63,7 +63,7 @@ def proof(node: Broker, request: Request) -> None:
     request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX)))
 
 
-def _peers(node: Broker) -> Peers:
-    if node.peers is None:
-        raise ProtocolError(pb.FORBIDDEN, f"the node {node.node_id!r} stands alone: it belongs to no cluster")
-    return node.peers
+def _peers(broker: Broker) -> Peers:
+    if broker.peers is None:
+        raise ProtocolError(pb.FORBIDDEN, f"the node {broker.node_id!r} stands alone: it belongs to no cluster")
+    return broker.peers

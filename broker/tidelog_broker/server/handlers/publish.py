@@ -37,9 +37,9 @@ class PublishInProgress:
 
     __slots__ = ("_answer_envelope", "_left", "_metrics", "_request", "_results", "_timer")
 
-    def __init__(self, node: Broker, request: Request, entries: int) -> None:
+    def __init__(self, broker: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
-        self._metrics = node.metrics
+        self._metrics = broker.metrics
         self._answer_envelope = pb.Envelope()
         self._results = self._answer_envelope.publish_reply.results
         for _ in range(entries):
@@ -97,7 +97,7 @@ class PublishInProgress:
         self._answer()
 
 
-def publish(node: Broker, request: Request) -> None:
+def publish(broker: Broker, request: Request) -> None:
     """Handle PUBLISH.
 
     Raises:
@@ -110,23 +110,24 @@ def publish(node: Broker, request: Request) -> None:
             pb.INVALID_REQUEST, f"{len(entries)} batches; a PUBLISH carries 1 to {BATCHES_PER_PUBLISH_MAX}"
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
-    progress = PublishInProgress(node, request, len(entries))
+    progress = PublishInProgress(broker, request, len(entries))
     timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
-    may_forward = not (node.cluster.is_alone or asked.forwarded)
+    may_forward = not (broker.cluster.is_alone or asked.forwarded)
     forwarded: Forwarded | None = None
     unheard: list[_Unheard] = []
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
-        settle = partial(progress.settle, index)
+        settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
         try:
-            owner = _other_owner(node, entry) if may_forward else ""
+            partition = broker.partitions.find(key)
+            is_owned = partition is not None and partition.state.writer is not None
+            owner = "" if is_owned or not may_forward else _other_owner(broker, entry)
             if owner:
-                forwarded = forwarded or Forwarded(node, asked, timeout_ms / 1000)
+                forwarded = forwarded or Forwarded(broker, asked, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
             else:
-                _submit(node, _writable(node, entry), data, settle, acks)
+                _submit(broker, partition or broker.partitions.get(*key), data, settle, acks)
         except ProtocolError as error:
-            key = (entry.topic_id, entry.partition)
-            if asked.forwarded or not node.topics.is_open_question(*key):
+            if asked.forwarded or not broker.topics.is_open_question(*key):
                 # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
                 settle(as_heard(error, heard=not asked.forwarded), False)
             else:
@@ -134,8 +135,8 @@ def publish(node: Broker, request: Request) -> None:
     if forwarded is not None:
         forwarded.send()
     if unheard:
-        node.spawn(_refuse_heard(node, unheard), "hearing of topics for a publish")
-    progress.start_clock(node.loop, timeout_ms)
+        broker.tasks.spawn(_refuse_heard(broker, unheard), "hearing of topics for a publish")
+    progress.start_clock(broker.loop, timeout_ms)
 
 
 class _Unheard(NamedTuple):
@@ -143,48 +144,46 @@ class _Unheard(NamedTuple):
     settle: partial[None]
 
 
-async def _refuse_heard(node: Broker, unheard: list[_Unheard]) -> None:
+async def _refuse_heard(broker: Broker, unheard: list[_Unheard]) -> None:
     """Refuse batches for what this node had not heard of: for good, or until the client sends them again.
 
     They are not queued when it has heard: batches that came later may have been queued already.
     """
     heard = False
     try:
-        heard = await node.hearing.hear_of(each.key for each in unheard)
+        heard = await broker.hearing.hear_of(each.key for each in unheard)
     finally:  # also when the node stops
         for key, settle in unheard:
-            settle(_found(node, key, heard=heard), False)
+            settle(_found(broker, key, heard=heard), False)
 
 
-def _found(node: Broker, key: PartitionKey, *, heard: bool) -> ProtocolError:
+def _found(broker: Broker, key: PartitionKey, *, heard: bool) -> ProtocolError:
     try:
-        node.partitions.get(*key)
+        broker.partitions.get(*key)
     except ProtocolError as error:
         return as_heard(error, heard=heard)
     return ProtocolError(pb.EPOCH_CHANGING, "this node has just heard of the partition; send again")
 
 
-def _other_owner(node: Broker, entry: pb.PublishEntry) -> str:
+def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
     """Return the other node that owns a partition; "" for one of this node's, and where nobody can be asked."""
-    owner = node.routes.owner((entry.topic_id, entry.partition))
-    if owner == node.node_id or owner not in node.cluster.linked:
+    owner = broker.routes.owner((entry.topic_id, entry.partition))
+    if owner == broker.node_id or owner not in broker.cluster.linked:
         return ""
-    record = node.topics.with_id(entry.topic_id)
+    record = broker.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
         return ""  # refused here, and rightly
     return owner
 
 
-def _writable(node: Broker, entry: pb.PublishEntry) -> Partition:
-    """Return the partition that a producer names."""
-    partition = node.partitions.get(entry.topic_id, entry.partition)
+def _submit(broker: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:
+    """Verify a batch here or on a worker, and queue it in its place either way.
+
+    Raises:
+        ProtocolError: producers may not write to this partition, or the batch was looked at here and is wrong.
+    """
     if partition.state.is_internal:
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
-    return partition
-
-
-def _submit(node: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:
-    """Verify a batch here or on a worker, and queue it in its place either way."""
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         partition.pipeline.submit(Pending(data, _verified(data), settle, acks=acks))
         return
@@ -196,7 +195,7 @@ def _submit(node: Broker, partition: Partition, data: memoryview, settle: partia
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
         partition.pipeline.go_on()
 
-    node.verifiers.start(0, lambda: _verified(data), judged)
+    broker.threads.verifiers.start(0, lambda: _verified(data), judged)
     partition.pipeline.submit(pending)
 
 

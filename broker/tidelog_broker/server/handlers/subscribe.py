@@ -28,8 +28,8 @@ EVENT_BYTES: Final = 1 * MIB
 class Pump:
     """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
 
-    def __init__(self, node: Broker, connection: Connection, subscription: Subscription) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, connection: Connection, subscription: Subscription) -> None:
+        self._broker = broker
         self._connection = connection
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -43,11 +43,11 @@ class Pump:
         Raises:
             ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
         """
-        followed_max = self._node.settings.followed_max
-        if self._node.followed >= followed_max or self._connection.followed >= followed_max // 4:
+        followed, followed_max = self._broker.bounds.followed, self._broker.settings.followed_max
+        if followed >= followed_max or self._connection.followed >= followed_max // 4:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"subscriptions follow {self._node.followed} partitions, {self._connection.followed} of them on this "
+                f"subscriptions follow {followed} partitions, {self._connection.followed} of them on this "
                 f"connection; followed_max is {followed_max} for all and a quarter of that for one: end some first",
                 retry_after_ms=1000,
             )
@@ -75,7 +75,7 @@ class Pump:
         self._partitions.clear()
 
     def _count(self, more: int) -> None:
-        self._node.followed += more
+        self._broker.bounds.followed += more
         self._connection.followed += more
 
     def pump(self) -> None:
@@ -107,7 +107,7 @@ class Pump:
         if hot is None:
             if not self._reading:
                 self._reading = True
-                self._node.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
+                self._broker.tasks.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
             return False
         if not hot:
             return False
@@ -163,7 +163,7 @@ class Pump:
             high_watermark=partition.state.high_watermark,
             next_offset=next_offset,
         )
-        self._node.metrics.bytes_out.inc(size_bytes)
+        self._broker.metrics.bytes_out.inc(size_bytes)
         self._connection.send(pb.Envelope(message_event=event), batches)
 
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
@@ -182,7 +182,7 @@ class Pump:
         self._connection.send(pb.Envelope(subscription_ended=ended), [])
 
 
-async def subscribe(node: Broker, request: Request) -> None:
+async def subscribe(broker: Broker, request: Request) -> None:
     """Handle SUBSCRIBE: answer per partition, then push.
 
     Raises:
@@ -193,20 +193,20 @@ async def subscribe(node: Broker, request: Request) -> None:
     check_entries(len(asked.entries))
     if asked.subscription_id in connection.pumps:
         raise ProtocolError(pb.INVALID_REQUEST, f"subscription {asked.subscription_id} exists on this connection")
-    if len(connection.pumps) >= node.settings.subscriptions_max:
+    if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a connection has at most {node.settings.subscriptions_max} subscriptions"
+            pb.INVALID_REQUEST, f"a connection has at most {broker.settings.subscriptions_max} subscriptions"
         )
     subscription = Subscription(
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
     )
-    pump = connection.pumps[asked.subscription_id] = Pump(node, connection, subscription)
-    heard = await node.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription)
+    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()
         try:
-            partition = node.partitions.get(entry.topic_id, entry.partition)
+            partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(entry.offset)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
@@ -223,7 +223,7 @@ async def subscribe(node: Broker, request: Request) -> None:
     pump.start()
 
 
-def credit(_node: Broker, request: Request) -> None:
+def credit(_broker: Broker, request: Request) -> None:
     """Handle CREDIT, which has no reply; credit for a subscription that has ended is no fault."""
     granted = request.envelope.credit
     request.drop()
@@ -232,7 +232,7 @@ def credit(_node: Broker, request: Request) -> None:
         pump.grant(records=granted.records, size_bytes=granted.bytes)
 
 
-def unsubscribe(_node: Broker, request: Request) -> None:
+def unsubscribe(_broker: Broker, request: Request) -> None:
     """Handle UNSUBSCRIBE; nothing of the subscription is sent after the reply.
 
     Raises:

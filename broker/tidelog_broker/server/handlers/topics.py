@@ -35,7 +35,7 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
                 await asyncio.sleep(HEAR_AGAIN_S)
 
 
-async def create(node: Broker, request: Request) -> None:
+async def create(broker: Broker, request: Request) -> None:
     """Handle TOPIC create.
 
     Raises:
@@ -43,15 +43,15 @@ async def create(node: Broker, request: Request) -> None:
     """
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(node, await node.controller.create_topic(envelope.topic_create))
+        return _reply(broker, await broker.controller.create_topic(envelope.topic_create))
 
-    reply = await at_owner(node, META_KEY, request, local)
+    reply = await at_owner(broker, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
-    await _wait_until(lambda: all(node.topics.get(topic_id) is not None for topic_id in made))
+    await _wait_until(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
     request.reply(reply)
 
 
-async def alter(node: Broker, request: Request) -> None:
+async def alter(broker: Broker, request: Request) -> None:
     """Handle TOPIC alter.
 
     Raises:
@@ -60,15 +60,15 @@ async def alter(node: Broker, request: Request) -> None:
     _refuse_internal(request.envelope.topic_alter.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(node, await node.controller.alter_topic(envelope.topic_alter))
+        return _reply(broker, await broker.controller.alter_topic(envelope.topic_alter))
 
-    reply = await at_owner(node, META_KEY, request, local)
+    reply = await at_owner(broker, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await _wait_until(lambda: all(node.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    await _wait_until(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
     request.reply(reply)
 
 
-async def delete(node: Broker, request: Request) -> None:
+async def delete(broker: Broker, request: Request) -> None:
     """Handle TOPIC delete: final for this id, whatever happens next.
 
     Raises:
@@ -77,18 +77,18 @@ async def delete(node: Broker, request: Request) -> None:
     _refuse_internal(request.envelope.topic_delete.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await node.controller.delete_topic(envelope.topic_delete.name, envelope.topic_delete.topic_id)
+        await broker.controller.delete_topic(envelope.topic_delete.name, envelope.topic_delete.topic_id)
         return pb.Envelope(topic_reply=pb.TopicReply())
 
     name, standing = request.envelope.topic_delete.name, request.envelope.topic_delete.topic_id
-    if not standing and node.topics.exists(name):
-        standing = node.topics.named(name).topic_id
-    reply = await at_owner(node, META_KEY, request, local)
-    await _wait_until(lambda: not standing or node.topics.config_of(standing) is None)
+    if not standing and broker.topics.exists(name):
+        standing = broker.topics.named(name).topic_id
+    reply = await at_owner(broker, META_KEY, request, local)
+    await _wait_until(lambda: not standing or broker.topics.config_of(standing) is None)
     request.reply(reply)
 
 
-async def describe_one(node: Broker, request: Request) -> None:
+async def describe_one(broker: Broker, request: Request) -> None:
     """Handle TOPIC describe. Offsets and sizes are the owners'; another node is told what this one stores.
 
     Raises:
@@ -98,11 +98,11 @@ async def describe_one(node: Broker, request: Request) -> None:
     asked = request.envelope.topic_describe
     name = asked.name
     is_client = request.connection.peer_id is None
-    if is_client and not await is_current(node) and (asked.confirmed or not node.topics.exists(name)):
+    if is_client and not await is_current(broker) and (asked.confirmed or not broker.topics.exists(name)):
         raise cannot_be_asked(name)
     cursor = cursor_of(asked)
-    async with node.turns.turn(request.connection):
-        page = described.page_of(node, [(name, node.topics.named(name))], cursor)
+    async with broker.bounds.turns.turn(request.connection):
+        page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
     if is_client:
         stored_by = {
             holder
@@ -110,24 +110,24 @@ async def describe_one(node: Broker, request: Request) -> None:
             for partition in info.partitions
             for holder in (partition.owner, *partition.placement)
         }
-        told = await described.told_by(node, page.pieces, stored_by & node.cluster.linked, timeout_s=HEAR_TIMEOUT_S)
-        described.merge(node, page, told)
+        told = await described.told_by(broker, page.pieces, stored_by & broker.cluster.linked, timeout_s=HEAR_TIMEOUT_S)
+        described.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
-async def list_some(node: Broker, request: Request) -> None:
+async def list_some(broker: Broker, request: Request) -> None:
     """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked."""
     asked = request.envelope.topic_list
     cursor = cursor_of(asked)
     begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
     if begins and request.connection.peer_id is None:
-        await is_current(node)
-    async with node.turns.turn(request.connection):
-        items = all_items(node.topics, cursor, internal=asked.internal)
+        await is_current(broker)
+    async with broker.bounds.turns.turn(request.connection):
+        items = all_items(broker.topics, cursor, internal=asked.internal)
         if asked.brief:
             page = fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
         else:
-            page = fill(items, cursor, Bounds(DESCRIBED_ENTRIES, asked.limit), node.describe_some)
+            page = fill(items, cursor, Bounds(DESCRIBED_ENTRIES, asked.limit), broker.description.part)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
@@ -136,9 +136,9 @@ def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
     return pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
 
 
-def _reply(node: Broker, record: pb.TopicRecord) -> pb.Envelope:
+def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:
     """Return the answer to a change: the topic, or the first page of it."""
-    page = described.page_of(node, [(record.name, record)], None)
+    page = described.page_of(broker, [(record.name, record)], None)
     return pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next))
 
 

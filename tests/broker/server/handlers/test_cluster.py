@@ -61,7 +61,7 @@ async def test_a_node_that_is_away_stands_in_the_status_all_the_same(founded: Fo
     await founded.settled()
     await founded.stop("b")
     peer = await founded.peer("a")
-    await founded.until(lambda: not founded.nodes["a"].cluster.alive("b"), "b is not missed")
+    await founded.until(lambda: not founded.nodes["a"].broker.cluster.alive("b"), "b is not missed")
     away = (await status_by(peer)).nodes[1]
     assert (away.node.node_id, away.state, away.node.alive) == ("b", "no answer", False)
 
@@ -73,14 +73,14 @@ async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
     peer = await founded.peer("a")
     topic = await peer.create(partitions=8, replication_factor=3)
     keys = [(topic.topic_id, index) for index in range(8)]
-    assert founded.nodes["a"].stored_by("b")
+    assert founded.nodes["a"].broker.description.stored_by("b")
     early = await peer.refused(cluster_change=pb.ClusterChange(remove="b"))
     assert (early.code, "drain it" in early.message) == (pb.INVALID_REQUEST, True)
     told = (await peer.ask(cluster_change=pb.ClusterChange(drain="b"))).envelope.cluster_change_reply
     assert told.moves > 0
 
     def is_clear() -> bool:
-        stored = founded.nodes["a"].stored_by("b")
+        stored = founded.nodes["a"].broker.description.stored_by("b")
         return not set(keys).intersection(stored) and founded.owner(META_KEY, "a") != "b"
 
     await founded.until(is_clear, "b still stores something")
@@ -88,8 +88,8 @@ async def test_a_node_is_drained_and_then_removed(founded: Founded) -> None:
         await founded.publish(peer, key[0], b"after", partition=key[1])
     assert (await status_by(peer)).nodes[1].draining
     await founded.remove(peer, "b")
-    await founded.until(lambda: "b" not in founded.nodes["c"].cluster.addresses(), "c still knows b")
-    await founded.until(lambda: not founded.nodes["c"].stored_by("b"), "b is still counted on")
+    await founded.until(lambda: "b" not in founded.nodes["c"].broker.cluster.addresses(), "c still knows b")
+    await founded.until(lambda: not founded.nodes["c"].broker.description.stored_by("b"), "b is still counted on")
 
 
 async def test_a_change_of_a_node_that_is_not_there_is_refused(founded: Founded) -> None:
@@ -132,11 +132,11 @@ async def test_nodes_are_told_in_pages_however_many_were_removed(
     node = founded.nodes["a"]
     for number in range(30):
         gone = pb.NodeRecord(node_id=f"gone-{number:02}", host="nowhere", port=1, revision=1, removed=True)
-        assert node.nodes.apply(gone)
+        assert node.broker.nodes.apply(gone)
     told: list[str] = []
     pages = 0
     while True:
-        reply = cluster_module.known(node, "b", told[-1] if told else "")
+        reply = cluster_module.known(node.broker, "b", told[-1] if told else "")
         assert (reply.nodes[0].node_id == "b") == (not told), "the asking node's own record stands first, and once"
         told += [record.node_id for record in reply.nodes]
         pages += 1
@@ -146,4 +146,4 @@ async def test_nodes_are_told_in_pages_however_many_were_removed(
     assert told == ["b", "a", "c", *(f"gone-{number:02}" for number in range(30))]
     assert pages > 5
     joined = await founded.join()
-    assert {f"gone-{number:02}" for number in range(30)} <= {record.node_id for record in joined.nodes.records()}
+    assert {f"gone-{number:02}" for number in range(30)} <= {record.node_id for record in joined.broker.nodes.records()}

@@ -130,7 +130,7 @@ async def test_a_removal_looks_at_every_page(founded: Founded, monkeypatch: pyte
 
     monkeypatch.setattr(cluster_module, "removal_fault", looking)
     for node in founded.nodes.values():
-        monkeypatch.setattr(node.controller, "refuse_while_it_stores", lambda _: None)
+        monkeypatch.setattr(node.broker.controller, "refuse_while_it_stores", lambda _: None)
     await peer.ask(cluster_change=pb.ClusterChange(remove="c"))
     assert looked[:1] == [("a", 0)]
     assert looked == [("a", index) for index in range(len(looked))]
@@ -139,9 +139,9 @@ async def test_a_removal_looks_at_every_page(founded: Founded, monkeypatch: pyte
 async def test_another_node_names_a_bounded_number_of_partitions(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
-    node, other = founded.nodes["a"], "b"
+    broker, other = founded.nodes["a"].broker, "b"
     many = [pb.PartitionName(topic_id=b"?" * 16, partition=index) for index in range(ENTRIES_PER_REQUEST_MAX + 1)]
-    assert await described_module.ask(node, other, pb.ClusterStatus(partitions=many), timeout_s=5) is None
-    reply = await described_module.ask(node, other, pb.ClusterStatus(partitions=many[1:]), timeout_s=5)
+    assert await described_module.ask(broker, other, pb.ClusterStatus(partitions=many), timeout_s=5) is None
+    reply = await described_module.ask(broker, other, pb.ClusterStatus(partitions=many[1:]), timeout_s=5)
     assert reply is not None
     assert ([one.node.node_id for one in reply.nodes], len(reply.topics)) == ([other], 0)

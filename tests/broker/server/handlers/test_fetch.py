@@ -20,7 +20,7 @@ async def located(peer: Peer, topic_id: bytes, partition: int = 0, **at: object)
 
 
 def waits(node: Node, topic_id: bytes, count: int = 1, partition: int = 0) -> Callable[[], bool]:
-    return lambda: len(node.partitions.get(topic_id, partition).changes.listeners) == count
+    return lambda: len(node.broker.partitions.get(topic_id, partition).changes.listeners) == count
 
 
 async def test_a_long_poll_is_woken_by_the_append(node: Node, peer: Peer) -> None:
@@ -29,7 +29,7 @@ async def test_a_long_poll_is_woken_by_the_append(node: Node, peer: Peer) -> Non
     await settled(waits(node, topic.topic_id), "the fetch does not wait")
     await peer.publish(topic.topic_id, batch(b"news"))
     assert batches_of(await peer.reply(number))[0].values() == [b"news"]
-    assert not node.partitions.get(topic.topic_id, 0).changes.listeners
+    assert not node.broker.partitions.get(topic.topic_id, 0).changes.listeners
 
 
 async def test_a_wait_that_is_over_is_answered_empty(peer: Peer) -> None:
@@ -72,7 +72,7 @@ async def test_many_partitions_one_of_them_wakes(node: Node, peer: Peer) -> None
     lengths = [result.length for result in frame.envelope.fetch_reply.results]
     assert [index for index, length in enumerate(lengths) if length] == [3]
     assert sum(lengths) == len(frame.attachment)
-    assert all(not partition.changes.listeners for partition in node.partitions.of_topic(topic.topic_id))
+    assert all(not partition.changes.listeners for partition in node.broker.partitions.of_topic(topic.topic_id))
 
 
 async def test_each_entry_has_its_own_error_and_the_others_their_data(peer: Peer) -> None:
@@ -171,7 +171,7 @@ async def test_earliest_and_latest_follow_retention_and_appends(stand: Stand) ->
     topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=128 * KIB)
     for _ in range(10):
         await peer.publish(topic.topic_id, batch(b"x" * 40_000))
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: partition.log.size_bytes <= 128 * KIB, "not enough was deleted")
     assert partition.state.log_start > 0
     earliest = await located(peer, topic.topic_id, earliest=True)

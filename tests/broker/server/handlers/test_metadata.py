@@ -72,14 +72,14 @@ async def test_a_client_that_reads_no_answers_is_made_no_more_of_them(
     peer = await stand.peer()
     topic = await peer.create("t", partitions=400)
     made = 0
-    nodes = node.cluster.nodes
+    nodes = node.broker.cluster.nodes
 
     def counting() -> list[pb.NodeInfo]:
         nonlocal made
         made += 1
         return nodes()
 
-    monkeypatch.setattr(node.cluster, "nodes", counting)
+    monkeypatch.setattr(node.broker.cluster, "nodes", counting)
     deaf = await deaf_peer(stand)
     for _ in range(4000):
         deaf.post(metadata=pb.Metadata())
@@ -101,7 +101,7 @@ async def test_nodes_learn_routes_page_by_page(founded: Founded) -> None:
     peer = await founded.peer("a")
     topics = [await peer.create(f"t{number}", partitions=6, replication_factor=1) for number in range(4)]
     keys = [(topic.topic_id, index) for topic in topics for index in range(6)]
-    routes = founded.nodes["c"].routes
-    elsewhere = [key for key in keys if founded.nodes["c"].partitions.find(key) is None]
+    routes = founded.nodes["c"].broker.routes
+    elsewhere = [key for key in keys if founded.nodes["c"].broker.partitions.find(key) is None]
     assert elsewhere
     await founded.until(lambda: all(key in routes._told for key in elsewhere), "some routes are never learned")

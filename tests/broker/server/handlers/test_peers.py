@@ -25,7 +25,7 @@ async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
     link.send(ack(5))
     ((sender, message, _),) = await ear.heard(1)
     assert (sender, message) == ("a", ack(5))
-    assert node.open_clients == 0
+    assert node.broker.bounds.open_clients == 0
     link.close("done")
 
 

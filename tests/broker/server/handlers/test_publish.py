@@ -80,7 +80,7 @@ async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
     assert not bad.error.retriable
     assert [first.base_offset, last.base_offset] == [0, 1]
     assert await peer.read_all(topic.topic_id) == [b"first", b"last"]
-    assert node.metrics.batches_refused._value.get() == 1
+    assert node.broker.metrics.batches_refused._value.get() == 1
 
 
 async def test_a_bad_large_batch_is_refused_by_the_worker_alike(peer: Peer) -> None:
@@ -131,7 +131,7 @@ async def test_a_retry_gets_the_first_offset_and_is_stored_once(node: Node, peer
     assert [result.duplicate for result in first + again] == [False, False, True, True]
     assert [result.append_timestamp_us for result in again] == [result.append_timestamp_us for result in first]
     assert await peer.read_all(topic.topic_id) == [b"a", b"b", b"c"]
-    assert node.metrics.duplicates._value.get() == 2
+    assert node.broker.metrics.duplicates._value.get() == 2
 
 
 async def test_a_retry_in_one_request_with_its_first_attempt_is_stored_once(peer: Peer) -> None:
@@ -171,7 +171,7 @@ async def test_a_large_batch_keeps_its_place_before_a_small_one(
         peer.post_publish(topic.topic_id, batch(large, codec=Codec.ZSTD)),
         peer.post_publish(topic.topic_id, batch(b"small")),
     ]
-    queue = node.partitions.get(topic.topic_id, 0).pipeline._queue
+    queue = node.broker.partitions.get(topic.topic_id, 0).pipeline._queue
     await settled(lambda: len(queue) == 2, "the small batch did not arrive")
     arrived.set()
     assert [(await peer.published(number))[0].base_offset for number in numbers] == [0, 1]

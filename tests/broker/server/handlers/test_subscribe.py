@@ -138,7 +138,7 @@ async def test_the_seam_between_log_and_ring(stand: Stand, ring_bytes: int) -> N
             got += one.values()
     await appending
     assert got == sent
-    assert node.partitions.get(topic.topic_id, 0).state.high_watermark == len(sent)
+    assert node.broker.partitions.get(topic.topic_id, 0).state.high_watermark == len(sent)
 
 
 async def test_partitions_take_turns(peer: Peer) -> None:
@@ -198,7 +198,7 @@ async def test_unsubscribed_is_silent_and_the_id_is_free_again(node: Node, peer:
     topic = await peer.create()
     await subscribe(peer, topic.topic_id)
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
-    assert not node.partitions.get(topic.topic_id, 0).changes.listeners
+    assert not node.broker.partitions.get(topic.topic_id, 0).changes.listeners
     await peer.publish(topic.topic_id, batch(b"a"))
     await nothing_more(peer)
     assert (await peer.refused(unsubscribe=pb.Unsubscribe(subscription_id=1))).code == pb.UNKNOWN_SUBSCRIPTION
@@ -220,14 +220,14 @@ async def test_unsubscribing_before_the_reply_leaves_no_listener(stand: Stand, m
 
     monkeypatch.setattr(Access, "ensure_readable", slow)
     number = peer.post(subscribe=subscription(topic.topic_id, partitions=2))
-    partition = node.partitions.get(topic.topic_id, 0)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: bool(partition.changes.listeners), "the first partition is not followed")
     await peer.publish(topic.topic_id, batch(b"early"))
     assert peer.events.empty(), "nothing is pushed before the reply"
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
     go_on.set()
     await peer.reply(number)
-    assert not any(one.changes.listeners for one in node.partitions.of_topic(topic.topic_id))
+    assert not any(one.changes.listeners for one in node.broker.partitions.of_topic(topic.topic_id))
     await peer.publish(topic.topic_id, batch(b"late"))
     await nothing_more(peer)
 
@@ -252,7 +252,7 @@ async def test_bad_subscriptions_say_what_is_wrong(stand: Stand) -> None:
     await subscribe(peer, topic.topic_id, number=2)
     error = await peer.refused(subscribe=subscription(topic.topic_id, number=3))
     assert (error.code, "2" in error.message) == (pb.INVALID_REQUEST, True)
-    assert len(node.partitions.get(topic.topic_id, 0).changes.listeners) == 2
+    assert len(node.broker.partitions.get(topic.topic_id, 0).changes.listeners) == 2
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 1024 * KIB])
@@ -276,8 +276,8 @@ async def test_a_topic_deleted_under_a_reader_is_told_once(stand: Stand, monkeyp
     peer, reader = await stand.peer(), await stand.peer()
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a"))
-    partition = node.partitions.get(topic.topic_id, 0)
-    call = node.readers.call
+    partition = node.broker.partitions.get(topic.topic_id, 0)
+    call = node.broker.threads.readers.call
     waiting = 0
 
     async def late(*args: Any, **kwargs: Any) -> Any:
@@ -286,7 +286,7 @@ async def test_a_topic_deleted_under_a_reader_is_told_once(stand: Stand, monkeyp
         await settled(lambda: not partition.log.directory.exists(), "the data was not removed")
         return await call(*args, **kwargs)
 
-    monkeypatch.setattr(node.readers, "call", late)
+    monkeypatch.setattr(node.broker.threads.readers, "call", late)
     await subscribe(reader, topic.topic_id)
     fetch = peer.post_fetch(topic.topic_id)
     await settled(lambda: waiting == 2, "the readers do not read")
@@ -301,9 +301,13 @@ async def test_a_client_that_leaves_is_forgotten(node: Node, stand: Stand, peer:
     reader = await stand.peer()
     await subscribe(reader, topic.topic_id, number=1, partitions=3)
     await subscribe(reader, topic.topic_id, number=2, partitions=3)
-    assert [len(partition.changes.listeners) for partition in node.partitions.of_topic(topic.topic_id)] == [2, 2, 2]
+    assert [len(partition.changes.listeners) for partition in node.broker.partitions.of_topic(topic.topic_id)] == [
+        2,
+        2,
+        2,
+    ]
     await reader.close()
-    partitions = node.partitions.of_topic(topic.topic_id)
+    partitions = node.broker.partitions.of_topic(topic.topic_id)
     await settled(lambda: not any(partition.changes.listeners for partition in partitions), "listeners stay")
     assert not (await peer.publish(topic.topic_id, batch(b"a")))[0].HasField("error")
 
@@ -322,14 +326,14 @@ async def test_what_subscriptions_follow_is_bounded_for_one_connection_and_for_a
     others = [await stand.peer() for _ in range(4)]
     told = [await subscribe(other, topic.topic_id, partitions=2) for other in others]
     assert [one.error.code for results in told for one in results] == [0] * 6 + [pb.OVERLOADED] * 2
-    assert node.followed == 8
+    assert node.broker.bounds.followed == 8
     await others[0].close()
-    await settled(lambda: node.followed == 6, "who is gone still counts")
+    await settled(lambda: node.broker.bounds.followed == 6, "who is gone still counts")
     assert not (await subscribe(others[3], topic.topic_id, number=2))[0].HasField("error")
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
-    assert node.followed == 5
+    assert node.broker.bounds.followed == 5
     await peer.delete("t")
-    await settled(lambda: node.followed == 0, "a deleted topic is still followed")
+    await settled(lambda: node.broker.bounds.followed == 0, "a deleted topic is still followed")
 
 
 async def test_a_batch_that_finds_no_room_is_sent_when_there_is_some(stand: Stand) -> None:

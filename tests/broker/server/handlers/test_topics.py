@@ -120,7 +120,7 @@ async def test_a_topic_made_again_is_another_one(stand: Stand, node: Node, peer:
     old = await peer.create()
     await peer.publish(old.topic_id, batch(b"old"))
     labels = {"topic": "t", "partition": "0"}
-    gauge = partial(node.metrics.registry.get_sample_value, "tidelog_high_watermark_offset", labels)
+    gauge = partial(node.broker.metrics.registry.get_sample_value, "tidelog_high_watermark_offset", labels)
     assert gauge() == 1
     await peer.delete("t")
     assert gauge() is None
@@ -153,7 +153,7 @@ async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer
     await peer.delete("t")
     await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data is still there")
     assert await names(peer) == []
-    await settled(lambda: not node.replication.chains.knows(topic.topic_id, 0), "the chain is still there")
+    await settled(lambda: not node.broker.replication.chains.knows(topic.topic_id, 0), "the chain is still there")
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "remove_dir"])
@@ -170,7 +170,7 @@ async def test_a_crash_while_deleting_is_finished_by_the_next_start(stand: Stand
     assert data_dirs(stand, topic.topic_id.hex())
     node = await stand.start()
     assert not data_dirs(stand, topic.topic_id.hex())
-    assert not node.replication.chains.knows(topic.topic_id, 0)
+    assert not node.broker.replication.chains.knows(topic.topic_id, 0)
     assert await names(await stand.peer()) == []
 
 
@@ -193,7 +193,7 @@ async def test_deleting_under_load_stops_nothing_but_the_topic(
             (result,) = await other.published(number)
             assert result.error.code in {0, pb.UNKNOWN_TOPIC}
     assert not (await peer.publish(stays.topic_id, batch(b"still here")))[0].HasField("error")
-    assert node.health.state == "running"
+    assert node.life.health.state == "running"
 
 
 async def test_deleting_a_topic_while_it_is_taken_over_stops_nothing_else(stand: Stand) -> None:
@@ -213,7 +213,7 @@ async def test_deleting_a_topic_while_it_is_taken_over_stops_nothing_else(stand:
     (result,) = await other.published(number)
     assert result.error.code in {0, pb.UNKNOWN_TOPIC}
     assert (await peer.create("next")).name == "next"
-    assert node.health.state == "running"
+    assert node.life.health.state == "running"
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
@@ -235,7 +235,7 @@ async def test_topics_are_there_after_a_restart(stand: Stand, end: str) -> None:
 async def test_metadata_names_the_node_and_all_public_topics(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=2)
     reply = (await peer.ask(metadata=pb.Metadata())).envelope.metadata_reply
-    assert reply.cluster_id == node.cluster_id
+    assert reply.cluster_id == node.broker.cluster_id
     assert [(one.host, one.port, one.alive) for one in reply.nodes] == [("127.0.0.1", node.port, True)]
     assert [one.topic_id for one in reply.topics] == [topic.topic_id]
     assert [one.owner for one in reply.topics[0].partitions] == [node.node_id] * 2
@@ -264,7 +264,7 @@ async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(nod
     async with asyncio.timeout(5):
         (told,) = (await held).envelope.metadata_reply.topics
     assert len(told.partitions) == 2
-    assert not node.route_news._topics
+    assert not node.broker.route_news._topics
 
 
 async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Peer) -> None:
@@ -285,7 +285,7 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
     topic = await peer.create(partitions=1)
     held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
     await peer.create("another")
-    assert node.route_news._topics
+    assert node.broker.route_news._topics
     async with asyncio.timeout(5):
         if end == "the node stops":
             await stand.stop()
@@ -293,9 +293,9 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
         else:
             held.cancel()
             made: list[str] = []
-            monkeypatch.setattr(node.cluster, "nodes", partial(made.append, "an answer that nobody reads"))
+            monkeypatch.setattr(node.broker.cluster, "nodes", partial(made.append, "an answer that nobody reads"))
             await peer.close()
-            while node.route_news._topics:  # noqa: ASYNC110 - nothing tells
+            while node.broker.route_news._topics:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
             assert not made
 
@@ -331,7 +331,7 @@ async def test_that_a_topic_goes_is_told_to_who_waits_for_its_owners(node: Node,
         assert told.error.code == pb.UNKNOWN_TOPIC
     else:
         assert told.topic_id == made.topic_id
-    assert not node.route_news._topics
+    assert not node.broker.route_news._topics
 
 
 async def test_past_what_may_be_held_metadata_is_answered_at_once(
@@ -393,7 +393,7 @@ async def test_a_fault_of_a_copy_is_told_whoever_is_asked(founded: Founded) -> N
     await founded.found()
     await founded.settled()
     topic_id, owner, other = await founded.used()
-    founded.nodes[other].partitions.get(topic_id, 0).replica.halt("damaged for a test")
+    founded.nodes[other].broker.partitions.get(topic_id, 0).replica.halt("damaged for a test")
     for via in "abc":
         (partition,) = (await described(await founded.peer(via))).partitions
         faults = {replica.node_id: replica.copy_fault for replica in partition.replicas}

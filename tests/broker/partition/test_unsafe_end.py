@@ -6,10 +6,8 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
-from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.partition.partition import Partition
-from tidelog_broker.server.handlers import unsafe_recovery
+from tidelog_broker.partition.unsafe_end import UnsafeEnd
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -18,7 +16,7 @@ def asked(topic: str, partition: int, node: str) -> pb.ClusterChange:
 
 
 def chains(founded: Founded, name: str) -> dict[tuple[bytes, int], tuple[int, bytes]]:
-    statuses = founded.nodes[name].replication.statuses()
+    statuses = founded.nodes[name].broker.replication.statuses()
     return {(one.topic_id, one.partition): (one.epoch, one.previous_hash) for one in statuses}
 
 
@@ -43,13 +41,15 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     await founded.stop("b")
 
     def level(key: tuple[bytes, int]) -> bool:
-        here, there = (founded.nodes[name].partitions.get(*key).replica.active for name in ("a", "c"))
+        here, there = (founded.nodes[name].broker.partitions.get(*key).replica.active for name in ("a", "c"))
         return here == there and here.owner in {"a", "c"}
 
     # What b decides while it stops is heard of: it would be overruled otherwise, and b halted when it comes back.
     await founded.until(lambda: all(level(key) for key in ((topic.topic_id, 0), META_KEY)), "nobody follows b")
     await founded.stop("c")
-    await founded.until(lambda: not left.cluster.alive("b") and not left.cluster.alive("c"), "the lost are not missed")
+    await founded.until(
+        lambda: not left.broker.cluster.alive("b") and not left.broker.cluster.alive("c"), "the lost are not missed"
+    )
     refused = await peer.publish(topic.topic_id, batch(b"nobody"))
     assert refused[0].error.code in {pb.QUORUM_LOST, pb.EPOCH_CHANGING}
     for name in ("__meta", "__offsets", "t"):
@@ -61,7 +61,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     assert result.base_offset == 2
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
     assert (await peer.create("u")).name == "u", "topics can be changed again"
-    assert left.partitions.get(*META_KEY).replica.halted is None
+    assert left.broker.partitions.get(*META_KEY).replica.halted is None
     # The lost nodes were only away. One at a time they follow; both at once could be a quorum of what was given up.
     for name in ("b", "c"):
         await founded.start(name)
@@ -69,7 +69,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     await peer.ask(cluster_change=pb.ClusterChange(rebalance=True))
 
     def all_hold() -> bool:
-        copies = [node.partitions.find((topic.topic_id, 0)) for node in founded.nodes.values()]
+        copies = [node.broker.partitions.find((topic.topic_id, 0)) for node in founded.nodes.values()]
         return all(
             copy is not None
             and copy.state.readable_end == 3
@@ -105,11 +105,10 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
 ) -> None:
     """As when the lost ones come back while an operator gives them up."""
 
-    async def seems_lost(node: Broker, partition: Partition) -> bool:
-        del node, partition
+    async def seems_lost(_: UnsafeEnd) -> bool:
         return False
 
-    monkeypatch.setattr(unsafe_recovery, "_works", seems_lost)
+    monkeypatch.setattr(UnsafeEnd, "_works", seems_lost)
     await founded.found()
     await founded.settled()
     peer = await founded.peer("b")
@@ -119,7 +118,7 @@ async def test_with_a_quorum_nothing_is_unsafe_and_any_node_may_be_asked(
     told = await recovered(peer, "t", "c")
     assert (told.unsafe, told.end_offset) == (False, 1)
     await founded.publish(peer, topic.topic_id, b"two")
-    copy = founded.nodes["b"].partitions.get(topic.topic_id, 0)
+    copy = founded.nodes["b"].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: copy.state.readable_end == 2, "the watermark is not told")
     assert await peer.read_all(topic.topic_id) == [b"one", b"two"]
 
@@ -130,7 +129,9 @@ async def test_what_cannot_be_recovered_is_said(founded: Founded) -> None:
     peer = await founded.peer("a")
     topic = await peer.create(partitions=1, replication_factor=2)
     (outsider,) = {"a", "b", "c"} - set(topic.partitions[0].placement)
-    await founded.until(lambda: all(one.topics.exists("t") for one in founded.nodes.values()), "t is not heard of")
+    await founded.until(
+        lambda: all(one.broker.topics.exists("t") for one in founded.nodes.values()), "t is not heard of"
+    )
 
     async def refusal(name: str, partition: int, node: str) -> tuple[pb.ErrorCode, str]:
         error = await peer.refused(cluster_change=asked(name, partition, node))
@@ -143,6 +144,6 @@ async def test_what_cannot_be_recovered_is_said(founded: Founded) -> None:
     assert code == pb.INVALID_REQUEST
     assert "stores nothing" in text or "holds no copy" in text
     await founded.stop("c")
-    await founded.until(lambda: "c" not in founded.nodes["a"].cluster.linked, "c is not missed")
+    await founded.until(lambda: "c" not in founded.nodes["a"].broker.cluster.linked, "c is not missed")
     code, text = await refusal("t", 0, "c")
     assert (code, "cannot reach c" in text) == (pb.INVALID_REQUEST, True)
