@@ -52,7 +52,7 @@ class Bound(NamedTuple):
         return self.calls <= other.calls and self.files <= other.files
 
 
-BOUNDS: Final = {"client": Bound(120, 24), "owner": Bound(310, 57), "follower": Bound(178, 48)}
+BOUNDS: Final = {"client": Bound(120, 24), "owner": Bound(292, 53), "follower": Bound(176, 46)}
 
 
 class Counting:

@@ -180,7 +180,7 @@ class Checks:
             known = truth.durable.get((node, log.epoch), log.start_offset)
             if log.end_offset > known:
                 from_offset = max(known, log.start_offset)
-                batches = log.read(from_offset, 1 << 20, limit_offset=log.end_offset).batches
+                batches = log.reader.read(from_offset, 1 << 20, limit_offset=log.end_offset).batches
                 try:
                     headers = [unpack_header(batch) for batch in batches]
                 except ProtocolError:

@@ -124,7 +124,7 @@ class Copy:
         found: list[bytes] = []
         offset = self.log.start_offset
         while offset < self.log.end_offset:
-            result = self.log.read(offset, 1 << 20, limit_offset=self.log.end_offset)
+            result = self.log.reader.read(offset, 1 << 20, limit_offset=self.log.end_offset)
             found += [bytes(batch) for batch in result.batches]
             offset = result.next_offset
         return found

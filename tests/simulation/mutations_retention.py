@@ -10,7 +10,7 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import replica_log, replicas
 from tidelog_broker.replication.replica_log import LogView
-from tidelog_broker.storage.partition import repair_and_fill
+from tidelog_broker.storage.partition import partition_log
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -76,15 +76,15 @@ def snapshot_unchecked() -> Replacements:
     def at_most(self: LogView, offset: int) -> Any:
         store = self.store
         at = min(offset, store.end_offset)
-        headers = list(store.scan_headers(store.start_offset))
+        headers = list(store.reader.scan_headers(store.start_offset))
         last = [header for header in headers if header.end_offset <= at][-1:]
-        for snapshot in store.load_producer_snapshots():
+        for snapshot in store.reader.load_producer_snapshots():
             behind = [header for header in headers if header.base_offset >= snapshot.offset]
             table = ProducerTable.restore(snapshot.payload)
             return replica_log._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
         return None
 
-    return [(LogView, "_snapshot_at_most", at_most), (repair_and_fill, "drop_snapshots_behind", lambda *_: None)]
+    return [(LogView, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]
 
 
 def producers_deleted_with_the_log() -> Replacements:

@@ -79,7 +79,7 @@ class PartitionReader:
         if offset >= limit:
             return []
         try:
-            read = await self._workers.call(self._io_key, self._log.read, offset, bytes_max, limit_offset=limit)
+            read = await self._workers.call(self._io_key, self._log.reader.read, offset, bytes_max, limit_offset=limit)
         except NotHeldError as error:
             raise self._state.not_here(offset) from error
         except ProtocolError as error:
@@ -97,7 +97,7 @@ class PartitionReader:
             ProtocolError: as `read_log`.
         """
         try:
-            offset = await self._workers.call(self._io_key, self._log.find_by_time, timestamp_us)
+            offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us)
         except ProtocolError as error:
             raise self._why(error) from error
         if self._replica.history.incomplete and (offset is None or offset <= self._replica.history.whole_from):

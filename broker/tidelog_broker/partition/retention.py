@@ -113,7 +113,7 @@ class Retention:
         if self._is_over or replica.halted is not None:
             return
         try:
-            if self._driver.cut_offset is None and state.log.is_overtaken(replica.log_start):
+            if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.log_start):
                 await self._delete(replica.log_start)
                 self._changes.wake()
             if replica.owner is None:
@@ -280,7 +280,7 @@ class Retention:
         """
         state = self._state
         store, committed = state.log, state.high_watermark
-        if store.is_overtaken(offset):
+        if store.copies.is_overtaken(offset):
             store.delete_before(offset)
         if store.limbo is not None or offset >= min(committed, store.end_offset):
             return

@@ -56,7 +56,7 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
         return False
     try:
         if active is not None and active.is_repairing:
-            store.append_repair(first.epoch, batches)
+            store.repair.append_repair(first.epoch, batches)
             return True
         if active is None:
             active = store.start_epoch(first.epoch, first.start_offset)
@@ -101,8 +101,12 @@ def perform(view: LogView, effect: Truncate | SyncLog | AppendFill | FinishFill 
         case SetAside():
             log.error("%s: %s", store.directory.name, effect.reason)
             unreadable = store.unreadable_epoch
-            if effect.epoch == unreadable or effect.epoch in store.fill_epochs or view.log_of(effect.epoch) is not None:
-                store.set_aside(effect.epoch, effect.reason)
+            if (
+                effect.epoch == unreadable
+                or effect.epoch in store.copies.fill_epochs
+                or view.log_of(effect.epoch) is not None
+            ):
+                store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
                 view.go_on_filling()
     return True
@@ -112,7 +116,7 @@ def _fill(view: LogView, effect: AppendFill) -> bool:
     store = view.store
     end = (effect.epoch_end_offset, effect.epoch_end_digest)
     try:
-        position = store.begin_fill(effect.epoch, effect.start_offset, *end, start_digest=effect.start_digest)
+        position = store.copies.begin_fill(effect.epoch, effect.start_offset, *end, start_digest=effect.start_digest)
     except DiskFullError:
         return False
     except NotHeldError as error:
@@ -121,7 +125,7 @@ def _fill(view: LogView, effect: AppendFill) -> bool:
         return False
     try:
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
-        store.append_fill(effect.epoch, missing)
+        store.copies.append_fill(effect.epoch, missing)
     except DiskFullError:
         return False
     except (DivergedError, NotHeldError) as error:
@@ -137,8 +141,8 @@ def _fill(view: LogView, effect: AppendFill) -> bool:
 
 def _finish_fill(view: LogView, epoch: int) -> None:
     try:
-        if view.store.fill_position(epoch) is not None:
-            view.store.finish_fill(epoch)
+        if view.store.copies.fill_position(epoch) is not None:
+            view.store.copies.finish_fill(epoch)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
     view.go_on_filling()

@@ -113,12 +113,12 @@ class LogView:
             return
         log.warning("%s: %s", store.name.topic, store.limbo)
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
-            store.set_aside(epoch, "it cannot be opened")
+            store.copies.set_aside(epoch, "it cannot be opened")
         for held in reversed(store.epochs):
             if held.damage is not None and held.epoch < active and self._others_hold(held.epoch):
-                store.set_aside(held.epoch, held.damage.reason)
-        if store.repairable_end(active) is not None and self._others_hold(active):
-            store.cut_to_good(active)
+                store.copies.set_aside(held.epoch, held.damage.reason)
+        if store.repair.repairable_end(active) is not None and self._others_hold(active):
+            store.repair.cut_to_good(active)
         still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
         if still and not self.repairing:
             self._limbo = store.limbo
@@ -126,14 +126,14 @@ class LogView:
     def _begin_again(self) -> None:
         """Where the open epoch's directory is missing, begin an empty copy that lacks all that it once held."""
         store, active = self.store, self._chain.active
-        lost = store.lost_epoch(active.epoch)
+        lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
             return
         reason = f"{store.directory} has lost epoch {lost}: what this node has acknowledged of it is missing"
         log.warning("%s", reason)
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:
-                store.make_again(lost)
+                store.repair.make_again(lost)
                 store.start_epoch(lost, active.start_offset, is_lacking=True)
             except DiskFullError as error:
                 reason = f"{reason}, and {error.message}"
@@ -146,8 +146,8 @@ class LogView:
         active = self._chain.active.epoch
         if not self.synced(active):
             if self._rebooted:
-                self.store.note_short(active)
-            self._short = self._rebooted or self.store.is_short(active)
+                self.store.repair.note_short(active)
+            self._short = self._rebooted or self.store.repair.is_short(active)
 
     def go_on_filling(self) -> None:
         """Take up the copies that lie beside the log; those that are whole, and only waited for others, come in.
@@ -156,25 +156,25 @@ class LogView:
         """
         if self.store.unreadable_epoch is not None:
             return
-        for epoch in self.store.fill_epochs:
-            if self.store.fill_position(epoch) is None and epoch < self._chain.active.epoch:
+        for epoch in self.store.copies.fill_epochs:
+            if self.store.copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
                 decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
                 self._go_on_filling(epoch, decision)
 
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end = self.descriptor(epoch).start_offset, (decision.end_offset, decision.end_digest)
         if start_offset < decision.end_offset <= self._log_start:
-            self.store.abandon_fill(epoch)
+            self.store.copies.abandon_fill(epoch)
             return
         # Where it begins late, the digest in front of it is not known here.
         known = 0 if start_offset >= self._log_start else None
         try:
-            position = self.store.begin_fill(epoch, max(start_offset, self._log_start), *end, start_digest=known)
+            position = self.store.copies.begin_fill(epoch, max(start_offset, self._log_start), *end, start_digest=known)
         except NotHeldError as error:
             log.warning("%s: %s", self.store.directory.name, error)
             return
         if position == end:
-            self.store.finish_fill(epoch)
+            self.store.copies.finish_fill(epoch)
 
     @property
     def doubt(self) -> Doubt:
@@ -196,9 +196,9 @@ class LogView:
             StorageFailedError: the disk failed.
         """
         if self.repairing and self.store.active is not None:
-            self.store.finish_repair(self.store.active.epoch)
+            self.store.repair.finish_repair(self.store.active.epoch)
         if self._short:
-            self.store.forget_short()
+            self.store.repair.forget_short()
             self._short = False
 
     # --- for the core ----------------------------------------------------------------------------------
@@ -219,14 +219,14 @@ class LogView:
     def digest_at(self, epoch: int, offset: int) -> int | None:
         """The running digest at a batch boundary; None when that is none, or not here."""
         try:
-            return self.store.digest_at(epoch, offset)
+            return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
             log.warning("%s: the digest at offset %d cannot be read: %s", self.store.directory.name, offset, error)
             return None
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
         """How far a partial copy of a sealed epoch reaches; None without one."""
-        return self.store.fill_position(epoch) or self.epoch_end(epoch)
+        return self.store.copies.fill_position(epoch) or self.epoch_end(epoch)
 
     def log_start(self) -> int:
         """Retention has deleted what lies before this offset; what nobody else ever had is gone by retention, too."""
@@ -246,7 +246,7 @@ class LogView:
         """
         newest = self.store.active
         if newest is not None and newest.epoch == epoch:
-            newest.sync_ahead(slack_bytes)
+            newest.reader.sync_ahead(slack_bytes)
 
     # --- reading, on a worker --------------------------------------------------------------------------
 
@@ -256,11 +256,11 @@ class LogView:
         held = self.log_of(effect.epoch)
         if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
             return nothing
-        base = held.digest_at(effect.from_offset)
+        base = held.reader.digest_at(effect.from_offset)
         if base is None:
             return nothing
-        found = held.read(effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset)
-        end = held.digest_at(found.next_offset)
+        found = held.reader.read(effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset)
+        end = held.reader.digest_at(found.next_offset)
         if end is None:
             return nothing
         return Stretch(found.batches, Position(effect.from_offset, base), Position(found.next_offset, end))
@@ -296,7 +296,7 @@ class LogView:
         """
         store = self.store
         offset = min(committed, store.end_offset)
-        snapshots = (one for one in store.load_producer_snapshots() if below < one.offset <= offset)
+        snapshots = (one for one in store.reader.load_producer_snapshots() if below < one.offset <= offset)
         if any(self._behind(one) is not None for one in snapshots):
             return None
         table, last = self._scan_producers(offset, log_start)
@@ -311,7 +311,7 @@ class LogView:
         if known is None:
             if store.start_offset > log_start or not store.epochs:
                 return None, None
-            known = _Known(ProducerTable(), None, store.start_offset, store.scan_headers(store.start_offset))
+            known = _Known(ProducerTable(), None, store.start_offset, store.reader.scan_headers(store.start_offset))
         table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
@@ -322,7 +322,7 @@ class LogView:
 
     def _snapshot_at_most(self, offset: int) -> _Known | None:
         """Return the newest snapshot that counts, and what is behind it; see `_behind`."""
-        for snapshot in self.store.load_producer_snapshots():
+        for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
                 return _Known(ProducerTable.restore(snapshot.payload), behind[0], snapshot.offset, behind[1])
         return None
@@ -336,10 +336,10 @@ class LogView:
         """
         store, held = self.store, self.log_of(snapshot.epoch)
         if held is not None and snapshot.digest == 0 and held.start_offset == snapshot.offset:
-            return None, store.scan_headers(snapshot.offset)
+            return None, store.reader.scan_headers(snapshot.offset)
         if not store.start_offset < snapshot.offset <= store.end_offset:
             return None
-        headers = store.scan_headers(snapshot.offset - 1)
+        headers = store.reader.scan_headers(snapshot.offset - 1)
         last = next(headers, None)
         if last is None or (last.epoch, last.end_offset, last.digest) != snapshot[:3]:
             return None

@@ -151,7 +151,7 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
     first = write_epoch(source, 0, b"a", b"b")
     second = write_epoch(source, 1, b"c", b"d", b"e", b"f")
     batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
-    digest = source.digest_at(1, 4)
+    digest = source.reader.digest_at(1, 4)
     copy, chain = open_log(FaultyDisk(), tmp_path / "copy"), chain_of(first, second)
     view = view_of(copy, chain)
     write_epoch(copy, 0, b"a", b"b")
@@ -159,7 +159,7 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
     unknown = AppendFill(1, 4, 4, 5, batches[4:5], *second, None)
     assert not log_writer.perform(view, unknown), "what is here ends below that and cannot be gone on with"
     assert log_writer.perform(view, replace(unknown, start_digest=digest))
-    assert view.fill_position(1) == (5, source.digest_at(1, 5))
+    assert view.fill_position(1) == (5, source.reader.digest_at(1, 5))
     copy.close()
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
     assert (view.fill_position(1) or (0, 0))[0] == 5, "a start goes on with it"
@@ -171,7 +171,7 @@ def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(
     view.store.close()
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
     assert view.store.start_offset == 4
-    assert view.store.fill_epochs == (), "retention has deleted what the older epoch holds"
+    assert view.store.copies.fill_epochs == (), "retention has deleted what the older epoch holds"
 
 
 def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path
 def of_one(store: PartitionLog) -> bytes:
     """A snapshot that knows one producer."""
     table = ProducerTable()
-    table.apply(next(store.scan_headers(0))._replace(producer_id=7, base_sequence=0))
+    table.apply(next(store.reader.scan_headers(0))._replace(producer_id=7, base_sequence=0))
     return table.snapshot()
 
 
@@ -237,7 +237,7 @@ def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) 
     view = view_of(store, chain)
     kept = view.keep_producers(3, committed=6, log_start=0)
     assert kept is None, "nothing here is numbered"
-    header = next(store.scan_headers(4))
+    header = next(store.reader.scan_headers(4))
     store.save_producer_snapshot(header.epoch, header.end_offset, header.digest, of_one(store), committed=6)
     store.save_producer_snapshot(1, 6, 12345, ProducerTable().snapshot(), committed=6)
     store.delete_before(3)
@@ -252,7 +252,7 @@ def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -
     chain = chain_of(decided(disk, tmp_path))
     store = open_log(disk, tmp_path)
     view = view_of(store, chain)
-    first = next(store.scan_headers(0))
+    first = next(store.reader.scan_headers(0))
     store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one(store), committed=6)
     snapshot = view.keep_producers(3, committed=5, log_start=0)
     assert snapshot is not None

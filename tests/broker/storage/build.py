@@ -32,6 +32,11 @@ class Readable(Protocol):
     def start_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
+    @property
+    def reader(self) -> Reader: ...
+
+
+class Reader(Protocol):
     def read(self, offset: int, max_bytes: int, *, limit_offset: int) -> Read: ...
 
 
@@ -84,7 +89,7 @@ def read_all(log: Readable, *, max_bytes: int = FETCH_BYTES_MAX) -> list[bytes]:
     found: list[bytes] = []
     offset = log.start_offset
     while offset < log.end_offset:
-        result = log.read(offset, max_bytes, limit_offset=log.end_offset)
+        result = log.reader.read(offset, max_bytes, limit_offset=log.end_offset)
         assert result.batches, f"nothing at {offset}"
         assert result.next_offset > offset
         found += [bytes(one) for one in result.batches]

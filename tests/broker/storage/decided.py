@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.broker.storage.build import batch, needed, stamp
+from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, batch, needed, stamp
+from tests.broker.storage.logs import open_partition
+from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.partition.partition_dirs import epoch_dir_name, partition_dir_name
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto.header import unpack_header
+
+DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,10 @@ def stamped(group: list[bytearray], epoch: int, offset: int, digest: int = 0) ->
 
 
 def fill(log: PartitionLog, epoch: DecidedEpoch) -> bool:
-    position = log.begin_fill(epoch.epoch, epoch.start_offset, epoch.end_offset, epoch.end_digest)
+    position = log.copies.begin_fill(epoch.epoch, epoch.start_offset, epoch.end_offset, epoch.end_digest)
     for one in epoch.behind(position.offset):
-        log.append_fill(epoch.epoch, [one])
-    return log.finish_fill(epoch.epoch)
+        log.copies.append_fill(epoch.epoch, [one])
+    return log.copies.finish_fill(epoch.epoch)
 
 
 def copy(log: PartitionLog, batches: list[bytes]) -> None:
@@ -62,3 +68,28 @@ def copy(log: PartitionLog, batches: list[bytes]) -> None:
     for one in batches:
         log.reserve(needed([bytearray(one)]))
         log.append([one])
+
+
+def whole(sim: SimDisk, history: Sequence[DecidedEpoch]) -> PartitionLog:
+    """Return a log of all of it."""
+    log = open_partition(sim)
+    for one in history:
+        log.start_epoch(one.epoch, one.start_offset)
+        copy(log, one.batches)
+        log.sync()
+    return log
+
+
+def rot(sim: SimDisk, epoch: DecidedEpoch, victim: int) -> None:
+    """Flip a bit of a batch and lose the index that would tell where its segment ended."""
+    raw = epoch.batches[victim]
+    for path in sim.files(DIRECTORY / epoch_dir_name(epoch.epoch), ".seg"):
+        at = bytes(sim.node(path).current).find(raw[:128])
+        if at >= 0:
+            sim.node(path).current[at + 130] ^= 1
+            sim.node(path).sync()
+            if sim.exists(path.with_suffix(".idx")):
+                sim.unlink(path.with_suffix(".idx"))
+                sim.sync_dir(path.parent)
+            return
+    raise AssertionError("the batch is nowhere")

@@ -134,7 +134,7 @@ def partition_with_copies() -> SimDisk:
     log.start_epoch(3, 49)
     append(log, [batch(b"three")], epoch=3)
     log.sync()
-    log.set_aside(2, "rot")
+    log.copies.set_aside(2, "rot")
     log.close()
     return sim
 
@@ -161,7 +161,7 @@ def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:
     append(log, [batch()], epoch=4)
     log.close()
     log = open_partition(sim)
-    log.set_aside(4, "rot")
+    log.copies.set_aside(4, "rot")
     log.close()
     for path in (HOME, DIRECTORY):
         (report,) = walk(sim, path)
@@ -175,7 +175,7 @@ def test_a_repair_that_is_not_finished_is_damage() -> None:
     newest = sim.files(DIRECTORY / "epoch-00000001", ".seg")[-1]
     sim.node(newest).current[300] ^= 1
     log = open_partition(sim)
-    log.cut_to_good(1)
+    log.repair.cut_to_good(1)
     log.close()
     (message,) = [message for severity, message in messages(walk(sim)) if severity == "damage"]
     assert "not been fetched" in message

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from tidelog_broker.storage.epoch.deferred_syncs import OwedSyncs
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
-from tidelog_broker.storage.epoch.epoch_reader import EpochReader
+from tidelog_broker.storage.epoch.epoch_reader import EpochReader, HeldSegments, Segment
 from tidelog_broker.storage.epoch.owed_names import OwedNames
 from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_segment, reopen_last
 from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
@@ -49,7 +49,7 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
-class EpochLog(EpochReader):
+class EpochLog:
     """See the module. Made by `create` or `open`; never share one between two appending threads."""
 
     def __init__(
@@ -62,7 +62,10 @@ class EpochLog(EpochReader):
         segment_bytes: int,
     ) -> None:
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
-        super().__init__(disk, (*sealed, active) if active else tuple(sealed), end)
+        self._disk = disk
+        self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
+        self.reader = EpochReader(disk, self._held)
+        """Reads what is here, on any thread."""
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._active = active
@@ -72,9 +75,9 @@ class EpochLog(EpochReader):
         self._failure = ""
         self.is_repairing = False
         """Whether it lacks what it once held, see `repair`: in LIMBO, but it takes what is missing."""
-        first = self._segments[0].header
+        first = self._held.segments[0].header
         self.topic_id, self.partition, self.epoch = first.topic_id, first.partition, first.epoch
-        self.synced_offset = self._end.offset
+        self.synced_offset = self._held.end.offset
 
     @classmethod
     def create(
@@ -116,7 +119,7 @@ class EpochLog(EpochReader):
         if recovered.last is not None:
             active = reopen_last(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)
         log = cls(disk, directory, sealed=recovered.sealed, active=active, segment_bytes=segment_bytes)
-        log.damage = recovered.damage
+        log._held.damage = recovered.damage
         if log.damage is None:
             log._heed_note(decided=sealed_end_offset is not None)
         return log
@@ -133,9 +136,44 @@ class EpochLog(EpochReader):
         return "active" if self._active is not None else "sealed"
 
     @property
+    def damage(self) -> Damage | None:
+        """Why the log is in LIMBO, None when it is not."""
+        return self._held.damage
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is still held."""
+        return self._held.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last appended record; in LIMBO, behind the last readable one."""
+        return self._held.end.offset
+
+    @property
+    def end_digest(self) -> int:
+        """The running digest at the end."""
+        return self._held.end.digest
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._held.segments
+
+    @property
+    def oldest_end_offset(self) -> int:
+        """The end of the oldest segment."""
+        return self._held.segments[0].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """What the segments hold, without space that is only taken ahead."""
+        return sum(segment.size_bytes for segment in self._held.segments)
+
+    @property
     def segment_count(self) -> int:
         """How many segments there are."""
-        return len(self._segments)
+        return len(self._held.segments)
 
     # ------------------------------------------------------------------------------------ appending
 
@@ -184,13 +222,13 @@ class EpochLog(EpochReader):
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.
         """
         active = self._writable()
-        fields = check_group(batches, epoch=self.epoch, offset=self._end.offset, digest=self._end.digest)
+        fields = check_group(batches, epoch=self.epoch, offset=self._held.end.offset, digest=self._held.end.digest)
         before = active.end
         try:
             active.write(batches, fields, self.synced_offset)
         except OSError as error:
             raise self._fail("a write", error) from error
-        self._end = active.end
+        self._held.end = active.end
         return AppendedGroup(before.offset, active.end.offset, active.end.position - before.position)
 
     def sync(self) -> int:
@@ -200,7 +238,7 @@ class EpochLog(EpochReader):
             StorageFailedError: the sync failed, now or before. It is never tried again.
         """
         active = self._writable()
-        target = self._end.offset
+        target = self._held.end.offset
         if target == self.synced_offset and not self._unsynced and not self._names:
             return target
         try:
@@ -221,7 +259,7 @@ class EpochLog(EpochReader):
         active = self._writable()
         self.sync()
         try:
-            self._segments = (*self._segments[:-1], self._retire(active))
+            self._held.segments = (*self._held.segments[:-1], self._retire(active))
         except OSError as error:
             raise self._fail("sealing", error) from error
         self._active = None
@@ -245,7 +283,7 @@ class EpochLog(EpochReader):
             if self._active is not None:
                 self._disk.open_segments.release(self._active.opened)
                 self._active = None
-            for segment in self._segments:
+            for segment in self._held.segments:
                 self._disk.open_segments.drop(segment.path)
             self._failure = self._failure or "it is closed"
 
@@ -263,7 +301,7 @@ class EpochLog(EpochReader):
             self._writable()
         if self.state == "active":
             self.sync()
-        digest = self.digest_at(end_offset)
+        digest = self.reader.digest_at(end_offset)
         if digest is None:
             raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
         try:
@@ -273,7 +311,7 @@ class EpochLog(EpochReader):
             remove_note(self._disk.fs, self.directory)
         except OSError as error:
             raise self._fail("cutting the log", error) from error
-        self.damage, self.is_repairing = None, False
+        self._held.damage, self.is_repairing = None, False
 
     def cut_to_good(self) -> None:
         """Of a log in LIMBO, keep what lies in front of the damage: it is still in LIMBO, and takes appends.
@@ -306,7 +344,7 @@ class EpochLog(EpochReader):
             remove_note(self._disk.fs, self.directory)
         except OSError as error:
             raise self._fail("ending a repair", error) from error
-        self.damage, self.is_repairing = None, False
+        self._held.damage, self.is_repairing = None, False
 
     def delete_oldest_segment(self) -> int:
         """Delete the oldest of several segments and return the bytes given back; `settle` makes that durable.
@@ -314,17 +352,17 @@ class EpochLog(EpochReader):
         Raises:
             StorageFailedError: its name could not be removed.
         """
-        assert len(self._segments) > 1, "the newest segment stays"
-        oldest = self._segments[0]
+        assert len(self._held.segments) > 1, "the newest segment stays"
+        oldest = self._held.segments[0]
         try:
             # One by one: a crash must never leave a hole behind an older segment that came back.
             self._names.settle()
-            self._segments = self._segments[1:]
+            self._held.segments = self._held.segments[1:]
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
             self._names.add()
-            self._unsynced.forget_all_but(len(self._segments) - 1)
+            self._unsynced.forget_all_but(len(self._held.segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
@@ -338,7 +376,7 @@ class EpochLog(EpochReader):
             StorageFailedError: a name could not be removed.
         """
         freed_bytes = 0
-        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
+        while len(self._held.segments) > 1 and self._held.segments[0].end_offset <= offset:
             freed_bytes += self.delete_oldest_segment()
         return freed_bytes
 
@@ -366,22 +404,22 @@ class EpochLog(EpochReader):
             raise StorageFailedError(f"{self.directory} cannot be recovered: {error}; check the disk") from error
 
     def _begin_repairing(self) -> None:
-        path, end = self._segments[-1].path, self._end
+        path, end = self._held.segments[-1].path, self._held.end
         reason = "the log was cut in front of damage or lost, and what is missing has not been fetched yet"
-        self.damage = Damage(path, end.position, end.offset, end.offset, reason)
+        self._held.damage = Damage(path, end.position, end.offset, end.offset, reason)
         self.is_repairing = True
 
     def _cut(self, end_offset: int, end_digest: int) -> None:
         """Cut files and segments at a batch boundary that is held, and open the last one for appends."""
         fs, leases = self._disk.fs, self._disk.open_segments
-        segments = self._segments
+        segments = self._held.segments
         number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1
         path, header = segments[number].path, segments[number].header
-        with self._lease(segments[number]) as opened:
+        with self.reader.lease(segments[number]) as opened:
             kept = kept_part(opened.index, end_offset, end_digest)
         old, self._active = self._active, None
         # Readers stop at the new end from here on.
-        self._end = kept.end
+        self._held.end = kept.end
         if old is not None:
             old.stop_growing()
             leases.release(old.opened)
@@ -400,7 +438,7 @@ class EpochLog(EpochReader):
             marked_offset=header.synced_offset,
             segment_bytes=self.segment_bytes,
         )
-        self._segments = (*segments[:number], active)
+        self._held.segments = (*segments[:number], active)
         self._active = active
         for segment in segments[number + 1 :]:
             leases.drop(segment.path)
@@ -413,7 +451,7 @@ class EpochLog(EpochReader):
                 raise
         active.write_mark(end_offset)
         active.datasync()
-        self._end = active.end
+        self._held.end = active.end
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
@@ -442,10 +480,10 @@ class EpochLog(EpochReader):
         except OSError as error:
             raise self._fail("a sync", error) from error
         # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
-        owed_from = max(0, len(self._segments) - 1 - len(self._unsynced))
-        self.synced_offset = max(self.synced_offset, self._segments[owed_from].base_offset)
+        owed_from = max(0, len(self._held.segments) - 1 - len(self._unsynced))
+        self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
         start = SegmentStart(
-            self.topic_id, self.partition, self.epoch, self._end.offset, self._end.digest, self.synced_offset
+            self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
         )
         new = ActiveSegment.begin(
             self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
@@ -453,11 +491,11 @@ class EpochLog(EpochReader):
         self._names.add(new.settle)
         self._active = new
         try:
-            self._segments = (*self._segments[:-1], self._retire(old), new)
+            self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
         except OSError as error:
             raise self._fail("rolling", error) from error
-        self._end = new.end
-        if self.synced_offset < self._end.offset:
+        self._held.end = new.end
+        if self.synced_offset < self._held.end.offset:
             self._unsynced.add(old.opened, old.size_bytes)
         else:
             self._disk.open_segments.release(old.opened)

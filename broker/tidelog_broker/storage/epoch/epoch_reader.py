@@ -35,46 +35,30 @@ class ReadResult(NamedTuple):
 Segment = SealedSegment | ActiveSegment
 
 
-class EpochReader:
-    """The readers' half of `EpochLog`."""
+class HeldSegments:
+    """What of an epoch is held: replaced by whoever writes, taken by whoever reads; see the module.
 
-    def __init__(self, disk: Disk, segments: tuple[Segment, ...], end: SegmentEnd) -> None:
+    Attributes:
+        segments: oldest first, at least one; never changed, replaced as a whole.
+        end: what is behind the last appended record; in LIMBO, behind the last readable one.
+        damage: why the log is in LIMBO, None when it is not.
+    """
+
+    __slots__ = ("damage", "end", "segments")
+
+    def __init__(self, segments: tuple[Segment, ...], end: SegmentEnd) -> None:
         assert segments
-        self._disk = disk
-        self._segments: tuple[Segment, ...] = segments
-        self._end = end
+        self.segments = segments
+        self.end = end
         self.damage: Damage | None = None
-        """Why the log is in LIMBO, None when it is not."""
 
-    @property
-    def start_offset(self) -> int:
-        """The first offset that is still held."""
-        return self._segments[0].base_offset
 
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last appended record; in LIMBO, behind the last readable one."""
-        return self._end.offset
+class EpochReader:
+    """Reads what an `EpochLog` holds."""
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first."""
-        return self._segments
-
-    @property
-    def oldest_end_offset(self) -> int:
-        """The end of the oldest segment."""
-        return self._segments[0].end_offset
-
-    @property
-    def end_digest(self) -> int:
-        """The running digest at the end."""
-        return self._end.digest
-
-    @property
-    def size_bytes(self) -> int:
-        """What the segments hold, without space that is only taken ahead."""
-        return sum(segment.size_bytes for segment in self._segments)
+    def __init__(self, disk: Disk, held: HeldSegments) -> None:
+        self._disk = disk
+        self._held = held
 
     def read(self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True) -> ReadResult:
         """Read whole batches from the one that holds `offset` on, none of which ends above `limit_offset`.
@@ -86,7 +70,7 @@ class EpochReader:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
             DamagedError: the bytes are not what the index says, or the log is in LIMBO and ends before `offset`.
         """
-        end_offset = self._end.offset
+        end_offset = self._held.end.offset
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
         position = offset
@@ -95,7 +79,7 @@ class EpochReader:
             if position >= segment_end:
                 continue
             try:
-                with self._lease(segment) as opened:
+                with self.lease(segment) as opened:
                     found, position = read_batches(
                         opened,
                         segment.path,
@@ -106,10 +90,10 @@ class EpochReader:
                         at_least_one=at_least_one and not batches,
                     )
             except DamagedError:
-                if self._end.offset >= end_offset:
+                if self._held.end.offset >= end_offset:
                     raise
                 # The log was cut meanwhile: what is gone was never decided.
-                raise self._out_of_range(position, self.start_offset, self.end_offset) from None
+                raise self._out_of_range(position) from None
             batches += found
             left_bytes -= sum(map(len, found))
             if position < segment_end or left_bytes <= 0:
@@ -124,7 +108,7 @@ class EpochReader:
         Raises:
             DamagedError: the header that should tell it does not check.
         """
-        end, segments = self._end, self._segments
+        end, segments = self._held.end, self._held.segments
         if offset == end.offset:
             return end.digest
         if not segments[0].base_offset <= offset < end.offset:
@@ -132,14 +116,14 @@ class EpochReader:
         segment = segments[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1]
         if offset == segment.base_offset:
             return segment.header.start_digest
-        with self._lease(segment) as opened:
+        with self.lease(segment) as opened:
             return read_digest(opened, segment.path, offset)
 
     def find_by_time(self, timestamp_us: int) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
-        end_offset = self._end.offset
-        for segment in self._segments:
-            with self._lease(segment) as opened:
+        end_offset = self._held.end.offset
+        for segment in self._held.segments:
+            with self.lease(segment) as opened:
                 slot = opened.index.slot_of_time(timestamp_us)
                 if slot is not None and opened.index.offsets[slot] < end_offset:
                     return opened.index.offsets[slot]
@@ -147,9 +131,9 @@ class EpochReader:
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
-        end_offset = self._end.offset
+        end_offset = self._held.end.offset
         for segment in self._segments_from(from_offset, end_offset):
-            with self._lease(segment) as opened:
+            with self.lease(segment) as opened:
                 yield from read_headers(
                     opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
                 )
@@ -162,9 +146,9 @@ class EpochReader:
         Raises:
             StorageFailedError: a sync failed, and whoever syncs after that fails as well.
         """
-        for segment in self._segments[-1 - UNSYNCED_SEGMENTS_MAX :]:
+        for segment in self._held.segments[-1 - UNSYNCED_SEGMENTS_MAX :]:
             try:
-                with self._lease(segment) as opened:
+                with self.lease(segment) as opened:
                     size_bytes = segment.size_bytes
                     if size_bytes > opened.synced_bytes + slack_bytes:
                         opened.datasync(size_bytes)
@@ -182,20 +166,21 @@ class EpochReader:
             ProtocolError: OFFSET_OUT_OF_RANGE.
             DamagedError: behind the readable end in LIMBO.
         """
-        segments = self._segments
+        segments = self._held.segments
         start_offset = segments[0].base_offset
         if not start_offset <= offset <= end_offset:
-            if self.damage is not None and offset > end_offset:
-                raise DamagedError.at(self.damage.path, self.damage.position, self.damage.reason)
-            raise self._out_of_range(offset, start_offset, end_offset)
+            if self._held.damage is not None and offset > end_offset:
+                raise DamagedError.at(self._held.damage.path, self._held.damage.position, self._held.damage.reason)
+            raise self._out_of_range(offset)
         return segments[max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1) :]
 
-    def _lease(self, segment: Segment) -> AbstractContextManager[OpenSegment]:
+    def lease(self, segment: Segment) -> AbstractContextManager[OpenSegment]:
+        """Return the open file of a segment, for as long as the block lasts."""
         return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
 
     def _open_segment(self, segment: Segment) -> OpenSegment:
         """Open a segment that a reader has in hand, which may have been rolled or deleted since it took it."""
-        now = next((one for one in self._segments if one.base_offset == segment.base_offset), None)
+        now = next((one for one in self._held.segments if one.base_offset == segment.base_offset), None)
         try:
             if isinstance(now, SealedSegment):
                 return now.open(self._disk)
@@ -205,10 +190,11 @@ class EpochReader:
         except OSError as error:
             raise StorageFailedError(f"{segment.path} cannot be opened: {error}; check the disk") from error
         if now is None:
-            raise self._out_of_range(segment.base_offset, self.start_offset, self.end_offset)
+            raise self._out_of_range(segment.base_offset)
         raise StorageFailedError(f"{segment.path}: the log is closed")
 
-    def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> ProtocolError:
+    def _out_of_range(self, offset: int) -> ProtocolError:
+        start_offset, end_offset = self._held.segments[0].base_offset, self._held.end.offset
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
             f"offset {offset}; {start_offset} to {end_offset} can be read",

@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog
+from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
 from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import LimboError, StorageFailedError
+from tidelog_broker.storage.io.errors import DivergedError, LimboError, StorageFailedError
+from tidelog_broker.storage.partition.epoch_copies import EpochCopies
+from tidelog_broker.storage.partition.epoch_repair import EpochRepair
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs, find_lost_epoch
 from tidelog_broker.storage.partition.partition_dirs import (
     TRASH_PREFIX,
     OpenedEpochs,
@@ -30,17 +33,28 @@ from tidelog_broker.storage.partition.partition_dirs import (
     partition_dir_name,
     remove_partition_dir,
 )
-from tidelog_broker.storage.partition.repair_and_fill import PartitionCopies, find_lost_epoch
-from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, save_snapshot
+from tidelog_broker.storage.partition.partition_reader import PartitionReader
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.header import Buffer
 
 
-class PartitionLog(PartitionCopies):
+class PartitionLog:
     """See the module. Made by `open`; appended to by one thread, read by any.
 
     A partition that was never used has no epochs and no directory: it begins with `start_epoch`.
     """
+
+    def __init__(self, held: HeldEpochs, dormant_fills: Sequence[int] = ()) -> None:
+        self._held = held
+        self.directory = held.directory
+        self.name = held.name
+        self.reader = PartitionReader(held)
+        """Reads what is here, on any thread."""
+        self.copies = EpochCopies(held, dormant_fills)
+        """Fills what is missing."""
+        self.repair = EpochRepair(held)
+        """Makes the newest epoch whole again."""
 
     @classmethod
     def open(
@@ -62,7 +76,72 @@ class PartitionLog(PartitionCopies):
                 fills = list(fill_dirs(disk.fs, directory))
         except OSError as error:
             raise StorageFailedError(f"{directory} cannot be opened: {error}; check the disk") from error
-        return cls(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost, dormant_fills=fills)
+        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), fills)
+
+    # ------------------------------------------------------------------------------------ what it is
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of segments that begin from now on."""
+        return self._held.segment_bytes
+
+    @segment_bytes.setter
+    def segment_bytes(self, size_bytes: int) -> None:
+        self._held.segment_bytes = size_bytes
+
+    @property
+    def epochs(self) -> tuple[EpochLog, ...]:
+        """The epochs' logs, oldest first; the last one is the active one."""
+        return self._held.epochs
+
+    @property
+    def active(self) -> EpochLog | None:
+        """The newest epoch's log, None before the first one."""
+        return self._held.epochs[-1] if self._held.epochs else None
+
+    @property
+    def state(self) -> State:
+        """The newest epoch's state, "sealed" before the first one; LIMBO when any epoch is in it."""
+        return self._held.state
+
+    @property
+    def limbo(self) -> str | None:
+        """Why the partition is in LIMBO, for a person; None when it is not."""
+        return self._held.limbo
+
+    @property
+    def unreadable_epoch(self) -> int | None:
+        """The epoch that could not be opened at all, behind which older ones stayed closed; None without one."""
+        return self._held.unreadable_epoch
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read here, 0 before the first epoch: the log has no holes behind it."""
+        return self._held.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record; 0 before the first epoch."""
+        return self._held.end_offset
+
+    @property
+    def end_digest(self) -> int:
+        """The running digest at the end of the newest epoch."""
+        return self._held.end_digest
+
+    @property
+    def synced_offset(self) -> int:
+        """How far the newest epoch is synced."""
+        return self._held.synced_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """What all segments of the log hold, without what is being filled or set aside."""
+        return self._held.size_bytes
+
+    def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
+        """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
+        return self._held.epoch_end(epoch, start_offset)
 
     # ------------------------------------------------------------------------------------ appending
 
@@ -73,7 +152,7 @@ class PartitionLog(PartitionCopies):
     def reserve(self, needed_bytes: int) -> None:
         """See `EpochLog.reserve`."""
         log = self._writable()
-        log.segment_bytes = self.segment_bytes
+        log.segment_bytes = self._held.segment_bytes
         log.reserve(needed_bytes)
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
@@ -103,32 +182,56 @@ class PartitionLog(PartitionCopies):
             return old
         self._check_may_begin(epoch)
         if old is None:
-            self._make_directory()
+            self._held.make_directory()
         else:
             assert old.end_offset <= start_offset, f"epoch {epoch} at {start_offset}, the log ends at {old.end_offset}"
             assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
             if old.end_offset < start_offset:
-                self._demote(len(self._epochs))
+                self.copies.demote(len(self._held.epochs))
             else:
                 if old.is_repairing:
                     old.finish_repair()
                 if old.state != "sealed":
                     old.seal()
         new = EpochLog.create(
-            self._disk,
+            self._held.disk,
             self.directory / epoch_dir_name(epoch),
             topic_id=self.name.topic_id,
             partition=self.name.partition,
             epoch=epoch,
             start_offset=start_offset,
-            segment_bytes=self.segment_bytes,
+            segment_bytes=self._held.segment_bytes,
             is_newest=True,
             is_lacking=is_lacking,
         )
-        self._epochs = (*self._epochs, new)
-        self._lost = None
-        self._take_in_whole()  # what was complete and did not continue the older epochs that have left the log
+        self._held.epochs = (*self._held.epochs, new)
+        self._held.lost = None
+        self.copies.take_in_whole()  # what was complete and did not continue the older epochs that have left the log
         return new
+
+    def truncate_epoch(self, epoch: int, end_offset: int) -> None:
+        """Cut the newest epoch's log to its decided end; durable at return. See `EpochLog.truncate`.
+
+        An epoch of which nothing is here has nothing to cut. LIMBO of this epoch ends if all of it up to there is good.
+
+        Raises:
+            DivergedError: no batch held here ends at `end_offset`; nothing has changed.
+            LimboError: it is damaged in front of `end_offset`; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        log = self.active
+        if log is None or log.epoch < epoch:
+            return
+        assert log.epoch == epoch, f"epoch {epoch} is sealed, {log.epoch} is the newest"
+        if end_offset > log.end_offset:
+            if log.damage is not None and self.limbo is not None:
+                raise LimboError(self.limbo)
+            raise DivergedError(f"{log.directory} ends at {log.end_offset}, the epoch at {end_offset}")
+        log.truncate(end_offset)
+        try:
+            drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
+        except OSError as error:
+            raise StorageFailedError(f"snapshots in {self.directory} cannot be removed: {error}") from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
         """Return below which offset whole old segments are to go, 0 for none. May be called by any thread.
@@ -138,7 +241,7 @@ class PartitionLog(PartitionCopies):
         """
         if self.limbo is not None:
             return 0
-        segments = [segment for log in self._epochs for segment in log.segments]
+        segments = [segment for log in self._held.epochs for segment in log.segments]
         offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # all of it at one moment
         for segment in segments[:-1]:
             is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
@@ -153,24 +256,8 @@ class PartitionLog(PartitionCopies):
         Raises:
             StorageFailedError: the disk failed, now or before.
         """
-        for log in self._epochs:
+        for log in self._held.epochs:
             log.settle()
-
-    def is_overtaken(self, offset: int) -> bool:
-        """Whether what lies below `offset` is all that keeps a whole copy out of the log: nothing will fill the hole.
-
-        May be called by any thread.
-        """
-        if self.limbo is not None or not 0 < self.end_offset < offset:
-            return False
-        newest = self._epochs[-1].epoch
-        return any(
-            fill is not None
-            and fill.is_complete
-            and fill.target.epoch > newest
-            and self.end_offset < fill.target.start.offset <= offset
-            for fill in list(self._fills.values())
-        )
 
     def delete_before(self, offset: int) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
@@ -183,11 +270,13 @@ class PartitionLog(PartitionCopies):
             StorageFailedError: a name could not be removed.
         """
         freed_bytes = 0
-        if self.is_overtaken(offset):
-            self._demote(len(self._epochs))
-            self._take_in_whole()
-        self._drop_fills_below(offset)
-        while self._epochs and self._epochs[0].oldest_end_offset <= offset and (freed := self._delete_oldest()):
+        if self.copies.is_overtaken(offset):
+            self.copies.demote(len(self._held.epochs))
+            self.copies.take_in_whole()
+        self.copies.drop_below(offset)
+        while (
+            self._held.epochs and self._held.epochs[0].oldest_end_offset <= offset and (freed := self._delete_oldest())
+        ):
             freed_bytes += freed
         return freed_bytes
 
@@ -198,7 +287,7 @@ class PartitionLog(PartitionCopies):
             StorageFailedError: the disk failed; the rest is removed at the next start.
         """
         self.close(sync=False)
-        fs = self._disk.fs
+        fs = self._held.disk.fs
         trash = self.directory.with_name(TRASH_PREFIX + self.directory.name)
         try:
             forget_directory(fs, self.directory)
@@ -216,11 +305,8 @@ class PartitionLog(PartitionCopies):
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
         """
-        for fill in self._fills.values():
-            if fill is not None:
-                fill.log.close(sync=sync)
-        self._fills.clear()
-        for log in self._epochs:
+        self.copies.close(sync=sync)
+        for log in self._held.epochs:
             log.close(sync=sync)
 
     def save_producer_snapshot(self, epoch: int, offset: int, digest: int, payload: bytes, *, committed: int) -> None:
@@ -231,42 +317,42 @@ class PartitionLog(PartitionCopies):
             StorageFailedError: the disk failed.
         """
         snapshot = ProducerSnapshot(epoch, offset, digest, payload)
-        save_snapshot(self._disk.fs, self.directory, snapshot, committed=committed)
+        save_snapshot(self._held.disk.fs, self.directory, snapshot, committed=committed)
 
     # ------------------------------------------------------------------------------------ inside
 
     def _writable(self) -> EpochLog:
         if self.limbo is not None:
             raise LimboError(self.limbo)
-        if not self._epochs:
+        if not self._held.epochs:
             raise StorageFailedError(f"{self.directory} has no epoch yet")
-        return self._epochs[-1]
+        return self._held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
         """Refuse to begin an epoch over damage that the decision behind that epoch does not settle."""
-        if self._lost is not None:
-            if not self._lost.is_aside or epoch <= self._lost.epoch:
-                raise LimboError(self._lost.message)
+        if self._held.lost is not None:
+            if not self._held.lost.is_aside or epoch <= self._held.lost.epoch:
+                raise LimboError(self._held.lost.message)
         elif self.limbo is not None:
-            newest = self._epochs[-1]
-            if not newest.is_repairing or any(log.damage is not None for log in self._epochs[:-1]):
+            newest = self._held.epochs[-1]
+            if not newest.is_repairing or any(log.damage is not None for log in self._held.epochs[:-1]):
                 raise LimboError(self.limbo)
 
     def _delete_oldest(self) -> int:
         """Delete the oldest segment, and its epoch if that leaves it empty; 0 for the newest of all and in LIMBO."""
-        if not self._epochs or self.limbo is not None:
+        if not self._held.epochs or self.limbo is not None:
             return 0
-        oldest = self._epochs[0]
-        if oldest.segment_count == 1 and len(self._epochs) == 1:
+        oldest = self._held.epochs[0]
+        if oldest.segment_count == 1 and len(self._held.epochs) == 1:
             return 0
-        self._gone_below = oldest.oldest_end_offset
+        self._held.gone_below = oldest.oldest_end_offset
         if oldest.segment_count > 1:
             return oldest.delete_oldest_segment()
         freed_bytes = oldest.size_bytes
-        self._epochs = self._epochs[1:]
+        self._held.epochs = self._held.epochs[1:]
         oldest.close(sync=False)
         try:
-            remove_epoch_dir(self._disk.fs, oldest.directory)
+            remove_epoch_dir(self._held.disk.fs, oldest.directory)
         except OSError as error:
             raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}") from error
         return freed_bytes

@@ -36,7 +36,9 @@ def test_what_is_appended_is_read_back_across_rolls_and_after_a_clean_stop() -> 
     assert log.segment_count > 3
     assert read_all(log) == batches
     assert read_all(log, max_bytes=1) == batches
-    assert [header.base_offset for header in log.scan_headers(0)] == [unpack_header(one).base_offset for one in batches]
+    assert [header.base_offset for header in log.reader.scan_headers(0)] == [
+        unpack_header(one).base_offset for one in batches
+    ]
     end, digest = log.end_offset, log.end_digest
     log.close()
     assert sim.open_files == 0
@@ -51,7 +53,7 @@ def test_a_log_may_begin_at_any_offset() -> None:
     log = create(new_disk(), start_offset=1000)
     append(log, [batch(records=5)])
     assert (log.start_offset, log.end_offset) == (1000, 1005)
-    assert log.read(1002, 10, limit_offset=1005).next_offset == 1005
+    assert log.reader.read(1002, 10, limit_offset=1005).next_offset == 1005
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,7 +67,7 @@ def test_a_read_returns_the_batches_that_it_should(seed: int, max_bytes: int) ->
         if random.random() < 0.5:
             log.sync()
     offset, limit = random.randrange(log.end_offset), random.randint(0, log.end_offset)
-    result = log.read(offset, max_bytes, limit_offset=limit)
+    result = log.reader.read(offset, max_bytes, limit_offset=limit)
     headers = [unpack_header(one) for one in batches]
     wanted = [
         raw
@@ -84,10 +86,10 @@ def test_reads_out_of_range_say_what_the_range_is() -> None:
     append(log, [batch()])
     for offset in (9, 12):
         with pytest.raises(ProtocolError) as caught:
-            log.read(offset, 100, limit_offset=11)
+            log.reader.read(offset, 100, limit_offset=11)
         assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
         assert (caught.value.log_start_offset, caught.value.high_watermark) == (10, 11)
-    assert log.read(11, 100, limit_offset=11).batches == []
+    assert log.reader.read(11, 100, limit_offset=11).batches == []
 
 
 @settings(max_examples=50, deadline=None)
@@ -97,7 +99,7 @@ def test_lookup_by_time_is_what_a_walk_finds(times: list[int], wanted: int) -> N
     for time_us in times:
         append(log, [batch(b"x" * 300, timestamp_us=time_us, records=2)])
     expected = next((2 * number for number, time_us in enumerate(times) if time_us >= wanted), None)
-    assert log.find_by_time(wanted) == expected
+    assert log.reader.find_by_time(wanted) == expected
 
 
 def test_a_group_larger_than_a_segment_gets_one_to_itself() -> None:
@@ -155,7 +157,7 @@ def test_a_reader_that_holds_a_deleted_segment_gets_an_answer() -> None:
     log = create(new_disk())
     for _ in range(12):
         append(log, [batch(b"x" * 700)])
-    headers = log.scan_headers(0)
+    headers = log.reader.scan_headers(0)
     assert next(headers).base_offset == 0
     log.delete_before(log.end_offset)
     with pytest.raises(ProtocolError) as caught:
@@ -299,8 +301,8 @@ def test_a_sealed_log_takes_no_appends() -> None:
 def test_limits_cut_reads_at_the_high_watermark() -> None:
     log = create(new_disk())
     append(log, [batch(records=3), batch(records=3)])
-    assert log.read(0, 10_000, limit_offset=3).next_offset == 3
-    assert log.read(0, 10_000, limit_offset=2).batches == []
+    assert log.reader.read(0, 10_000, limit_offset=3).next_offset == 3
+    assert log.reader.read(0, 10_000, limit_offset=2).batches == []
 
 
 def test_simulated_disk_drops_what_was_not_synced() -> None:

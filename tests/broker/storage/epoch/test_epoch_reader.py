@@ -31,7 +31,7 @@ def test_a_digest_is_known_at_each_boundary_and_nowhere_else() -> None:
     expected = {unpack_header(one).end_offset: unpack_header(one).digest for one in batches} | {100: 0}
     for view in (log, reopen(sim.restart())):
         for offset in range(98, view.end_offset + 3):
-            assert view.digest_at(offset) == expected.get(offset)
+            assert view.reader.digest_at(offset) == expected.get(offset)
 
 
 def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
@@ -40,8 +40,8 @@ def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
     log.delete_before(60)
     assert log.start_offset > 0
     before = next(one for one in batches if unpack_header(one).end_offset == log.start_offset)
-    assert log.digest_at(log.start_offset) == unpack_header(before).digest
-    assert log.digest_at(0) is None
+    assert log.reader.digest_at(log.start_offset) == unpack_header(before).digest
+    assert log.reader.digest_at(0) is None
 
 
 def test_a_copy_may_begin_behind_the_start_of_its_epoch() -> None:
@@ -55,7 +55,7 @@ def test_a_copy_may_begin_behind_the_start_of_its_epoch() -> None:
         start_digest=123,
         segment_bytes=4096,
     )
-    assert log.digest_at(7) == 123
+    assert log.reader.digest_at(7) == 123
     batches = append(log, [batch(b"x")])
     assert read_all(log) == batches
 
@@ -67,8 +67,8 @@ def test_a_header_that_does_not_check_is_damage() -> None:
     path = sim.files(EPOCH, ".seg")[0]
     sim.node(path).current[bytes(sim.node(path).current).find(batches[0][:128]) + 121] ^= 1
     with pytest.raises(DamagedError):
-        log.digest_at(1)
-    assert log.digest_at(2) == unpack_header(batches[1]).digest
+        log.reader.digest_at(1)
+    assert log.reader.digest_at(2) == unpack_header(batches[1]).digest
 
 
 def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments() -> None:
@@ -84,14 +84,14 @@ def test_what_is_synced_ahead_is_what_nobody_has_synced_of_the_newest_segments()
         return None
 
     sim.fail = note
-    log.sync_ahead(4096)
+    log.reader.sync_ahead(4096)
     assert synced == [], "so little may be left"
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert len(set(synced)) == 3
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert len(synced) == 3
     append(log, [batch(b"x")])
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert synced[3:] == [synced[2]], "only the newest has grown"
     assert log.synced_offset < log.end_offset, "it counts for nothing"
     log.sync()
@@ -104,19 +104,19 @@ def test_a_log_that_was_synced_closed_or_cut_has_nothing_to_sync_ahead() -> None
     filled(log)
     operations: list[str] = []
     sim.fail = lambda operation, _path: operations.append(operation)
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert operations == [], "it was synced"
     log.truncate(3)
     operations.clear()
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert operations == [], "a cut is synced by itself"
     append(log, [batch(b"x")])
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert operations.count("sync") == 1, "what was appended is not"
     append(log, [batch(b"x")])
     log.close(sync=False)
     operations.clear()
-    log.sync_ahead(0)
+    log.reader.sync_ahead(0)
     assert operations == [], "it is closed"
 
 
@@ -126,7 +126,7 @@ def test_after_a_sync_ahead_that_failed_the_log_is_not_synced_any_more() -> None
     append(log, [batch(b"x")])
     sim.fail = lambda operation, _path: OSError(errno.EIO, "no sync") if operation == "sync" else None
     with pytest.raises(StorageFailedError, match="no sync"):
-        log.sync_ahead(0)
+        log.reader.sync_ahead(0)
     sim.fail = lambda _operation, _path: None
     with pytest.raises(StorageFailedError, match="no sync"):
         log.sync()

@@ -71,14 +71,14 @@ def test_a_directory_is_noted_and_forgotten() -> None:
 
 def test_what_is_missing_is_told_from_what_never_was() -> None:
     sim = new_disk()
-    assert open_partition(sim).lost_epoch(5) is None
+    assert open_partition(sim).repair.lost_epoch(5) is None
     with_epochs(sim, 3)
-    assert open_partition(sim).lost_epoch(5) is None
+    assert open_partition(sim).repair.lost_epoch(5) is None
     lose(sim, DIRECTORY / "epoch-00000002")
-    assert open_partition(sim).lost_epoch(5) == 2
+    assert open_partition(sim).repair.lost_epoch(5) == 2
     assert read_all(open_partition(sim)), "the older epochs are there"
     lose(sim, DIRECTORY)
-    assert open_partition(sim).lost_epoch(5) == 5
+    assert open_partition(sim).repair.lost_epoch(5) == 5
 
 
 @pytest.mark.parametrize("how", ["filled", "set aside"])
@@ -87,10 +87,10 @@ def test_an_epoch_that_lies_beside_the_log_is_not_lost(how: str) -> None:
     with_epochs(sim, 2)
     log = open_partition(sim)
     if how == "filled":
-        log.begin_fill(1, 1, 9, 77)
+        log.copies.begin_fill(1, 1, 9, 77)
     else:
-        log.set_aside(1, "rot")
-    assert open_partition(sim.restart()).lost_epoch(1) is None
+        log.copies.set_aside(1, "rot")
+    assert open_partition(sim.restart()).repair.lost_epoch(1) is None
 
 
 def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
@@ -100,9 +100,9 @@ def test_a_copy_that_begins_again_is_in_limbo_until_it_is_repaired() -> None:
     log = open_partition(sim)
     log.start_epoch(1, 1, is_lacking=True)
     for one in (log, open_partition(sim.restart())):
-        assert (one.state, one.end_offset, one.lost_epoch(1)) == ("limbo", 1, None)
-    log.append_repair(1, [])
-    log.finish_repair(1)
+        assert (one.state, one.end_offset, one.repair.lost_epoch(1)) == ("limbo", 1, None)
+    log.repair.append_repair(1, [])
+    log.repair.finish_repair(1)
     assert open_partition(sim.restart()).state == "active"
 
 
@@ -141,7 +141,7 @@ def test_no_crash_leaves_a_note_of_an_epoch_that_never_began(power: bool) -> Non
             with_epochs(sim, 3)
         again = sim.power_cut(Random(cut)) if power else sim.restart()
         log = open_partition(again)
-        assert log.lost_epoch(0) is None, f"cut at {cut}"
+        assert log.repair.lost_epoch(0) is None, f"cut at {cut}"
         newest = log.active.epoch if log.active is not None else None
         if newest is not None:
             assert noted_newest(again.power_cut(Random(cut)), DIRECTORY) == newest
@@ -158,7 +158,7 @@ def test_a_loss_is_remembered_whenever_making_it_good_is_cut_short(power: bool) 
             make_again(sim, DIRECTORY, 1)
             open_partition(sim).start_epoch(1, 1, is_lacking=True)
         again = open_partition(sim.power_cut(Random(cut)) if power else sim.restart())
-        assert again.lost_epoch(1) == 1 or again.state == "limbo", f"cut at {cut}"
+        assert again.repair.lost_epoch(1) == 1 or again.state == "limbo", f"cut at {cut}"
 
 
 def test_a_deletion_takes_the_note_in_front_of_the_directory() -> None:
@@ -169,7 +169,7 @@ def test_a_deletion_takes_the_note_in_front_of_the_directory() -> None:
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
             log.delete()
-        assert open_partition(sim.power_cut(Random(cut))).lost_epoch(0) is None, f"cut at {cut}"
+        assert open_partition(sim.power_cut(Random(cut))).repair.lost_epoch(0) is None, f"cut at {cut}"
     sim = new_disk()
     with_epochs(sim, 1)
     lose(sim, DIRECTORY)

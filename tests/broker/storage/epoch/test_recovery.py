@@ -156,7 +156,7 @@ def test_rot_before_the_mark_is_limbo_and_nothing_is_changed() -> None:
             assert read_all(log) == batches[:number]
             assert bytes(segment(sim)) == rotten
             with pytest.raises(DamagedError, match="damaged"):
-                log.read(log.end_offset + 1, 100, limit_offset=log.end_offset + 2)
+                log.reader.read(log.end_offset + 1, 100, limit_offset=log.end_offset + 2)
 
 
 def test_zeroes_where_a_synced_batch_was_are_limbo() -> None:

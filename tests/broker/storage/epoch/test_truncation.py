@@ -149,7 +149,7 @@ def test_rot_in_what_was_kept_is_limbo_and_no_torn_write() -> None:
                 sim.node(path).current[at + 130] ^= 1
         again = reopen(sim.restart())
         # Where the last segment is empty, its header is what says that the one before it was synced.
-        if log._segments[-1].base_offset < log.end_offset:
+        if log._held.segments[-1].base_offset < log.end_offset:
             assert again.state == "limbo"
 
 
@@ -206,10 +206,10 @@ def test_a_full_disk_does_not_keep_a_log_from_being_cut() -> None:
 
 def test_a_reader_that_holds_the_tail_is_told_that_it_is_out_of_range() -> None:
     log, batches = filled(new_disk())
-    headers = log.scan_headers(0)
+    headers = log.reader.scan_headers(0)
     next(headers)
     log.truncate(ends(batches)[2])
-    assert [bytes(one) for one in log.read(0, 10**6, limit_offset=99).batches] == batches[:2]
+    assert [bytes(one) for one in log.reader.read(0, 10**6, limit_offset=99).batches] == batches[:2]
 
 
 def test_what_is_kept_of_an_index() -> None:

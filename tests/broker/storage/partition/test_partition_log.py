@@ -47,10 +47,10 @@ def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
     sim = new_disk()
     log = open_partition(sim)
     assert (log.start_offset, log.end_offset, log.size_bytes, log.state) == (0, 0, 0, "sealed")
-    assert log.read(0, 100, limit_offset=0).batches == []
-    assert log.find_by_time(0) is None
-    assert list(log.scan_headers(0)) == []
-    assert next(log.load_producer_snapshots(), None) is None
+    assert log.reader.read(0, 100, limit_offset=0).batches == []
+    assert log.reader.find_by_time(0) is None
+    assert list(log.reader.scan_headers(0)) == []
+    assert next(log.reader.load_producer_snapshots(), None) is None
     assert log.epoch_end(0, 7) == (7, 0)
     assert retain(log, 0) == log.delete_before(9) == 0
     with pytest.raises(StorageFailedError, match="no epoch"):
@@ -66,10 +66,10 @@ def test_reading_across_epochs_and_restarts() -> None:
     for view in (log, open_partition(sim.restart())):
         assert read_all(view) == batches
         assert read_all(view, max_bytes=1) == batches
-        assert [header.epoch for header in view.scan_headers(0)] == [0] * 8 + [1] * 8 + [2] * 8
-        assert next(view.scan_headers(17)).base_offset == 16
-        assert view.find_by_time(12) == 16 + 4
-        assert view.find_by_time(99) is None
+        assert [header.epoch for header in view.reader.scan_headers(0)] == [0] * 8 + [1] * 8 + [2] * 8
+        assert next(view.reader.scan_headers(17)).base_offset == 16
+        assert view.reader.find_by_time(12) == 16 + 4
+        assert view.reader.find_by_time(99) is None
         assert view.epoch_end(0, 0) == (16, view.epochs[0].end_digest)
         assert [one.state for one in view.epochs] == ["sealed", "sealed", "active"]
     log.close()
@@ -81,7 +81,7 @@ def test_out_of_range_gives_the_bounds_of_the_whole_partition() -> None:
     log.delete_before(20)
     for offset in (0, 49):
         with pytest.raises(ProtocolError) as caught:
-            log.read(offset, 10, limit_offset=48)
+            log.reader.read(offset, 10, limit_offset=48)
         assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
         assert (caught.value.log_start_offset, caught.value.high_watermark) == (log.start_offset, 48)
 
@@ -175,17 +175,17 @@ def test_an_epoch_may_begin_behind_a_hole_and_nothing_in_front_of_it_is_read() -
     for view in (log, open_partition(sim.restart())):
         assert (view.start_offset, view.end_offset, view.state) == (100, 103, "active")
         assert [one.epoch for one in view.epochs] == [5]
-        assert view.fill_epochs == (0, 1)
+        assert view.copies.fill_epochs == (0, 1)
         assert read_all(view) == later
         for offset in (0, 16, 40, 99):
             with pytest.raises(NotHeldError):
-                view.read(offset, 100, limit_offset=103)
+                view.reader.read(offset, 100, limit_offset=103)
         with pytest.raises(ProtocolError) as caught:
-            view.read(104, 100, limit_offset=103)
+            view.reader.read(104, 100, limit_offset=103)
         assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
-        assert [header.epoch for header in view.scan_headers(0)] == [5]
-        assert view.digest_at(1, 32) is None
-        assert view.digest_at(5, 100) == 0
+        assert [header.epoch for header in view.reader.scan_headers(0)] == [5]
+        assert view.reader.digest_at(1, 32) is None
+        assert view.reader.digest_at(5, 100) == 0
     log.close()
 
 
@@ -194,7 +194,7 @@ def test_a_partition_may_begin_with_any_epoch() -> None:
     log.start_epoch(7, 500)
     assert (log.start_offset, log.end_offset, log.epoch_end(7, 0)) == (500, 500, (500, 0))
     with pytest.raises(NotHeldError):
-        log.read(3, 100, limit_offset=500)
+        log.reader.read(3, 100, limit_offset=500)
 
 
 def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
@@ -205,7 +205,7 @@ def test_what_retention_deleted_is_out_of_range_and_not_elsewhere() -> None:
     assert retain(log, 0) > 0
     assert log.start_offset == 62
     with pytest.raises(ProtocolError) as caught:
-        log.read(60, 10, limit_offset=64)
+        log.reader.read(60, 10, limit_offset=64)
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
 
 
@@ -225,7 +225,7 @@ def test_power_cuts_while_an_epoch_begins_behind_a_hole_leave_a_log_without_one(
         again.start_epoch(5, 1000)
         append(again, [batch()], epoch=5)
         assert (again.start_offset, again.end_offset) == (1000, 1001)
-        assert again.fill_epochs == (0, 1, 2)
+        assert again.copies.fill_epochs == (0, 1, 2)
     else:
         raise AssertionError("the epoch never began")
 
@@ -270,12 +270,12 @@ def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> Non
     assert damage is not None
     offset, found = 0, list[bytes]()
     while offset < damage.offset:
-        result = log.read(offset, 10_000, limit_offset=log.end_offset)
+        result = log.reader.read(offset, 10_000, limit_offset=log.end_offset)
         found += [bytes(one) for one in result.batches]
         offset = result.next_offset
     assert found == batches[: damage.offset // 2]
     with pytest.raises(DamagedError):
-        log.read(damage.offset, 10_000, limit_offset=log.end_offset)
+        log.reader.read(damage.offset, 10_000, limit_offset=log.end_offset)
 
 
 def test_an_epoch_whose_first_header_is_gone_is_limbo_with_nothing_readable() -> None:
@@ -322,6 +322,6 @@ def test_snapshots_are_kept_beside_the_log() -> None:
     sim = new_disk()
     log, _ = filled(sim, epochs=1)
     log.save_producer_snapshot(0, 4, 5, b"state", committed=1 << 30)
-    snapshot = next(open_partition(sim.restart()).load_producer_snapshots(), None)
+    snapshot = next(open_partition(sim.restart()).reader.load_producer_snapshots(), None)
     assert snapshot is not None
     assert snapshot == (0, 4, 5, b"state")

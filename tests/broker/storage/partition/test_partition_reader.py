@@ -18,9 +18,9 @@ def test_digests_are_told_by_epoch() -> None:
         log.start_epoch(epoch, log.end_offset)
         batches += append(log, [batch(b"a", records=2), batch(b"b", records=2)], epoch=epoch)
     digests = [unpack_header(one).digest for one in batches]
-    assert [log.digest_at(2, offset) for offset in range(6)] == [0, None, digests[0], None, digests[1], None]
-    assert [log.digest_at(3, offset) for offset in range(3, 9)] == [None, 0, None, digests[2], None, digests[3]]
-    assert log.digest_at(1, 0) is None
+    assert [log.reader.digest_at(2, offset) for offset in range(6)] == [0, None, digests[0], None, digests[1], None]
+    assert [log.reader.digest_at(3, offset) for offset in range(3, 9)] == [None, 0, None, digests[2], None, digests[3]]
+    assert log.reader.digest_at(1, 0) is None
     assert log.unreadable_epoch is None
 
 
@@ -28,6 +28,6 @@ def test_what_is_not_in_this_copy_is_with_another_replica() -> None:
     log = open_partition(new_disk())
     log.start_epoch(1, 10)
     with pytest.raises(NotHeldError) as caught:
-        log.read(9, 100, limit_offset=10)
+        log.reader.read(9, 100, limit_offset=10)
     assert caught.value.code == pb.NOT_OWNER
     assert "begins at 10" in caught.value.message

@@ -89,18 +89,18 @@ class Replica:
         one = self.random.choice(missing)
         if one.epoch in {log.epoch for log in self.log.epochs}:
             return
-        position = self.log.begin_fill(one.epoch, one.start_offset, one.end_offset, one.end_digest)
+        position = self.log.copies.begin_fill(one.epoch, one.start_offset, one.end_offset, one.end_digest)
         rest = one.behind(position.offset)
         count = self.random.randint(0, len(rest))
         for raw in rest[:count]:
             if self.random.random() < 0.2:
                 with pytest.raises(ProtocolError):
-                    self.log.append_fill(one.epoch, [raw[:-1] + bytes([raw[-1] ^ 1])])
-            self.log.append_fill(one.epoch, [raw])
+                    self.log.copies.append_fill(one.epoch, [raw[:-1] + bytes([raw[-1] ^ 1])])
+            self.log.copies.append_fill(one.epoch, [raw])
         if count < len(rest):
             with pytest.raises(DivergedError):
-                self.log.finish_fill(one.epoch)
-        elif self.log.finish_fill(one.epoch):
+                self.log.copies.finish_fill(one.epoch)
+        elif self.log.copies.finish_fill(one.epoch):
             self.kept |= {log.epoch for log in self.log.epochs[:-1]}
 
     def replace_some(self) -> None:
@@ -109,7 +109,7 @@ class Replica:
         if sealed:
             epoch = self.random.choice(sealed)
             self.kept = {one for one in self.kept if one > epoch}
-            self.log.set_aside(epoch, "rot")
+            self.log.copies.set_aside(epoch, "rot")
 
     def live(self, steps: int) -> None:
         for _ in range(steps):
@@ -169,7 +169,7 @@ class Replica:
             if one.epoch not in {log.epoch for log in self.log.epochs}:
                 assert fill(self.log, one)
         assert read_all(self.log) == [raw for one in self.history for raw in one.batches]
-        assert (self.log.start_offset, self.log.fill_epochs) == (0, ())
+        assert (self.log.start_offset, self.log.copies.fill_epochs) == (0, ())
 
 
 @settings(max_examples=150, deadline=None)

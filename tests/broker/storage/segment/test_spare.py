@@ -128,7 +128,7 @@ def test_a_file_that_is_read_is_not_used_again() -> None:
     disk = Disk(fs=sim)
     log = on(disk)
     batches = fill(log, 4)
-    headers = log.scan_headers(0)
+    headers = log.reader.scan_headers(0)
     next(headers)
     log.delete_oldest_segment()
     assert not sim.exists(SPARE), "a reader has it open"
@@ -145,7 +145,7 @@ def test_a_file_that_is_being_opened_is_not_used_again() -> None:
     log = on(disk)
     fill(log, 3)
     disk.open_segments.drop(SEGMENT)
-    opened = log._segments[0].open(disk)  # type: ignore[union-attr]  # the first of three is sealed
+    opened = log._held.segments[0].open(disk)  # type: ignore[union-attr]  # the first of three is sealed
 
     def slow() -> object:
         log.delete_oldest_segment()

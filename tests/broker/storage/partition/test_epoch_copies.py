@@ -1,4 +1,4 @@
-"""A replica's copy brought to what was decided: each operation, with the power cut at each of its steps."""
+"""Copies of epochs beside the log, and into it: each operation, with the power cut at each of its steps."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch, read_all
-from tests.broker.storage.decided import copy, decided, fill, stamped
+from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.decided import DIRECTORY, copy, decided, fill, rot, stamped, whole
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.errors import DivergedError, LimboError, NotHeldError, StorageFailedError
-from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
-
-DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
-
 
 HISTORY = decided(Random(5), epochs=5, batches_min=6, batches_max=9)
 
@@ -40,29 +35,20 @@ def with_hole(sim: SimDisk) -> PartitionLog:
     return log
 
 
-def whole(sim: SimDisk) -> PartitionLog:
-    log = open_partition(sim)
-    for one in HISTORY:
-        log.start_epoch(one.epoch, one.start_offset)
-        copy(log, one.batches)
-        log.sync()
-    return log
-
-
 ALL = [raw for one in HISTORY for raw in one.batches]
 
 
 def test_filling_newest_first_extends_what_can_be_read_downwards() -> None:
     sim = new_disk()
     log = with_hole(sim)
-    assert list(log.fill_epochs) == [0, 1]
-    assert log.fill_position(0) is None
+    assert list(log.copies.fill_epochs) == [0, 1]
+    assert log.copies.fill_position(0) is None
     for epoch in (3, 2, 1, 0):
         assert fill(log, HISTORY[epoch])
         assert log.start_offset == HISTORY[epoch].start_offset
         assert read_all(open_partition(sim.power_cut(Random(epoch)))) == read_all(log)
     assert read_all(log) == ALL
-    assert list(log.fill_epochs) == []
+    assert list(log.copies.fill_epochs) == []
 
 
 def test_a_copy_that_is_complete_before_the_next_epoch_begins_comes_into_use_with_that() -> None:
@@ -73,7 +59,7 @@ def test_a_copy_that_is_complete_before_the_next_epoch_begins_comes_into_use_wit
     log.start_epoch(4, HISTORY[4].start_offset)
     copy(log, HISTORY[4].batches)
     assert [one.epoch for one in log.epochs] == [3, 4]
-    assert list(log.fill_epochs) == [1]
+    assert list(log.copies.fill_epochs) == [1]
     assert read_all(log) == HISTORY[3].batches + HISTORY[4].batches
 
 
@@ -83,7 +69,7 @@ def test_filling_oldest_first_comes_into_use_with_the_last_one() -> None:
         assert not fill(log, HISTORY[epoch])
         assert log.start_offset == HISTORY[4].start_offset
         with pytest.raises(NotHeldError):
-            log.read(0, 100, limit_offset=log.end_offset)
+            log.reader.read(0, 100, limit_offset=log.end_offset)
     assert fill(log, HISTORY[3])
     assert read_all(log) == ALL
 
@@ -91,36 +77,36 @@ def test_filling_oldest_first_comes_into_use_with_the_last_one() -> None:
 def test_a_prefix_and_a_whole_copy_are_not_fetched_again() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
-    position = log.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
+    position = log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
     assert position.offset == unpack_header(one.batches[2]).end_offset
     zero = HISTORY[0]
-    assert log.begin_fill(0, 0, zero.end_offset, zero.end_digest) == (zero.end_offset, zero.end_digest)
-    assert log.fill_position(0) == (zero.end_offset, zero.end_digest)
+    assert log.copies.begin_fill(0, 0, zero.end_offset, zero.end_digest) == (zero.end_offset, zero.end_digest)
+    assert log.copies.fill_position(0) == (zero.end_offset, zero.end_digest)
 
 
 def test_a_fill_that_is_begun_again_with_another_end_takes_that() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
     cut = unpack_header(one.batches[1])
-    assert log.begin_fill(1, one.start_offset, one.end_offset, one.end_digest) == log.begin_fill(
+    assert log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest) == log.copies.begin_fill(
         1, one.start_offset, one.end_offset, one.end_digest
     )
-    assert log.begin_fill(1, one.start_offset, cut.end_offset, cut.digest) == (cut.end_offset, cut.digest)
+    assert log.copies.begin_fill(1, one.start_offset, cut.end_offset, cut.digest) == (cut.end_offset, cut.digest)
 
 
 def test_a_fill_may_be_abandoned_and_must_be_begun() -> None:
     sim = new_disk()
     log = with_hole(sim)
-    log.abandon_fill(0)
-    log.abandon_fill(0)
+    log.copies.abandon_fill(0)
+    log.copies.abandon_fill(0)
     fill(log, HISTORY[2])
-    log.abandon_fill(2)
-    assert list(log.fill_epochs) == [1]
+    log.copies.abandon_fill(2)
+    assert list(log.copies.fill_epochs) == [1]
     for epoch in (0, 1, 2):
         with pytest.raises(NotHeldError):
-            log.append_fill(epoch, HISTORY[epoch].batches[:1])
+            log.copies.append_fill(epoch, HISTORY[epoch].batches[:1])
         with pytest.raises(NotHeldError):
-            log.finish_fill(epoch)
+            log.copies.finish_fill(epoch)
     log.close()
     assert sim.open_files == 0
 
@@ -144,7 +130,7 @@ def test_the_newest_epoch_that_ends_too_soon_is_gone_on_with() -> None:
         log.start_epoch(1, HISTORY[1].start_offset)
         copy(log, HISTORY[1].batches[:3])
         one = HISTORY[1]
-        position = log.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
+        position = log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
         assert position.offset == unpack_header(one.batches[2]).end_offset
         assert read_all(log) == HISTORY[0].batches
         if crash:
@@ -159,10 +145,10 @@ def test_an_empty_epoch_is_filled_wherever_it_lies() -> None:
     log.start_epoch(3, 0)
     copy(log, [bytes(one) for one in stamped([batch()], 3, 0)])
     log.start_epoch(7, 1)
-    assert log.begin_fill(5, 1, 1, 0) == (1, 0)
-    assert log.finish_fill(5)
+    assert log.copies.begin_fill(5, 1, 1, 0) == (1, 0)
+    assert log.copies.finish_fill(5)
     assert [one.epoch for one in log.epochs] == [3, 7]
-    assert list(log.fill_epochs) == []
+    assert list(log.copies.fill_epochs) == []
 
 
 def test_retention_takes_what_is_filled_first() -> None:
@@ -170,13 +156,13 @@ def test_retention_takes_what_is_filled_first() -> None:
     log = with_hole(sim)
     fill(log, HISTORY[2])
     log.delete_before(HISTORY[2].end_offset - 1)
-    assert list(log.fill_epochs) == [0, 1, 2]
+    assert list(log.copies.fill_epochs) == [0, 1, 2]
     log.delete_before(HISTORY[2].end_offset)
-    assert list(log.fill_epochs) == [0, 1]
+    assert list(log.copies.fill_epochs) == [0, 1]
     log.delete_before(log.start_offset - 1)
-    assert list(log.fill_epochs) == [0, 1]
+    assert list(log.copies.fill_epochs) == [0, 1]
     log.delete_before(log.start_offset)
-    assert list(log.fill_epochs) == []
+    assert list(log.copies.fill_epochs) == []
     assert sorted(name for name in sim.list_dir(DIRECTORY) if name.startswith("epoch")) == ["epoch-00000004"]
 
 
@@ -187,13 +173,13 @@ def test_a_log_in_front_of_a_hole_that_retention_has_made_gives_way_to_the_copy_
     behind = HISTORY[4]
     fill(log, behind)
     assert (log.start_offset, log.end_offset) == (0, HISTORY[0].end_offset)
-    assert not log.is_overtaken(behind.start_offset - 1), "what lies between may still be fetched"
+    assert not log.copies.is_overtaken(behind.start_offset - 1), "what lies between may still be fetched"
     log.delete_before(behind.start_offset - 1)
     assert log.end_offset == HISTORY[0].end_offset
-    assert log.is_overtaken(behind.start_offset)
+    assert log.copies.is_overtaken(behind.start_offset)
     log.delete_before(behind.start_offset)
     assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
-    assert list(log.fill_epochs) == []
+    assert list(log.copies.fill_epochs) == []
 
 
 def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
@@ -203,11 +189,11 @@ def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
         for epoch in (3, 2):
             fill(log, HISTORY[epoch])
         one = HISTORY[1]
-        log.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
-        log.append_fill(1, one.batches[3:])
+        log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
+        log.copies.append_fill(1, one.batches[3:])
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            assert log.finish_fill(1)
+            assert log.copies.finish_fill(1)
             return
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.limbo is None
@@ -225,7 +211,7 @@ def test_truncating_takes_snapshots_of_the_tail_along() -> None:
     log.save_producer_snapshot(0, middle.end_offset, middle.digest, b"then", committed=1 << 30)
     log.save_producer_snapshot(0, log.end_offset, log.end_digest, b"now", committed=1 << 30)
     log.truncate_epoch(0, middle.end_offset)
-    snapshot = next(log.load_producer_snapshots(), None)
+    snapshot = next(log.reader.load_producer_snapshots(), None)
     assert snapshot is not None
     assert snapshot.payload == b"then"
     with pytest.raises(DivergedError):
@@ -250,7 +236,7 @@ def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
         log.start_epoch(0, 0)
         for one in decided(Random(8), epochs=1, batches_min=200, batches_max=200, bytes_max=20_000)[0].batches:
             copy(log, [one])
-        half = next(log.scan_headers(log.end_offset // 2))
+        half = next(log.reader.scan_headers(log.end_offset // 2))
         log.truncate_epoch(0, half.end_offset)
         kept = read_all(log)
         kept += [bytes(one) for one in append(log, [batch(b"on" * 5000)])]
@@ -259,12 +245,12 @@ def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
         assert read_all(log) == kept
         end, digest = log.end_offset, log.end_digest
         log.start_epoch(1, end + 100)
-        assert log.fill_epochs == (0,)
+        assert log.copies.fill_epochs == (0,)
         log.close()
         log = reopened()
-        assert log.begin_fill(0, 0, end, digest) == (end, digest)
-        assert not log.finish_fill(0)
-        log.set_aside(1, "for a test")
+        assert log.copies.begin_fill(0, 0, end, digest) == (end, digest)
+        assert not log.copies.finish_fill(0)
+        log.copies.set_aside(1, "for a test")
         assert log.limbo is not None
         log.close()
     finally:
@@ -274,30 +260,15 @@ def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ damage
 
 
-def rot(sim: SimDisk, epoch: int, victim: int) -> None:
-    """Flip a bit of a batch and lose the index that would tell where its segment ended."""
-    raw = HISTORY[epoch].batches[victim]
-    for path in sim.files(DIRECTORY / f"epoch-{epoch:08d}", ".seg"):
-        at = bytes(sim.node(path).current).find(raw[:128])
-        if at >= 0:
-            sim.node(path).current[at + 130] ^= 1
-            sim.node(path).sync()
-            if sim.exists(path.with_suffix(".idx")):
-                sim.unlink(path.with_suffix(".idx"))
-                sim.sync_dir(path.parent)
-            return
-    raise AssertionError("the batch is nowhere")
-
-
 def test_a_damaged_sealed_epoch_is_set_aside_and_fetched_again() -> None:
     sim = new_disk()
-    whole(sim).close()
-    rot(sim, 2, -1)
+    whole(sim, HISTORY).close()
+    rot(sim, HISTORY[2], -1)
     log = open_partition(sim.restart())
     assert log.state == "limbo"
-    path = log.set_aside(2, "rot")
+    path = log.copies.set_aside(2, "rot")
     assert path.name == "epoch-00000002.bad-1"
-    assert (log.state, log.start_offset, log.fill_epochs) == ("active", HISTORY[3].start_offset, (0, 1))
+    assert (log.state, log.start_offset, log.copies.fill_epochs) == ("active", HISTORY[3].start_offset, (0, 1))
     assert open_partition(sim.restart()).limbo is None
     for epoch in (2, 1, 0):
         assert fill(log, HISTORY[epoch])
@@ -309,7 +280,7 @@ def test_a_damaged_sealed_epoch_is_set_aside_and_fetched_again() -> None:
 
 def test_an_unreadable_sealed_epoch_leaves_what_is_newer_readable_and_can_be_set_aside() -> None:
     sim = new_disk()
-    whole(sim).close()
+    whole(sim, HISTORY).close()
     sim.node(sim.files(DIRECTORY / "epoch-00000002", ".seg")[0]).current[0] ^= 1
     log = open_partition(sim.restart())
     assert (log.state, log.start_offset) == ("limbo", HISTORY[3].start_offset)
@@ -318,8 +289,8 @@ def test_an_unreadable_sealed_epoch_leaves_what_is_newer_readable_and_can_be_set
         log.reserve(64)
     with pytest.raises(LimboError):
         log.start_epoch(5, log.end_offset)
-    log.set_aside(2, "rot")
-    assert (log.state, log.fill_epochs) == ("active", (0, 1))
+    log.copies.set_aside(2, "rot")
+    assert (log.state, log.copies.fill_epochs) == ("active", (0, 1))
     for epoch in (2, 1, 0):
         assert fill(log, HISTORY[epoch])
     assert read_all(log) == ALL
@@ -329,14 +300,14 @@ def test_the_newest_epoch_set_aside_is_limbo_until_a_copy_or_a_successor_is_ther
     for unreadable in (False, True):
         for by_fill in (False, True):
             sim = new_disk()
-            whole(sim).close()
+            whole(sim, HISTORY).close()
             if unreadable:
                 sim.node(sim.files(DIRECTORY / "epoch-00000004", ".seg")[0]).current[0] ^= 1
             else:
-                rot(sim, 4, 1)
+                rot(sim, HISTORY[4], 1)
             log = open_partition(sim.restart())
             assert log.state == "limbo"
-            log.set_aside(4, "rot")
+            log.copies.set_aside(4, "rot")
             for view in (log, open_partition(sim.power_cut(Random(1)))):
                 assert view.state == "limbo"
                 assert read_all(view) == [raw for one in HISTORY[:4] for raw in one.batches]
@@ -358,19 +329,19 @@ def test_power_cuts_while_a_copy_is_set_aside() -> None:
     for epoch in (1, 4):
         for cut in range(60):
             sim = new_disk()
-            whole(sim).close()
-            rot(sim, epoch, -1 if epoch == 1 else 1)
+            whole(sim, HISTORY).close()
+            rot(sim, HISTORY[epoch], -1 if epoch == 1 else 1)
             log = open_partition(sim)
             assert log.state == "limbo"
             sim.cut_at = sim.steps + cut
             with suppress(PowerCutError):
-                log.set_aside(epoch, "rot")
+                log.copies.set_aside(epoch, "rot")
                 break
             again = open_partition(sim.power_cut(Random(cut)))
             missing = again.active is None or again.active.epoch < epoch
             assert again.state == "limbo" or (epoch < again.epochs[0].epoch and not missing)
             if again.limbo is not None and not missing:
-                again.set_aside(epoch, "rot")
+                again.copies.set_aside(epoch, "rot")
             for one in reversed(HISTORY):
                 if one.epoch not in {log.epoch for log in again.epochs}:
                     assert fill(again, one)
@@ -380,110 +351,18 @@ def test_power_cuts_while_a_copy_is_set_aside() -> None:
             raise AssertionError("the copy was never set aside")
 
 
-def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
-    sim = new_disk()
-    whole(sim).close()
-    rot(sim, 4, 3)
-    log = open_partition(sim.restart())
-    assert log.repairable_end(3) is None
-    end = log.repairable_end(4)
-    assert end == (unpack_header(HISTORY[4].batches[2]).end_offset, unpack_header(HISTORY[4].batches[2]).digest)
-    assert log.cut_to_good(4) == end
-    assert log.cut_to_good(4) == end
-    with pytest.raises(LimboError):
-        log.reserve(64)
-    with pytest.raises(ProtocolError):
-        log.append_repair(4, HISTORY[4].batches[4:])
-    assert log.append_repair(4, []) == end
-    log.append_repair(4, HISTORY[4].batches[3:5])
-    for view in (log, open_partition(sim.power_cut(Random(2)))):
-        assert view.state == "limbo"
-        assert read_all(view) == ALL[: -len(HISTORY[4].batches) + 5]
-    log.append_repair(4, HISTORY[4].batches[5:])
-    log.finish_repair(4)
-    for view in (log, open_partition(sim.power_cut(Random(2)))):
-        assert view.state == "active"
-        assert read_all(view) == ALL
-    append(log, [batch()], epoch=4)
-
-
-def test_a_power_cut_while_damage_is_cut_off_never_ends_limbo() -> None:
-    for cut in range(60):
-        sim = new_disk()
-        whole(sim).close()
-        rot(sim, 4, 1)
-        log = open_partition(sim)
-        sim.cut_at = sim.steps + cut
-        with suppress(PowerCutError):
-            log.cut_to_good(4)
-            return
-        again = open_partition(sim.power_cut(Random(cut)))
-        assert again.state == "limbo"
-        again.cut_to_good(4)
-        again.append_repair(4, HISTORY[4].batches[1:])
-        again.finish_repair(4)
-        assert read_all(again) == ALL
-    raise AssertionError("the damage was never cut off")
-
-
-def test_a_decided_end_in_front_of_the_damage_ends_limbo() -> None:
-    sim = new_disk()
-    whole(sim).close()
-    rot(sim, 4, 3)
-    ends = [unpack_header(one).end_offset for one in HISTORY[4].batches]
-    log = open_partition(sim.restart())
-    with pytest.raises(LimboError):
-        log.truncate_epoch(4, ends[4])
-    log.truncate_epoch(4, ends[2])
-    assert log.state == "active"
-    assert open_partition(sim.power_cut(Random(0))).state == "active"
-    log.start_epoch(5, ends[2])
-    assert read_all(log) == ALL[: -len(HISTORY[4].batches) + 3]
-
-
-def test_a_successor_ends_a_repair_and_the_good_prefix_is_filled_on() -> None:
-    sim = new_disk()
-    whole(sim).close()
-    rot(sim, 4, 3)
-    log = open_partition(sim.restart())
-    with pytest.raises(LimboError):
-        log.start_epoch(5, HISTORY[4].end_offset)
-    log.cut_to_good(4)
-    log.start_epoch(5, HISTORY[4].end_offset)
-    assert (log.state, log.start_offset) == ("active", HISTORY[4].end_offset)
-    four = HISTORY[4]
-    position = log.begin_fill(4, four.start_offset, four.end_offset, four.end_digest)
-    assert position.offset == unpack_header(four.batches[2]).end_offset
-    for epoch in (4, 3, 2, 1, 0):
-        assert fill(log, HISTORY[epoch])
-    assert read_all(log) == ALL
-
-
-def test_a_repair_that_reached_the_decided_end_is_continued_by_the_next_epoch() -> None:
-    sim = new_disk()
-    whole(sim).close()
-    rot(sim, 4, 3)
-    log = open_partition(sim.restart())
-    log.cut_to_good(4)
-    log.append_repair(4, HISTORY[4].batches[3:])
-    log.start_epoch(5, HISTORY[4].end_offset)
-    for view in (log, open_partition(sim.power_cut(Random(0)))):
-        assert read_all(view) == ALL
-        assert view.state == "active"
-
-
 @pytest.mark.parametrize("operation", ["rename", "sync_dir"])
 def test_a_disk_that_fails_is_said_plainly(operation: str) -> None:
     sim = new_disk()
     log = with_hole(sim)
     three = HISTORY[3]
-    log.begin_fill(3, three.start_offset, three.end_offset, three.end_digest)
-    log.append_fill(3, three.batches)
+    log.copies.begin_fill(3, three.start_offset, three.end_offset, three.end_digest)
+    log.copies.append_fill(3, three.batches)
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
     with pytest.raises(StorageFailedError, match="broken"):
-        log.finish_fill(3)
+        log.copies.finish_fill(3)
     with pytest.raises(StorageFailedError, match="broken"):
-        log.set_aside(4, "rot")
+        log.copies.set_aside(4, "rot")
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == "unlink" else None
     with pytest.raises(StorageFailedError, match="broken"):
-        log.abandon_fill(0)
+        log.copies.abandon_fill(0)

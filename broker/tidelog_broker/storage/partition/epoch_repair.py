@@ -1,0 +1,134 @@
+"""Making the newest epoch's log whole again, where this node lost some of what it acknowledged.
+
+Everything here runs on the partition's one appending thread. A log that may lack something stays in LIMBO until that is
+fetched from the owner, or does not matter any more because the end of its epoch is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.presence import has_directory_note, make_again
+from tidelog_broker.storage.epoch.repair import forget_short, is_short, note_short
+from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
+from tidelog_broker.storage.partition.copied import LogPosition, check_copied
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.partition_dirs import lost_epoch
+from tidelog_broker.storage.segment.layout import padded
+from tidelog_proto.header import Buffer
+
+
+class EpochRepair:
+    """See the module."""
+
+    def __init__(self, held: HeldEpochs) -> None:
+        self._held = held
+
+    def note_short(self, epoch: int) -> None:
+        """Note durably that the newest epoch may lack what it acknowledged, because the machine went down.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        try:
+            note_short(self._held.disk.fs, self._held.directory, epoch)
+        except OSError as error:
+            raise StorageFailedError(
+                f"{self._held.directory}: that epoch {epoch} is short cannot be noted: {error}"
+            ) from error
+
+    def is_short(self, epoch: int) -> bool:
+        """Whether an epoch was noted as short, and has not caught up since."""
+        return is_short(self._held.disk.fs, self._held.directory, epoch)
+
+    def forget_short(self) -> None:
+        """What was short has caught up, or its end is decided.
+
+        Raises:
+            StorageFailedError: the disk failed; the note may still be there.
+        """
+        try:
+            forget_short(self._held.disk.fs, self._held.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{self._held.directory}: a note cannot be removed: {error}") from error
+
+    def lost_epoch(self, active_epoch: int) -> int | None:
+        """Return the epoch that has begun here, the newest, and whose directory is missing; None when none is.
+
+        Where all of the partition is missing, which it was cannot be told: it may be `active_epoch`.
+        """
+        fs = self._held.disk.fs
+        if fs.exists(self._held.directory):
+            return lost_epoch(fs, self._held.directory)
+        return active_epoch if has_directory_note(fs, self._held.directory) else None
+
+    def make_again(self, epoch: int) -> None:
+        """Make the partition's directory if it is missing, with the note that this epoch had begun in it.
+
+        Raises:
+            DiskFullError: no space.
+            StorageFailedError: the disk failed.
+        """
+        fs = self._held.disk.fs
+        try:
+            if not fs.exists(self._held.directory):
+                make_again(fs, self._held.directory, epoch)
+        except OSError as error:
+            raise space_or_failure(f"{self._held.directory} cannot be made again", error) from error
+
+    def repairable_end(self, epoch: int) -> LogPosition | None:
+        """Return where the good prefix of the newest epoch in LIMBO ends; None when it is not that, or all is lost."""
+        log = self._held.active
+        if log is None or log.epoch != epoch or log.damage is None or self._held.lost is not None:
+            return None
+        return LogPosition(log.end_offset, log.end_digest)
+
+    def cut_to_good(self, epoch: int) -> LogPosition:
+        """Keep only the good prefix of the newest epoch and make it ready for `append_repair`. LIMBO stays.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        self._repairing(epoch).cut_to_good()
+        return self._repaired_to(epoch)
+
+    def append_repair(self, epoch: int, batches: Sequence[Buffer]) -> LogPosition:
+        """Append what is missing behind the good prefix, checked and synced.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH and others: what came is refused and nothing has changed.
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        log = self._repairing(epoch)
+        assert log.is_repairing, "cut it first"
+        check_copied(batches, epoch=epoch, position=self._repaired_to(epoch))
+        if batches:
+            log.reserve(sum(padded(len(batch)) for batch in batches))
+            log.append(batches)
+            log.sync()
+        return self._repaired_to(epoch)
+
+    def finish_repair(self, epoch: int) -> None:
+        """End LIMBO of the newest epoch: it has everything through the end that its owner told after the cut.
+
+        Nobody else's end will do: this node may have acknowledged more than any other replica. Where the owner is gone
+        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a fill ends it.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        self._repairing(epoch).finish_repair()
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _repairing(self, epoch: int) -> EpochLog:
+        log = self._held.active
+        assert log is not None
+        assert log.epoch == epoch, f"epoch {epoch} is not the newest, set it aside"
+        return log
+
+    def _repaired_to(self, epoch: int) -> LogPosition:
+        log = self._repairing(epoch)
+        return LogPosition(log.end_offset, log.end_digest)

@@ -1,0 +1,145 @@
+"""What of a partition's log is held here: the logs of its epochs, and why it is in LIMBO where it is.
+
+The epochs' logs are a tuple that is replaced as a whole and never changed, so readers on other threads take it once.
+All else belongs to the partition's one appending thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
+from tidelog_broker.storage.epoch.presence import note_directory
+from tidelog_broker.storage.io.errors import space_or_failure
+from tidelog_broker.storage.partition.partition_dirs import OpenedEpochs, PartitionName, missing_epoch
+from tidelog_broker.storage.segment.disk import Disk
+
+
+class LostEpoch(NamedTuple):
+    """An epoch that keeps the partition in LIMBO as a whole: unreadable, or set aside when it was the newest."""
+
+    epoch: int
+    message: str
+    is_aside: bool
+
+
+class HeldEpochs:
+    """See the module.
+
+    Attributes:
+        epochs: the epochs' logs, oldest first; the last one is the active one.
+        lost: what keeps the partition in LIMBO as a whole; None when nothing does.
+        gone_below: what lies below this was deleted here.
+        segment_bytes: for epochs and segments that begin from now on.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        name: PartitionName,
+        epochs: Sequence[EpochLog],
+        *,
+        segment_bytes: int,
+        lost: LostEpoch | None = None,
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.name = name
+        self.epochs = tuple(epochs)
+        self.lost = lost
+        self.gone_below = 0
+        self.segment_bytes = segment_bytes
+
+    @property
+    def active(self) -> EpochLog | None:
+        """The newest epoch's log, None before the first one."""
+        return self.epochs[-1] if self.epochs else None
+
+    @property
+    def state(self) -> State:
+        """The newest epoch's state, "sealed" before the first one; LIMBO when any epoch is in it."""
+        if self.limbo is not None:
+            return "limbo"
+        return self.epochs[-1].state if self.epochs else "sealed"
+
+    @property
+    def limbo(self) -> str | None:
+        """Why the partition is in LIMBO, for a person; None when it is not."""
+        if self.lost is not None:
+            return self.lost.message
+        for log in self.epochs:
+            if (damage := log.damage) is not None:
+                return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}"
+        return None
+
+    @property
+    def unreadable_epoch(self) -> int | None:
+        """The epoch that could not be opened at all, behind which older ones stayed closed; None without one."""
+        return self.lost.epoch if self.lost is not None and not self.lost.is_aside else None
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read here, 0 before the first epoch: the log has no holes behind it."""
+        return self.epochs[0].start_offset if self.epochs else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record; 0 before the first epoch."""
+        return self.epochs[-1].end_offset if self.epochs else 0
+
+    @property
+    def end_digest(self) -> int:
+        """The running digest at the end of the newest epoch."""
+        return self.epochs[-1].end_digest if self.epochs else 0
+
+    @property
+    def synced_offset(self) -> int:
+        """How far the newest epoch is synced."""
+        return self.epochs[-1].synced_offset if self.epochs else 0
+
+    def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
+        """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
+        for log in self.epochs:
+            if log.epoch == epoch:
+                return log.end_offset, log.end_digest
+        return start_offset, 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What all segments of the log hold, without what is being filled or set aside."""
+        return sum(log.size_bytes for log in self.epochs)
+
+    def log_of(self, epoch: int) -> EpochLog | None:
+        """Return an epoch's log; None when it is not in the partition's."""
+        return next((log for log in self.epochs if log.epoch == epoch), None)
+
+    def make_directory(self) -> None:
+        """Make the partition's directory if it is not there.
+
+        Raises:
+            DiskFullError: no space.
+            StorageFailedError: the disk failed.
+        """
+        fs = self.disk.fs
+        try:
+            if not fs.exists(self.directory):
+                fs.make_dir(self.directory)
+            note_directory(fs, self.directory)
+            fs.sync_dir(self.directory.parent)
+        except OSError as error:
+            raise space_or_failure(f"{self.directory} cannot be made", error) from error
+
+
+def find_lost_epoch(disk: Disk, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
+    """Return what keeps a partition in LIMBO as a whole, after its epochs were opened."""
+    if opened.unreadable is not None:
+        epoch, message = opened.unreadable
+        return LostEpoch(epoch, message, is_aside=False)
+    missing = missing_epoch(disk.fs, directory)
+    if missing is None:
+        return None
+    message = f"epoch {missing} of {directory} was set aside and has not been replaced yet"
+    return LostEpoch(missing, message, is_aside=True)
