@@ -194,7 +194,6 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 SPLIT = {
-    "tidelog_broker.core.replication.replica.Replica": "open: a replica is to have its state",
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
     "tidelog_loadtest.probe_owner.OwnerServer": "the probe of a cluster is that of one node, and followers",
     "tidelog_loadtest.probe_owner.OwnerProtocol": "the same",

@@ -348,7 +348,7 @@ class Broker:
         return [
             Owned(
                 partition.driver.key,
-                partition.replica.active,
+                partition.replica.state.active,
                 partition.replica.followers,
                 partition.pipeline.waits_for_all,
                 partition.pipeline.full_since_s,

@@ -83,9 +83,9 @@ async def test_a_lone_damaged_copy_is_told_of(stand: Stand) -> None:
     topic = await peer.create("t")
     partition = stand.node.broker.partitions.get(topic.topic_id, 0)
     record = stand.node.broker.topics.with_id(topic.topic_id)
-    partition.replica.doubt = "short"
+    partition.replica.state.doubt = "short"
     assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "", "nobody has what it may lack"
-    partition.replica.halt("damaged for a test")
+    partition.replica.state.halt("damaged for a test")
     assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "limbo"
 
 

@@ -170,7 +170,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
     topic = await peer.create(replication_factor=3)
     await founded.publish(peer, topic.topic_id, b"one")
     copies = await founded.copies((topic.topic_id, 0), end_offset=1)
-    active = copies[0].replica.active
+    active = copies[0].replica.state.active
     data = batch(b"forged")
     append = pb.AppendBatch(
         topic_id=topic.topic_id,
@@ -179,7 +179,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
         owner_incarnation=active.owner_incarnation,
         base_offset=1,
         end_offset=2,
-        previous_digest=copies[0].replica.tail.durable.digest,
+        previous_digest=copies[0].replica.state.tail.durable.digest,
         end_digest=unpack_header(memoryview(bytearray(data))).digest,
         length=len(data),
     )
@@ -196,7 +196,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
         ):
             assert error.code == pb.FORBIDDEN, kind
             assert "nodes of the cluster" in error.message
-    assert not any(one.replica.promised for one in copies)
+    assert not any(one.replica.state.promised for one in copies)
     result = await founded.publish(peer, topic.topic_id, b"two")
     assert (result.base_offset, result.epoch) == (1, active.epoch)
     await founded.copies((topic.topic_id, 0), end_offset=2)

@@ -243,8 +243,8 @@ async def test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else(stand
         await stand.disks[name].held_up()
     await settled(lambda: stand.partition(owner).log.end_offset == 2, "the owner has not written it")
     for name in others(owner):
-        assert stand.partition(name).replica.tail.queued.offset == 2, "it has the record, and has not synced it"
-        assert stand.partition(name).replica.tail.durable.offset == 1
+        assert stand.partition(name).replica.state.tail.queued.offset == 2, "it has the record, and has not synced it"
+        assert stand.partition(name).replica.state.tail.durable.offset == 1
     assert not peer.answered(number)
     assert stand.partition(owner).state.high_watermark == 1
     stand.disks[others(owner)[0]].heal()
@@ -327,9 +327,9 @@ async def test_an_epoch_has_one_owner_however_often_nodes_die(stand: ClusterStan
         await stand.start(owner)
     await stand.publish(b"last")
     await stand.agree(*values, b"last")
-    chains = [stand.partition(name).replica.chain for name in NODES]
+    chains = [stand.partition(name).replica.state.chain for name in NODES]
     assert chains[0].decisions == chains[1].decisions == chains[2].decisions, "equal numbers, equal content"
-    owners = [stand.partition("a").replica.decision(epoch).next for epoch in range(len(chains[0].decisions))]
+    owners = [stand.partition("a").replica.state.decision(epoch).next for epoch in range(len(chains[0].decisions))]
     assert len(owners) >= 4
     assert [one.epoch for one in owners] == list(range(1, len(owners) + 1))
     assert len({(one.owner, one.owner_incarnation) for one in owners}) == len(owners), "no owner goes on in another's"
@@ -351,7 +351,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     await settled(lambda: not driver._queue, "the promise is not written")
     await stand.crash(promiser)
     await stand.start(promiser)
-    fence = stand.partition(promiser).replica.fence
+    fence = stand.partition(promiser).replica.state.fence
     assert fence is not None
     assert fence.promised == ballot
     lower = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=pb.Ballot(round=8, node_id=other, incarnation=1))
@@ -398,7 +398,7 @@ async def test_a_replica_a_million_records_behind_gets_all_of_them(stand: Cluste
     await stand.start(away)
     copy = stand.partition(away)
     await settled(lambda: copy.state.high_watermark == copy.log.end_offset == count * size, "it does not catch up")
-    assert copy.replica.tail.durable == stand.partition(owner).replica.tail.durable, "the same, by digest"
+    assert copy.replica.state.tail.durable == stand.partition(owner).replica.state.tail.durable, "the same, by digest"
     (last, *_) = await (await stand.peer(away)).fetch(TOPIC_ID, count * size - 1)
     assert last.end_offset == count * size
 

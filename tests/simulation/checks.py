@@ -87,7 +87,7 @@ class Checks:
         root = self.truths[copy.key]
         if not root.forks:
             return root
-        truth, before = forks.truth_of(root, copy.replica.chain), self._in_memory.get(copy)
+        truth, before = forks.truth_of(root, copy.replica.state.chain), self._in_memory.get(copy)
         if before is not None and truth is not before:
             forks.adopt(truth, before, copy.process.node_id)
             self._in_memory[copy] = truth
@@ -101,7 +101,7 @@ class Checks:
 
     def recovered(self, copy: Copy, said: pb.ClusterChangeReply) -> None:
         """An operator is told what has become of it: what was decided, and whether something may be lost (I21)."""
-        decided = copy.replica.decision(said.epoch)
+        decided = copy.replica.state.decision(said.epoch)
         self.require(
             said.end_offset == decided.end_offset and (said.unsafe or not decided.unsafe),
             "I21",
@@ -138,8 +138,8 @@ class Checks:
         So one that has stopped must know that epoch as decided, and there must be somebody who goes on without it.
         """
         known = self.truth_of(copy).forks.values()
-        return copy.replica.halted_for_good and any(
-            fork.taken and fork.epoch < copy.replica.active.epoch for fork in known
+        return copy.replica.state.halted_for_good and any(
+            fork.taken and fork.epoch < copy.replica.state.active.epoch for fork in known
         )
 
     # ------------------------------------------------------------------------------------------ nodes
@@ -148,18 +148,18 @@ class Checks:
         """A node has opened a partition after a start."""
         truth, node = self.truth_of(copy), copy.process.node_id
         self._in_memory[copy] = truth
-        truth.start_watermark(copy.replica, copy.replica.high_watermark)
-        fence = copy.replica.fence
-        epoch = copy.replica.active.epoch
+        truth.start_watermark(copy.replica, copy.replica.state.high_watermark)
+        fence = copy.replica.state.fence
+        epoch = copy.replica.state.active.epoch
         self._found(copy)
-        if not self._bad(node) and copy.replica.halted is None:
+        if not self._bad(node) and copy.replica.state.halted is None:
             truth.remembers(node, epoch, fence.promised if fence is not None else None)
         if self._bad(node):
             self.deletions[copy.key].lost(node)
         else:
             self.deletions[copy.key].remembers(copy)
         if not (self._bad(node) or self._world.faults.lied):
-            truth.keeps_what_it_accepted(node, copy.view.fill_position, deleted=copy.replica.log_start)
+            truth.keeps_what_it_accepted(node, copy.view.fill_position, deleted=copy.replica.state.log_start)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and copy.limbo() is None:
             end = copy.view.epoch_end(epoch)
@@ -226,15 +226,15 @@ class Checks:
         truth = self.truth_of(copy)
         if self._to_tell:
             self._tell()
-        watermark = replica.high_watermark
+        watermark = replica.state.high_watermark
         if truth.watermark_moved(replica, watermark):
-            truth.claim_committed(replica.active.epoch, watermark, f"the watermark of {copy.name}")
-        if replica.halted is not None and not self._bad(copy.process.node_id) and not self.is_overruled(copy):
-            self.fail("halted", f"{copy.name}: {replica.halted}")
-        if replica.log_start:
-            self.deletions[copy.key].says(copy.name, replica.log_start)
-        if replica.owner is not None:
-            truth.owned(replica.active.epoch, copy.process.node_id, copy.process.incarnation)
+            truth.claim_committed(replica.state.active.epoch, watermark, f"the watermark of {copy.name}")
+        if replica.state.halted is not None and not self._bad(copy.process.node_id) and not self.is_overruled(copy):
+            self.fail("halted", f"{copy.name}: {replica.state.halted}")
+        if replica.state.log_start:
+            self.deletions[copy.key].says(copy.name, replica.state.log_start)
+        if replica.state.owner is not None:
+            truth.owned(replica.state.active.epoch, copy.process.node_id, copy.process.incarnation)
 
     # ------------------------------------------------------------------------------------------ disks
 
@@ -294,14 +294,14 @@ class Checks:
             if acks == pb.ALL:
                 truth.held_by_all(said.epoch, said.end_offset)
         elif said.kind == "denied":
-            truth.denied(publish, copy.replica.active.epoch)
+            truth.denied(publish, copy.replica.state.active.epoch)
         if publish.outcome == "pending" and said.error in {
             pb.UNKNOWN_PRODUCER,
             pb.DUPLICATE_OUT_OF_WINDOW,
             pb.SEQUENCE_GAP,
         }:
             # An owner that was replaced may not know its producers' newest batches; the newest owner must.
-            newest = copy.replica.active.epoch > truth.newest_decided
+            newest = copy.replica.state.active.epoch > truth.newest_decided
             ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
             lost = self.is_forgotten(copy, publish, said) or (
                 said.error in FORGOTTEN and forks.stored_elsewhere(truth, publish.producer_id, publish.base_sequence)

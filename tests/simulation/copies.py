@@ -72,7 +72,9 @@ class Copy:
     def _reply(self, outcome: StoredBatch | ProtocolError) -> PublishReply:
         if isinstance(outcome, ProtocolError):
             return PublishReply(
-                "denied" if outcome.definite else "unknown", error=outcome.code, owner_hint=self.replica.active.owner
+                "denied" if outcome.definite else "unknown",
+                error=outcome.code,
+                owner_hint=self.replica.state.active.owner,
             )
         return PublishReply("stored", outcome.base_offset, outcome.end_offset, outcome.epoch)
 

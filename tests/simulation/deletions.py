@@ -82,7 +82,7 @@ class Deletions:
 
     def remembers(self, copy: Copy) -> None:
         """A node has started again: what it has deleted is not missing."""
-        noted, known = self._noted.get(copy.process.node_id, 0), copy.replica.log_start
+        noted, known = self._noted.get(copy.process.node_id, 0), copy.replica.state.log_start
         self._truth.require(known >= noted, "I22", f"{copy.name} has deleted below {noted}, and knows of {known}")
 
     # ------------------------------------------------------------------------------------------ producers

@@ -243,7 +243,7 @@ class Search:
     def _compute(self, state: State, node: Node, event: Event) -> Outcome:
         node = clone(node)
         world = self._scratch(node, Bounds(*state.bounds))
-        recorder = Recorder(node.replica.high_watermark if node.replica is not None else 0)
+        recorder = Recorder(node.replica.state.high_watermark if node.replica is not None else 0)
         world.truth, world.now_ms, world.published = recorder, state.now_ms, state.published  # type: ignore[assignment]
         if event.message >= 0:
             world.flying = [self._messages[event.message]]

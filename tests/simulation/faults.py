@@ -368,9 +368,9 @@ class Faults:
             if process is None:
                 continue
             for copy in process.partitions.values():
-                if copy.replica.owner is not None:
+                if copy.replica.state.owner is not None:
                     neighbours = process.cluster
-                    active = copy.replica.active
+                    active = copy.replica.state.active
                     nodes = neighbours.placement(copy.key, active, keep=self._random.random() < 0.5)
                     owner = self._random.choice([node for node in nodes if neighbours.alive(node)] or list(nodes))
                     if self._random.random() < 0.6 and process.node_id in nodes:
@@ -390,11 +390,11 @@ def _is_named_twice(machine: Machine, machines: Sequence[Machine]) -> bool:
         for other in machines
         if other.process is not None
         for copy in other.process.partitions.values()
-        if not copy.replica.halted_for_good
-        for name in copy.replica.active.placement
+        if not copy.replica.state.halted_for_good
+        for name in copy.replica.state.active.placement
     )
 
 
 def _owns(machine: Machine) -> bool:
     process = machine.running
-    return process is not None and any(copy.replica.owner is not None for copy in process.partitions.values())
+    return process is not None and any(copy.replica.state.owner is not None for copy in process.partitions.values())

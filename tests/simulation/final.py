@@ -26,12 +26,12 @@ def _copies(world: World, key: PartitionKey) -> list[Copy]:
 def _stores(copy: Copy, epoch: int) -> bool:
     """Whether a node is to hold the partition, and is able to."""
     replica = copy.replica
-    return replica.active.epoch == epoch and replica.is_member and able(copy)
+    return replica.state.active.epoch == epoch and replica.state.is_member and able(copy)
 
 
 def able(copy: Copy) -> bool:
     """Whether a partition is not damaged on a node."""
-    return copy.limbo() is None and copy.replica.halted is None
+    return copy.limbo() is None and copy.replica.state.halted is None
 
 
 def unequal(world: World, key: PartitionKey) -> str | None:
@@ -46,19 +46,19 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     for copy in copies:
         if world.checks.truth_of(copy) is not goal:
             return f"{describe(copy)} has not heard of what an operator had decided, or knows better"
-    newest = max(copy.replica.active.epoch for copy in copies)
+    newest = max(copy.replica.state.active.epoch for copy in copies)
     members = [copy for copy in copies if _stores(copy, newest)]
-    owner = next((copy for copy in members if copy.replica.owner is not None), None)
+    owner = next((copy for copy in members if copy.replica.state.owner is not None), None)
     if owner is None:
         return f"epoch {newest} has no owner: {[describe(copy) for copy in copies]}"
     end = owner.log.end_offset
     for copy in copies:
-        if copy.replica.active.epoch != newest and able(copy):
+        if copy.replica.state.active.epoch != newest and able(copy):
             return f"{describe(copy)} does not know epoch {newest}"
     for copy in members:
-        if copy.log.end_offset != end or copy.replica.high_watermark != end or not copy.is_idle:
+        if copy.log.end_offset != end or copy.replica.state.high_watermark != end or not copy.is_idle:
             return f"{describe(copy)}, {owner.name} is at {end}"
-        if copy.log.start_offset > copy.replica.log_start:
+        if copy.log.start_offset > copy.replica.state.log_start:
             return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
     for one in world.consumers:
         if one.key == key and (one.position < end or one.truth is not goal):
@@ -70,9 +70,10 @@ def describe(copy: Copy) -> str:
     """Return a replica's state in a line."""
     replica = copy.replica
     return (
-        f"{copy.name} {replica.role} of epoch {replica.active.epoch} (owner {replica.active.owner}, "
-        f"placement {list(replica.active.placement)}) at {copy.log.end_offset}, watermark "
-        f"{replica.high_watermark}, {replica.candidate.phase}, halted {replica.halted}, limbo {copy.limbo()}"
+        f"{copy.name} {replica.role} of epoch {replica.state.active.epoch} (owner {replica.state.active.owner}, "
+        f"placement {list(replica.state.active.placement)}) at {copy.log.end_offset}, watermark "
+        f"{replica.state.high_watermark}, {replica.candidate.phase}, halted {replica.state.halted}, "
+        f"limbo {copy.limbo()}"
     )
 
 
@@ -93,7 +94,7 @@ def _sound_log(copy: Copy) -> list[bytes] | None:
 def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
     """Compare every copy byte by byte (I15) and return the log."""
     copies = _copies(world, key)
-    newest = max(copy.replica.active.epoch for copy in copies)
+    newest = max(copy.replica.state.active.epoch for copy in copies)
     members = [copy for copy in copies if _stores(copy, newest)]
     sound = [(copy, log) for copy in members if (log := _sound_log(copy)) is not None]
     if not sound:

@@ -64,7 +64,10 @@ def truncates_to_watermark() -> Replacements:
 
     def remember(self: ReplicaDriver, *, soon: bool, writes: bool = True) -> None:
         carry_on(self, soon=soon, writes=writes)
-        known[self.replica.node_id, self.key] = (self.replica.active.epoch, self.replica.high_watermark)
+        known[self.replica.state.node_id, self.key] = (
+            self.replica.state.active.epoch,
+            self.replica.state.high_watermark,
+        )
 
     def open_cut(store: PartitionLog, chain: EpochChain, *, node_id: str, **rest: Any) -> LogView:
         view, newest = open_view(store, chain, node_id=node_id, **rest), store.active

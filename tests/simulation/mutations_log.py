@@ -47,7 +47,7 @@ def appends_after_proposal() -> Replacements:
     """The owner goes on appending after it has proposed the end of its epoch."""
 
     def can_append(self: Replica) -> bool:
-        return self.owner is not None
+        return self.state.owner is not None
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
@@ -70,7 +70,7 @@ def owner_goes_on_after_promise() -> Replacements:
         self.history.forget_tail()
 
     def can_append(self: Replica) -> bool:
-        return self.owner is not None and not self._rolling_over and self.halted is None
+        return self.state.owner is not None and not self._rolling_over and self.state.halted is None
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
@@ -117,7 +117,7 @@ def commit_by_bare_offset() -> Replacements:
     original = Replica._on_append
 
     def on_append(self: Replica, sender: str, append: pb.AppendBatch, batches: Any, now_ms: int) -> None:
-        self.note_commit(append.commit_offset)
+        self.state.note_commit(append.commit_offset)
         original(self, sender, append, batches, now_ms)
 
     return [(Replica, "_on_append", on_append)]
@@ -144,15 +144,15 @@ def old_tail_is_duplicate() -> Replacements:
     original = Replica._on_append
 
     def on_append(self: Replica, sender: str, append: pb.AppendBatch, batches: Any, now_ms: int) -> None:
-        old = _old_end(self)
-        if append.epoch == self.active.epoch and self.tail.queued.offset < append.end_offset <= old:
+        old = _old_end(self.state)
+        if append.epoch == self.state.active.epoch and self.state.tail.queued.offset < append.end_offset <= old:
             ack = pb.ReplicationAck(
                 owner_incarnation=append.owner_incarnation,
                 end_offset=append.end_offset,
                 end_digest=append.end_digest,
                 status=pb.HELD,
             )
-            self.send(sender, self.about(ack, append.epoch))
+            self.state.send(sender, self.state.about(ack, append.epoch))
             return
         original(self, sender, append, batches, now_ms)
 
@@ -197,12 +197,12 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
 
     def acknowledge(self: Replica, now_ms: int) -> None:
         del now_ms
-        if self.halted is None and not self.doubt and self.active.owner != self.node_id:
+        if self.state.halted is None and not self.state.doubt and self.state.active.owner != self.state.node_id:
             self._send_ack(pb.HELD)
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
-        if self.owner is not None:
+        if self.state.owner is not None:
             self._rolling_over = True
 
     original = History._take_tail
@@ -267,7 +267,7 @@ def end_is_watermark() -> Replacements:
 
     def load(self: Replica, *arguments: Any) -> None:
         original(self, *arguments)
-        self.high_watermark = max(self.high_watermark, self.tail.durable.offset)
+        self.state.high_watermark = max(self.state.high_watermark, self.state.tail.durable.offset)
 
     return [(Replica, "_load", load)]
 
@@ -277,12 +277,12 @@ def restarted_owner_resumes() -> Replacements:
     original = Replica._load
 
     def load(self: Replica, stored: Any, now_ms: int) -> None:
-        if self.active.owner == self.node_id and self.active.epoch > 0:
-            self.active.owner_incarnation = self.incarnation
+        if self.state.active.owner == self.state.node_id and self.state.active.epoch > 0:
+            self.state.active.owner_incarnation = self.state.incarnation
         original(self, stored, now_ms)
-        if self.active.owner == self.node_id and self.active.epoch > 0 and stored is not None:
-            self.owner = Owner(self.active, producers=ProducerTable())
-            self.owner.next_offset, self.owner.digest = self.tail.queued
+        if self.state.active.owner == self.state.node_id and self.state.active.epoch > 0 and stored is not None:
+            self.state.owner = Owner(self.state.active, producers=ProducerTable())
+            self.state.owner.next_offset, self.state.owner.digest = self.state.tail.queued
 
     return [(Replica, "_load", load)]
 

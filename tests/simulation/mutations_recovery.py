@@ -44,7 +44,7 @@ def named_copy_is_the_truth() -> Replacements:
     original = Candidate._choose_unsafely
 
     def choose_unsafely(self: Candidate, now_ms: int) -> None:
-        me = self._host.node_id
+        me = self._state.node_id
         self._promises = {me: self._promises[me]}
         original(self, now_ms)
 
@@ -57,7 +57,7 @@ def others_not_waited_for() -> Replacements:
 
     def on_seal_reply(self: Candidate, sender: str, reply: pb.SealReply, now_ms: int) -> None:
         original(self, sender, reply, now_ms)
-        if self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
+        if self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
 
     return [(Candidate, "on_seal_reply", on_seal_reply)]

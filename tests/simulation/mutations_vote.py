@@ -43,7 +43,7 @@ def append_ignores_promise() -> Replacements:
     original = Replica._on_append
 
     def on_append(self: Replica, *arguments: Any) -> None:
-        fence = self.fence
+        fence = self.state.fence
         if fence is None or fence.promised is None:
             original(self, *arguments)
             return
@@ -51,12 +51,12 @@ def append_ignores_promise() -> Replacements:
         kept.CopyFrom(fence.entry.promised)
         fence.entry.ClearField("promised")
         original(self, *arguments)
-        if self.fence is fence:
+        if self.state.fence is fence:
             fence.entry.promised.CopyFrom(kept)
 
     def acknowledge(self: Replica, now_ms: int) -> None:
         del now_ms
-        if self.active.owner != self.node_id:
+        if self.state.active.owner != self.state.node_id:
             self._send_ack(pb.HELD)
 
     return [(Replica, "_on_append", on_append), (Replica, "_acknowledge", acknowledge)]
@@ -158,13 +158,13 @@ def promise_not_checked_after_fetch() -> Replacements:
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
-        if self.owner is not None:
+        if self.state.owner is not None:
             self._rolling_over = True
 
     def reopen(self: Replica, opening: Opening, now_ms: int) -> None:
         message = opening.message
-        fence = self.fence
-        if fence is None or message.epoch != self.active.epoch:
+        fence = self.state.fence
+        if fence is None or message.epoch != self.state.active.epoch:
             return
         fence.entry.accepted.CopyFrom(message.ballot)
         fence.entry.accepted_value = message.value
@@ -173,10 +173,10 @@ def promise_not_checked_after_fetch() -> Replacements:
             fence.entry.promised.CopyFrom(message.ballot)
 
         def accepted(_ok: bool, _now_ms: int) -> None:
-            if self.active.epoch == message.epoch:
-                self.send(opening.sender, self.about(reply, message.epoch))
+            if self.state.active.epoch == message.epoch:
+                self.state.send(opening.sender, self.state.about(reply, message.epoch))
 
-        self.write(WriteFences([fence._copy()]), accepted)
+        self.state.write(WriteFences([fence._copy()]), accepted)
 
     original = History._take_tail
 
@@ -204,9 +204,9 @@ def second_value_at_reserved_ballot() -> Replacements:
     """The owner proposes by plan again, with another plan."""
 
     def roll_over(self: Replica, plan: Plan, now_ms: int) -> None:
-        if self.owner is not None:
+        if self.state.owner is not None:
             self._rolling_over = True
-            self.candidate.roll_over(plan, self.tail.queued, now_ms)
+            self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
         self._settle(now_ms)
 
     return [(Replica, "roll_over", roll_over)]
@@ -219,13 +219,13 @@ def end_of_before_sync_ahead() -> Replacements:
 
     def planned(self: Replica, plan: Plan, now_ms: int) -> None:
         if not self.moving:
-            ends[id(self)] = self.tail.queued
+            ends[id(self)] = self.state.tail.queued
         roll_over(self, plan, now_ms)
 
     def propose(self: Replica, plan: Plan, now_ms: int) -> None:
         if self.can_append:
             self._rolling_over = True
-            self.emit(EpochFenced())
+            self.state.emit(EpochFenced())
             self.candidate.roll_over(plan, ends[id(self)], now_ms)
 
     return [(Replica, "roll_over", planned), (Replica, "_propose", propose)]
@@ -237,7 +237,7 @@ def sync_ahead_is_enough() -> Replacements:
     synced: dict[int, int] = {}
 
     def noted(self: Replica, effect: SyncAhead, now_ms: int) -> None:
-        synced[id(self)] = effect.epoch
+        synced[id(self.state)] = effect.epoch
         synced_ahead(self, effect, now_ms)
 
     def accepted(self: Acceptor, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
@@ -269,11 +269,11 @@ def quorum_of_the_living() -> Replacements:
     """Whoever seems to be dead does not count."""
 
     def living(self: Candidate) -> int:
-        active = self._host.active
-        return sum(self._surroundings.alive(node) for node in active.placement)
+        active = self._state.active
+        return sum(self._state.surroundings.alive(node) for node in active.placement)
 
     def quorum(self: Candidate) -> int:
-        return min(paxos.seal_quorum(self.replicas, self._host.active.ack_quorum), living(self))
+        return min(paxos.seal_quorum(self.replicas, self._state.active.ack_quorum), living(self))
 
     original = Candidate.on_open_reply
 
@@ -303,9 +303,10 @@ def membership_decides() -> Replacements:
 
     def pre_vote(self: Candidate, now_ms: int) -> None:
         host: Any = self._host
-        plan = self._surroundings.plan(host.key, host.active)
+        state = host.state
+        plan = state.surroundings.plan(state.key, state.active)
         value = paxos.decision_value(
-            host.active, host.tail.durable, host.chain.previous_hash, plan, self._owner_incarnation(plan)
+            state.active, state.tail.durable, state.chain.previous_hash, plan, self._owner_incarnation(plan)
         )
         host.decided(value)
 

@@ -96,7 +96,7 @@ class Operator:
             return
         world = self._world
         world.checks.truth_of(copy).named[process.node_id] = reached
-        epoch, ended = copy.replica.active.epoch, False
+        epoch, ended = copy.replica.state.active.epoch, False
 
         def answered(_: None, error: BaseException | None) -> None:
             nonlocal ended
@@ -124,18 +124,20 @@ class Operator:
 
     def _able(self, key: PartitionKey) -> list[Machine]:
         """Return the machines with copies of the newest epoch that can take part in it."""
-        copies = [copy for copy in self._copies(key) if copy.replica.halted is None]
+        copies = [copy for copy in self._copies(key) if copy.replica.state.halted is None]
         truth = forks.newest(self._world.checks.truths[key])
         copies = [copy for copy in copies if self._world.checks.truth_of(copy) is truth]
-        newest = max((copy.replica.active.epoch for copy in copies), default=0)
-        members = [copy for copy in copies if copy.replica.is_member and copy.replica.active.epoch == newest]
+        newest = max((copy.replica.state.active.epoch for copy in copies), default=0)
+        members = [
+            copy for copy in copies if copy.replica.state.is_member and copy.replica.state.active.epoch == newest
+        ]
         return [copy.process.machine for copy in members]
 
     def _is_lost(self, key: PartitionKey, able: Sequence[Machine]) -> bool:
         """Whether those who can take part in the newest epoch are too few: it has nodes that had to be replaced."""
         process = able[0].process
         assert process is not None
-        active = process.partitions[key].replica.active
+        active = process.partitions[key].replica.state.active
         return len(able) < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
 
     def _is_linked(self, one: Machine, other: Machine) -> bool:
@@ -151,17 +153,17 @@ class Operator:
         copies = self._copies(key)
         return (
             len(copies) == len(self._world.machines)
-            and not any(copy.replica.halted_for_good or copy.replica.history.missing() for copy in copies)
+            and not any(copy.replica.state.halted_for_good or copy.replica.history.missing() for copy in copies)
             and not self._lacks(copies)
         )
 
     def _lacks(self, copies: Sequence[Copy]) -> bool:
         """Whether a node has not heard of the newest epoch, or that has too few nodes or some that are gone."""
-        newest = max((copy.replica.active for copy in copies), key=lambda active: active.epoch)
+        newest = max((copy.replica.state.active for copy in copies), key=lambda active: active.epoch)
         present = {copy.process.node_id for copy in copies}
         wanted = min(self._world.wishes.copies, len(self._world.machines))
         return (
-            any(copy.replica.active != newest for copy in copies)
+            any(copy.replica.state.active != newest for copy in copies)
             or len(newest.placement) < wanted
             or not present.issuperset(newest.placement)
         )
@@ -170,18 +172,18 @@ class Operator:
         """Give a new disk to whoever has stopped for good: its log says so."""
         for machine in self._world.machines:
             process = machine.running
-            if process is not None and any(copy.replica.halted_for_good for copy in process.partitions.values()):
+            if process is not None and any(copy.replica.state.halted_for_good for copy in process.partitions.values()):
                 self._world.faults.replace_disk(machine)
 
     def _rebalance(self, key: PartitionKey) -> None:
         """Make copies, once nobody goes by what was given up: they could be a quorum that never answers."""
         copies = self._copies(key)
-        agree = len({copy.replica.chain.previous_hash for copy in copies}) == 1
+        agree = len({copy.replica.state.chain.previous_hash for copy in copies}) == 1
         if len(copies) < len(self._world.machines) or not agree or not self._lacks(copies):
             return
         for copy in copies:
             if copy.replica.can_append and not copy.replica.moving:
-                copy.roll_over(copy.process.cluster.plan(key, copy.replica.active))
+                copy.roll_over(copy.process.cluster.plan(key, copy.replica.state.active))
 
 
 @dataclass

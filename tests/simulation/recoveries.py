@@ -102,7 +102,7 @@ class Recoveries(Stage):
 
         def has_accepted() -> bool:
             replica = self._replica(named, cast)
-            return replica is None or replica.fence is None or replica.fence.accepted is not None
+            return replica is None or replica.state.fence is None or replica.state.fence.accepted is not None
 
         yield from self._until(has_accepted)
         cast.owner.stop("killed before it has accepted what it proposed")

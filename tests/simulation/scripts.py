@@ -126,7 +126,7 @@ class Scripts(Recoveries):
 
         def owns_the_next() -> bool:
             replica = self._replica(owner, cast)
-            return replica is not None and replica.owner is not None and replica.active.epoch > cast.epoch
+            return replica is not None and replica.state.owner is not None and replica.state.active.epoch > cast.epoch
 
         yield from self._until(owns_the_next)
         # Nobody else is to have what the old acknowledgement seems to be about.
@@ -152,7 +152,7 @@ class Scripts(Recoveries):
             return
         self._roll_over(process.partitions[cast.key])
         replicas = [self._replica(one, cast) for one in cast.others]
-        yield from self._until(lambda: any(one is not None and one.active.epoch > cast.epoch for one in replicas))
+        yield from self._until(lambda: any(one is not None and one.state.active.epoch > cast.epoch for one in replicas))
         for one in cast.others:
             network.release(owner.node_id, one.node_id)
         yield 100
@@ -185,7 +185,7 @@ class Scripts(Recoveries):
                 (
                     one
                     for one in copies
-                    if one is not None and one.replica.active.epoch > cast.epoch and one.replica.can_append
+                    if one is not None and one.replica.state.active.epoch > cast.epoch and one.replica.can_append
                 ),
                 None,
             )
@@ -215,13 +215,13 @@ class Scripts(Recoveries):
 
         def fetches() -> bool:
             replica = self._replica(behind, cast)
-            return replica is None or (replica.promised and replica.history.is_fetching_tail)
+            return replica is None or (replica.state.promised and replica.history.is_fetching_tail)
 
         yield from self._until(fetches)
         replica, first = self._replica(behind, cast), pb.Ballot()
-        if replica is None or replica.fence is None or replica.fence.promised is None:
+        if replica is None or replica.state.fence is None or replica.state.fence.promised is None:
             return
-        first.CopyFrom(replica.fence.promised)
+        first.CopyFrom(replica.state.fence.promised)
         self._part([owner], rest)
         owner.start()
         yield from self._until(lambda: self._is_promised(behind, cast, but=first))
@@ -259,7 +259,7 @@ class Scripts(Recoveries):
 
         def has_accepted() -> bool:
             replica = self._replica(victim, cast)
-            return replica is None or replica.fence is None or replica.fence.accepted is not None
+            return replica is None or replica.state.fence is None or replica.state.fence.accepted is not None
 
         yield from self._until(has_accepted)
         if victim.process is not None:

@@ -96,7 +96,7 @@ class Hints:
 
     def alive(self, node_id: str) -> bool:
         replica = self._node.replica
-        return node_id == self._node.node_id or replica is None or node_id != replica.active.owner
+        return node_id == self._node.node_id or replica is None or node_id != replica.state.active.owner
 
     def incarnation(self, node_id: str) -> int:
         return self._node.known.get(node_id, 1)
@@ -154,9 +154,14 @@ class SmallWorld:
             found.append(Choice("write", f"{name} {type(node.queue[0]).__name__}", name, lambda: self._write(node)))
         if bounds.publishes and replica.can_append:
             found.append(Choice("publish", name, name, lambda: self._publish(node)))
-        if bounds.takeovers and replica.is_member and replica.owner is None and replica.candidate.phase == "idle":
+        if (
+            bounds.takeovers
+            and replica.state.is_member
+            and replica.state.owner is None
+            and replica.candidate.phase == "idle"
+        ):
             found.append(Choice("take over", name, name, lambda: self._take_over(node)))
-        if bounds.roll_overs and replica.owner is not None:
+        if bounds.roll_overs and replica.state.owner is not None:
             found.append(Choice("roll over", name, name, lambda: self._roll_over(node)))
         if bounds.crashes:
             found.append(Choice("crash", name, name, lambda: self._crash(node)))
@@ -241,8 +246,8 @@ class SmallWorld:
             now_ms=self.now_ms,
         )
         node.replica = replica
-        self.truth.start_watermark(replica, replica.high_watermark)
-        held = replica.fence.promised if replica.fence is not None else None
+        self.truth.start_watermark(replica, replica.state.high_watermark)
+        held = replica.state.fence.promised if replica.state.fence is not None else None
         self.truth.remembers(node.node_id, chain.active.epoch, held)
         self._pump(node)
 
@@ -260,11 +265,13 @@ class SmallWorld:
                     node.queue.append(effect)
                 elif isinstance(effect, fx.ReadLog):
                     replica.read(effect, *node.log.read(effect), self.now_ms)
-        if self.truth.watermark_moved(replica, replica.high_watermark):
-            self.truth.claim_committed(replica.active.epoch, replica.high_watermark, f"the watermark of {node.node_id}")
-        if replica.owner is not None:
-            self.truth.owned(replica.active.epoch, node.node_id, node.boots)
-        self.truth.require(replica.halted is None, "halted", f"{node.node_id}: {replica.halted}")
+        if self.truth.watermark_moved(replica, replica.state.high_watermark):
+            self.truth.claim_committed(
+                replica.state.active.epoch, replica.state.high_watermark, f"the watermark of {node.node_id}"
+            )
+        if replica.state.owner is not None:
+            self.truth.owned(replica.state.active.epoch, node.node_id, node.boots)
+        self.truth.require(replica.state.halted is None, "halted", f"{node.node_id}: {replica.state.halted}")
 
     def _send(self, sender: str, effect: fx.Send) -> None:
         message = effect.message

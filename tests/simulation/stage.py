@@ -63,7 +63,7 @@ class Stage:
         for machine in self._world.machines:
             process = machine.running
             for copy in process.partitions.values() if process is not None else ():
-                active = copy.replica.active
+                active = copy.replica.state.active
                 machines = [self._world.machine_of(node) for node in active.placement]
                 others = [one for one in machines if one is not None and one.running is not None and one is not machine]
                 if copy.replica.can_append and len(others) == len(active.placement) - 1 >= 2:
@@ -82,14 +82,14 @@ class Stage:
     def _is_promised(self, machine: Machine, cast: Cast, *, but: pb.Ballot | None = None) -> bool:
         """Whether a machine has promised the end of the epoch, to another ballot than `but`, or knows it."""
         replica = self._replica(machine, cast)
-        if replica is None or replica.active.epoch != cast.epoch:
+        if replica is None or replica.state.active.epoch != cast.epoch:
             return True
-        fence = replica.fence
+        fence = replica.state.fence
         return fence is not None and fence.promised is not None and fence.promised != but
 
     def _roll_over(self, copy: Copy) -> None:
         """Let an owner end its epoch by plan."""
-        copy.roll_over(copy.process.cluster.plan(copy.key, copy.replica.active))
+        copy.roll_over(copy.process.cluster.plan(copy.key, copy.replica.state.active))
 
     def _until(self, reached: Callable[[], bool], patience_ms: int = PATIENCE_MS) -> Script:
         """Wait until something is so, for a while."""

@@ -96,8 +96,8 @@ def test_an_old_acknowledgement_is_not_taken_for_one_of_the_next_epoch() -> None
     follow(world, OLD_ACK)
     replica = world.nodes["a"].replica
     assert replica is not None
-    assert replica.active.epoch == 1
-    assert replica.high_watermark == 0
-    assert replica.tail.durable.offset == 1
+    assert replica.state.active.epoch == 1
+    assert replica.state.high_watermark == 0
+    assert replica.state.tail.durable.offset == 1
     with switched_on(MUTANTS["acknowledgement by bare offset"]), pytest.raises(ViolationError, match="I3"):
         follow(SmallWorld(Bounds(publishes=2, takeovers=1, crashes=1)), OLD_ACK)

@@ -344,15 +344,17 @@ class Truth:
 
     def start_watermark(self, replica: Replica, watermark: int) -> None:
         """A replica has started with a watermark."""
-        self.watermarks[replica.node_id] = watermark
+        self.watermarks[replica.state.node_id] = watermark
 
     def watermark_moved(self, replica: Replica, watermark: int) -> bool:
         """Whether a watermark has changed; it must not go back (I11)."""
-        before = self.watermarks[replica.node_id]
+        before = self.watermarks[replica.state.node_id]
         if watermark == before:
             return False
-        self.require(watermark > before, "I11", f"{replica.node_id}: the watermark went from {before} to {watermark}")
-        self.watermarks[replica.node_id] = watermark
+        self.require(
+            watermark > before, "I11", f"{replica.state.node_id}: the watermark went from {before} to {watermark}"
+        )
+        self.watermarks[replica.state.node_id] = watermark
         return True
 
     def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:

@@ -111,7 +111,9 @@ class _Watch:
         process = machine.running if machine is not None else None
         other = process.partitions.get(copy.key) if process is not None else None
         return (
-            effect.epoch < copy.replica.active.epoch and other is not None and effect.epoch < other.replica.active.epoch
+            effect.epoch < copy.replica.state.active.epoch
+            and other is not None
+            and effect.epoch < other.replica.state.active.epoch
         )
 
     def _tell(self, view: LogView, effects: Sequence[LogWrite], *, done: bool) -> None:

@@ -76,7 +76,7 @@ def _begin(broker: Broker, partition: Partition) -> bool:
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
     behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
-    plan = broker.cluster.heir(partition.driver.key, replica.active, behind=behind)
+    plan = broker.cluster.heir(partition.driver.key, replica.state.active, behind=behind)
     if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)

@@ -54,9 +54,9 @@ class Access:
         state = self._state
         if state.refusal is not None:
             raise state.refusal
-        if not self._replica.is_member:
+        if not self._replica.state.is_member:
             raise state.not_owner()
-        if state.is_alone and self._replica.halted is None:
+        if state.is_alone and self._replica.state.halted is None:
             await self.ensure_active()
 
     async def confirm_owner(self) -> None:

@@ -8,7 +8,7 @@ from tidelog_proto import broker_pb2 as pb
 
 def describe_partition(state: PartitionState) -> pb.PartitionInfo:
     """Return what TOPIC describe and CLUSTER_STATUS tell."""
-    active, missing = state.replica.active, state.replica.history.missing()
+    active, missing = state.replica.state.active, state.replica.history.missing()
     info = pb.PartitionInfo(
         partition=state.index,
         owner=active.owner,
@@ -33,14 +33,14 @@ def _copy_fault(state: PartitionState) -> str:
     """
     if state.refusal is not None:
         return "failed"
-    if state.replica.halted is not None:
+    if state.replica.state.halted is not None:
         return "limbo"
-    return "" if state.is_alone else state.replica.doubt
+    return "" if state.is_alone else state.replica.state.doubt
 
 
 def _replicas(state: PartitionState) -> list[pb.ReplicaInfo]:
     """Return a partition's copies as its owner sees them; none where this node is not the owner."""
-    owner = state.replica.owner
+    owner = state.replica.state.owner
     if owner is None:
         return []
     own = pb.ReplicaInfo(node_id=owner.node_id, held_offset=owner.held_by(owner.node_id), streaming=True)

@@ -75,7 +75,7 @@ class Partition:
         """Batches are durable here: feed the ring, count, let the next group go."""
         group, end_offset = self.pipeline.group, appends[-1].end_offset
         self.tools.metrics.append_seconds.observe(seconds)
-        if appends[-1].epoch != self.replica.chain.active.epoch:
+        if appends[-1].epoch != self.replica.state.chain.active.epoch:
             pass  # decided meanwhile: the ring begins at its end, and what lies behind that is cut next
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
@@ -93,7 +93,7 @@ class Partition:
         else:
             self._restart_ring(end_offset)
         self.snapshots.appended(appends)
-        if self._sync_timer is None and self.replica.active.flush == pb.INTERVAL:
+        if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
         if self.space.take_rolled():
@@ -123,7 +123,7 @@ class Partition:
 
     def owner_ready(self) -> None:
         """Offsets may be given out."""
-        owner = self.replica.owner
+        owner = self.replica.state.owner
         assert owner is not None
         self.snapshots.begin_epoch(owner)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
@@ -154,7 +154,7 @@ class Partition:
                 f"{self.name}: epoch {news.epoch} ended before this was replicated; it is not stored, send it again",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-            if news.successor == self.replica.node_id
+            if news.successor == self.replica.state.node_id
             else self.state.not_owner()
         )
         self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)

@@ -62,11 +62,11 @@ class SnapshotWriter:
             return
         self._batches = 0
         replica = self._state.replica
-        owner = replica.owner
+        owner = replica.state.owner
         if owner is not None:
             self._write(ProducerSnapshot(owner.epoch, owner.next_offset, owner.digest, owner.producers.snapshot()))
             return
-        tail, log_start = replica.tail, replica.log_start
+        tail, log_start = replica.state.tail, replica.state.log_start
         epoch, (offset, digest) = tail.epoch, tail.durable
         committed, store = self._state.high_watermark, self._state.log
 

@@ -38,7 +38,7 @@ class PartitionReader:
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, NOT_OWNER, EPOCH_CHANGING while it is being fetched.
         """
-        owner = self._replica.owner
+        owner = self._replica.state.owner
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
         if offset < self._state.log_start or (end is not None and offset > end):
             raise ProtocolError(

@@ -94,12 +94,12 @@ class Retention:
             StorageFailedError: the disk failed.
         """
         state = self._state
-        committed, owner = state.high_watermark, state.replica.owner
+        committed, owner = state.high_watermark, state.replica.state.owner
         below = self._outdated(offset, 0, min(committed, owner.held_by_all) if owner is not None else committed)
         if owner is not None and self._lacks_for_long(self._outdated(offset, 0, committed)):
             self._end_epoch()
         await self._delete(below)
-        if state.replica.owner is not None:
+        if state.replica.state.owner is not None:
             self._raise_log_start(below)
 
     async def look(self) -> None:
@@ -110,15 +110,15 @@ class Retention:
         """
         state = self._state
         replica = state.replica
-        if self._is_over or replica.halted is not None:
+        if self._is_over or replica.state.halted is not None:
             return
         try:
-            if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.log_start):
-                await self._delete(replica.log_start)
+            if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.state.log_start):
+                await self._delete(replica.state.log_start)
                 self._changes.wake()
-            if replica.owner is None:
-                if replica.log_start > state.log.start_offset:
-                    await self._delete(self._outdated(replica.log_start, 0, replica.log_start))
+            if replica.state.owner is None:
+                if replica.state.log_start > state.log.start_offset:
+                    await self._delete(self._outdated(replica.state.log_start, 0, replica.state.log_start))
             elif self._is_past_bound:
                 below = self._past_bound()
                 await self._delete(below)
@@ -139,15 +139,15 @@ class Retention:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
         self._see_to_space()
         replica = self._state.replica
-        offset = replica.log_start
-        if offset > self._followed_offset and replica.owner is None:
+        offset = replica.state.log_start
+        if offset > self._followed_offset and replica.state.owner is None:
             self._followed_offset = offset
             self._delete_soon(self._outdated(offset, 0, offset))
 
     def note_log_start(self) -> None:
         """Write down what another node has said about where the log begins, or what it deleted while it was alone."""
         state = self._state
-        start_offset = state.replica.log_start
+        start_offset = state.replica.state.log_start
         if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
             self._notes.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
@@ -185,7 +185,7 @@ class Retention:
 
     def _past_bound(self) -> int:
         """Return below which offset segments go. Where some replica lacks what is to go, the epoch may have to end."""
-        state, owner = self._state, self._state.replica.owner
+        state, owner = self._state, self._state.replica.state.owner
         bytes_max, committed = state.topic.config.retention_bytes, state.high_watermark
         held = owner.held_by_all if owner is not None else 0
         below = self._outdated(0, bytes_max, committed)
@@ -201,7 +201,7 @@ class Retention:
     def _lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
         replica = self._state.replica
-        alive = replica.surroundings.alive
+        alive = replica.state.surroundings.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def _end_epoch(self) -> int:
@@ -219,7 +219,7 @@ class Retention:
 
     def _roll_over(self, epoch: int) -> None:
         state, replica = self._state, self._state.replica
-        if not self._is_over and replica.owner is not None and state.epoch == epoch and not replica.moving:
+        if not self._is_over and replica.state.owner is not None and state.epoch == epoch and not replica.moving:
             self._driver.roll_over(replica.ownership.plan_on())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
@@ -293,7 +293,7 @@ class Retention:
 
     def _producers_behind(self, offset: int, committed: int) -> ProducerSnapshot | None:
         state = self._state
-        view, log_start = self._driver.view, state.replica.log_start
+        view, log_start = self._driver.view, state.replica.state.log_start
         try:
             return view.keep_producers(offset, committed=committed, log_start=log_start)
         except StorageFailedError:

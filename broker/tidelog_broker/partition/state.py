@@ -38,13 +38,14 @@ class PartitionState:
         """Why it serves nothing any more: deleted or failed."""
         self.log: PartitionLog = driver.view.store
         self.replica = driver.replica
+        self._known = driver.replica.state
         self._driver = driver
         self._neighbours = neighbours
-        self._node_id = driver.replica.node_id
+        self._node_id = self._known.node_id
         self._looked_at: pb.EpochDescriptor | None = None
         self._is_alone = False
         self._quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
-        self._routed = self.replica.active
+        self._routed = self._known.active
         self._route = route_of(self._routed)
 
     # --- the active epoch ------------------------------------------------------------------------------
@@ -52,17 +53,17 @@ class PartitionState:
     @property
     def epoch(self) -> int:
         """The active epoch's number."""
-        return self.replica.active.epoch
+        return self._known.active.epoch
 
     @property
     def owner_id(self) -> str:
         """The node that owns the active epoch, as far as is known here."""
-        return self.replica.active.owner
+        return self._known.active.owner
 
     @property
     def route(self) -> Route:
         """The active epoch, for who looks for its owner. Kept: METADATA asks for every partition at once."""
-        active = self.replica.active
+        active = self._known.active
         if active is not self._routed:
             self._routed, self._route = active, route_of(active)
         return self._route
@@ -70,12 +71,12 @@ class PartitionState:
     @property
     def is_member(self) -> bool:
         """Whether the active epoch has a copy here."""
-        return self.replica.is_member
+        return self._known.is_member
 
     @property
     def is_alone(self) -> bool:
         """Whether this node holds the only copy."""
-        active = self.replica.active
+        active = self._known.active
         if active is not self._looked_at:  # asked with every publish, and looking through a message takes its time
             self._looked_at, self._is_alone = active, list(active.placement) == [self._node_id]
         return self._is_alone
@@ -83,7 +84,7 @@ class PartitionState:
     @property
     def writer(self) -> Owner | None:
         """The owner's state, while offsets may be given out."""
-        return self.replica.owner if self.replica.can_append else None
+        return self._known.owner if self.replica.can_append else None
 
     @property
     def is_moving(self) -> bool:
@@ -97,16 +98,16 @@ class PartitionState:
 
     def is_changing(self, epoch: int) -> bool:
         """Whether `epoch` is over here, or about to be."""
-        return self.epoch != epoch or self.replica.promised or self.replica.retiring
+        return self.epoch != epoch or self._known.promised or self.replica.retiring
 
     # --- offsets ---------------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
         """The end of what is committed, as far as is known here; of a lone copy in LIMBO, the end of what is good."""
-        if self.replica.halted is not None and self.is_alone:
+        if self._known.halted is not None and self.is_alone:
             return self.log.end_offset
-        return self.replica.high_watermark
+        return self._known.high_watermark
 
     @property
     def cut_offset(self) -> int | None:
@@ -123,7 +124,7 @@ class PartitionState:
     def log_start(self) -> int:
         """The first offset that retention has left, here or on a node that this one is still fetching from."""
         whole_alone = self.is_alone and self.is_whole
-        return self.log.start_offset if whole_alone else self.replica.log_start
+        return self.log.start_offset if whole_alone else self._known.log_start
 
     @property
     def is_whole(self) -> bool:
@@ -137,11 +138,11 @@ class PartitionState:
         """`active`, `sealed` (nobody owns it now, or not used since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
-        if self.replica.halted is not None:
+        if self._known.halted is not None:
             return "limbo"
         if self.lacks_quorum:
             return "no quorum"
-        active = self.replica.active
+        active = self._known.active
         if active.owner == self._node_id:
             return "active" if self.replica.can_append else "sealed"
         return "active" if self._neighbours.alive(active.owner) else "sealed"
@@ -151,31 +152,31 @@ class PartitionState:
         if self.refusal is not None:
             return self.refusal
         replica = self.replica
-        if replica.halted is not None:
+        if replica.state.halted is not None:
             return self.limbo_error()
         if self.is_alone:
             return None
-        active, node_id = replica.active, self._node_id
+        active, node_id = replica.state.active, self._node_id
         if active.owner not in {node_id, ""}:
-            if replica.is_member and not self._neighbours.alive(active.owner):
+            if replica.state.is_member and not self._neighbours.alive(active.owner):
                 return self.quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self.name}: {active.owner} is away, and nobody has taken over yet",
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             return self.not_owner()
-        if not replica.is_member:
+        if not replica.state.is_member:
             return self.not_owner()
         return self.quorum_lost()
 
     @property
     def lacks_quorum(self) -> bool:
         """Whether there is a copy here, and too few of the others for records to be taken."""
-        return self.replica.is_member and self.quorum_lost() is not None
+        return self._known.is_member and self.quorum_lost() is not None
 
     def quorum_lost(self) -> ProtocolError | None:
         """Why no quorum can be had, None while one can. Kept until somebody comes or goes: every publish asks."""
-        active, known = self.replica.active, self._quorum_known
+        active, known = self._known.active, self._quorum_known
         if known is None or known[0] is not active:
             known = self._quorum_known = (active, self._count_living(active))
         return known[1]
@@ -199,7 +200,7 @@ class PartitionState:
 
     def not_owner(self) -> ProtocolError:
         """Return the error that sends a client to the owner."""
-        active = self.replica.active
+        active = self._known.active
         return ProtocolError(
             pb.NOT_OWNER,
             f"{self.name} is owned by {active.owner or 'nobody yet'} in epoch {active.epoch}",
@@ -210,13 +211,13 @@ class PartitionState:
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(
-            pb.LIMBO, f"{self.name} takes no records here: {self.replica.halted}; see `tidelog log verify`"
+            pb.LIMBO, f"{self.name} takes no records here: {self._known.halted}; see `tidelog log verify`"
         )
 
     def not_here(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
         missing = self.replica.history.missing()
-        if missing is None or self.replica.active.owner != self._node_id:
+        if missing is None or self._known.active.owner != self._node_id:
             return self.not_owner()
         what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"
         if missing.nowhere:

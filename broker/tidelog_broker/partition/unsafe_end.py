@@ -54,7 +54,7 @@ class UnsafeEnd:
         partition = self._partition
         self._check()
         if await self._works():
-            active = self._replica.active
+            active = self._replica.state.active
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"{partition.name} has its quorum: {active.owner} owns it, and enough of {', '.join(active.placement)} "
@@ -82,11 +82,11 @@ class UnsafeEnd:
         log.warning("%s: an operator wants epoch %d ended without a quorum", partition.name, epoch)
         replica.candidate.recover_unsafely(self._now_ms())
         partition.driver.tick()
-        while partition.state.epoch == epoch and replica.halted is None and partition.state.refusal is None:
+        while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:
             await partition.changes.change()
         if partition.state.epoch == epoch:
             raise partition.state.refusal or self._halted()
-        return replica.decision(epoch)
+        return replica.state.decision(epoch)
 
     async def _works(self) -> bool:
         """Whether the partition has its owner and its quorum, and commits what it has."""
@@ -99,13 +99,13 @@ class UnsafeEnd:
     def _is_served(self) -> bool:
         replica = self._replica
         has_owner = self._partition.state.writer is not None or (
-            replica.active.owner not in {"", replica.node_id} and not replica.misses_owner(self._now_ms())
+            replica.state.active.owner not in {"", replica.state.node_id} and not replica.misses_owner(self._now_ms())
         )
-        return has_owner and not replica.promised and not self._is_lost()
+        return has_owner and not replica.state.promised and not self._is_lost()
 
     def _is_lost(self) -> bool:
         """Whether too few replicas of the open epoch live to write to it or to end it."""
-        active = self._replica.active
+        active = self._replica.state.active
         living = sum(map(self._alive, active.placement))
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
 
@@ -116,27 +116,30 @@ class UnsafeEnd:
             ProtocolError: INVALID_REQUEST, and why.
         """
         replica, name = self._replica, self._partition.name
-        if replica.halted is not None:
+        if replica.state.halted is not None:
             raise self._halted()
-        if not replica.is_member:
-            holders = ", ".join(replica.active.placement)
+        if not replica.state.is_member:
+            holders = ", ".join(replica.state.active.placement)
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{replica.node_id} holds no copy of {name}'s open epoch {replica.active.epoch}; {holders} do",
+                f"{replica.state.node_id} holds no copy of {name}'s open epoch {self._partition.state.epoch}; "
+                f"{holders} do",
             )
-        if replica.doubt == "damaged":
+        if replica.state.doubt == "damaged":
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name}: the copy on {replica.node_id} is damaged; name another node"
+                pb.INVALID_REQUEST, f"{name}: the copy on {replica.state.node_id} is damaged; name another node"
             )
         if replica.history.incomplete:
             epochs = ", ".join(map(str, sorted(replica.history.incomplete)))
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name}: the copy on {replica.node_id} lacks epochs {epochs}; name another node"
+                pb.INVALID_REQUEST,
+                f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; name another node",
             )
 
     def _halted(self) -> ProtocolError:
         return ProtocolError(
-            pb.INVALID_REQUEST, f"{self._partition.name}: this copy takes no part any more: {self._replica.halted}"
+            pb.INVALID_REQUEST,
+            f"{self._partition.name}: this copy takes no part any more: {self._replica.state.halted}",
         )
 
     def _now_ms(self) -> int:

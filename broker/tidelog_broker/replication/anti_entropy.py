@@ -61,7 +61,7 @@ class AntiEntropy:
         looked_at, self._left = self._left[:LOOKS_MAX], self._left[LOOKS_MAX:]
         for driver in looked_at:
             replica = driver.replica
-            active = replica.active
+            active = replica.state.active
             epoch, age = self._ages.get(driver.key, (-1, 0))
             age = age + 1 if epoch == active.epoch else 1
             self._seen[driver.key] = (active.epoch, age)
@@ -74,10 +74,10 @@ class AntiEntropy:
             return
         for node_id in self._whom(replica):
             if node_id != self._node_id:
-                self._cluster.send(node_id, replica.chain_status())
+                self._cluster.send(node_id, replica.state.chain_status())
 
     def _whom(self, replica: Replica) -> Iterable[str]:
-        active = replica.active
+        active = replica.state.active
         if replica.role == "outsider":
             return sorted(self._cluster.linked)
         return active.placement if active.owner in {"", self._node_id} else (active.owner,)

@@ -210,7 +210,7 @@ class ReplicaDriver:
         replica, send = self.replica, self._tools.neighbours.send
         try:
             while True:
-                for effect in replica.take_effects() if replica.effects else ():
+                for effect in replica.take_effects() if replica.state.effects else ():
                     if isinstance(effect, Append):  # the most frequent by far, then what is sent
                         self._enqueue(effect)
                     elif isinstance(effect, Send):
@@ -219,7 +219,7 @@ class ReplicaDriver:
                         self._carry_out(effect, listener)
                 if writes and self._queue and not self._writing:
                     self._write_next()
-                if not replica.effects:
+                if not replica.state.effects:
                     break
         finally:
             self._pumping = False
@@ -282,15 +282,15 @@ class ReplicaDriver:
         elif isinstance(effect, Truncate):
             self._cuts.append(effect.end_offset)
         elif isinstance(effect, SetAside):
-            self._cuts.append(self.replica.start_of(effect.epoch))
+            self._cuts.append(self.replica.state.start_of(effect.epoch))
         self._queue.append(_Queued(effect, size_bytes))
 
     def _is_own(self, effect: Append) -> bool:
-        owner, active = self.replica.owner, self.replica.chain.active
+        owner, active = self.replica.state.owner, self.replica.state.chain.active
         if owner is not None and owner.epoch == effect.epoch:
             return True
         descriptor = active if active.epoch == effect.epoch else self.view.descriptor(effect.epoch)
-        return descriptor.owner == self.replica.node_id
+        return descriptor.owner == self.replica.state.node_id
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes
@@ -367,7 +367,7 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         self._tell(len(group), ok=ok)
-        if self.replica.owner is None:  # the owner waits for the acknowledgement, nobody for the rest
+        if self.replica.state.owner is None:  # the owner waits for the acknowledgement, nobody for the rest
             self._carry_on(soon=not ok, writes=False)  # the next append is told of after this one
         if ok:
             self._listener.appended(group, seconds=ended - started)
@@ -406,7 +406,7 @@ class ReplicaDriver:
 
     def _look_at_doubt(self) -> None:
         """A copy that lacked something is whole again once the core has no doubt about it."""
-        if not self.replica.doubt and not self._writing:
+        if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False
             self._writing = True
             self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))
@@ -419,7 +419,7 @@ class ReplicaDriver:
             self.pump()
 
     def _rebuild(self, effect: RebuildProducers) -> None:
-        log_start = self.replica.log_start
+        log_start = self.replica.state.log_start
 
         def done(found: tuple[ProducerTable | None, int] | None, error: BaseException | None) -> None:
             self._writing = False

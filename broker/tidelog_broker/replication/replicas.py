@@ -126,7 +126,7 @@ class Replication:
 
     def owned(self) -> list[Ownership]:
         """Return the ownership of every epoch that this node owns."""
-        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.owner is not None]
+        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.state.owner is not None]
 
     def drop(self, topic_id: bytes) -> None:
         """Stop the replicas of a deleted topic at once; whoever asks for them is told that it is gone."""
@@ -166,7 +166,7 @@ class Replication:
 
     def statuses(self) -> list[pb.EpochStatus]:
         """Return how long every chain is here, as questions to another node."""
-        return [driver.replica.chain_status() for driver in self._drivers.values()]
+        return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ class Bench(ReplicaState):
             surroundings=self.hints,
             timing=Timing(),
             doubt=doubt,
+            no_space=lambda _: None,
         )
         if self.is_member:
             self.fence = Fence(KEY, self.active)
@@ -176,11 +177,11 @@ class Bench(ReplicaState):
     @property
     def writes(self) -> int:
         """How many writes are not durable yet."""
-        return len(self._writes)
+        return len(self.waiting_writes)
 
     def wrote(self, now_ms: int = 0, *, ok: bool = True) -> None:
         """The oldest write is durable."""
-        self._writes.popleft()(ok, now_ms)
+        self.waiting_writes.popleft()(ok, now_ms)
 
     def queue(self, batches: Sequence[Batch]) -> None:
         """Queue batches for the open epoch, as an append of the owner does."""

@@ -66,7 +66,7 @@ async def deaf(three: Founded, monkeypatch: pytest.MonkeyPatch) -> Deaf:
     meta = three.owner(META_KEY, "a")
     if three.owner(OFFSETS_KEY, "a") == meta:
         partition = three.nodes[meta].broker.partitions.get(*OFFSETS_KEY)
-        plan = three.nodes[meta].broker.cluster.heir(OFFSETS_KEY, partition.replica.active)
+        plan = three.nodes[meta].broker.cluster.heir(OFFSETS_KEY, partition.replica.state.active)
         assert plan is not None
         partition.driver.roll_over(plan)
     await three.until(
@@ -141,9 +141,7 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
         await follow(record)
 
     monkeypatch.setattr(deaf.node.broker.meta_log, "_follow", follow_late)
-    monkeypatch.setattr(
-        deaf.node.broker.partitions, "adopt_soon", lambda _: None
-    )  # the other replicas' messages would open it
+    deaf.node.broker.replication.take_part(lambda _: None)  # the other replicas' messages would open it
     mine, topic = list[int](), pb.TopicInfo()
     while not mine:
         topic = await made_elsewhere(three, deaf, partitions=6, name=f"t-{secrets.token_hex(4)}")

@@ -55,7 +55,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
 ) -> None:
     hidden = Hidden(monkeypatch)
     _, topic, _, partition = await moved_solo(founded, hidden)
-    reader = await founded.peer(partition.replica.node_id)
+    reader = await founded.peer(partition.replica.state.node_id)
     await founded.publish(reader, topic.topic_id, b"three")
 
     async def asked(offset: int) -> pb.FetchResult:
@@ -85,7 +85,7 @@ async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
 ) -> None:
     hidden = Hidden(monkeypatch)
     peer, topic, old, partition = await moved_solo(founded, hidden)
-    new = partition.replica.node_id
+    new = partition.replica.state.node_id
     refused = await peer.refused(cluster_change=pb.ClusterChange(remove=old))
     assert refused.code == pb.INVALID_REQUEST
     status = (await peer.ask(cluster_status=pb.ClusterStatus())).envelope.cluster_status_reply
@@ -106,7 +106,7 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
     caplog.set_level(logging.INFO)
     hidden = Hidden(monkeypatch)
     _, _, _, partition = await moved_solo(founded, hidden)
-    node = founded.nodes[partition.replica.node_id]
+    node = founded.nodes[partition.replica.state.node_id]
 
     def is_nowhere() -> bool:
         missing = partition.replica.history.missing()

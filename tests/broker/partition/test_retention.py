@@ -106,20 +106,22 @@ async def test_what_a_living_copy_lacks_is_left_to_it_up_to_twice_the_bound(
     owner = await cluster.owner()
     slow = others(owner)[0]
     partition, late = cluster.partition(owner), cluster.partition(slow)
-    epoch = partition.replica.active.epoch
+    epoch = partition.replica.state.active.epoch
     with monkeypatch.context() as deaf:
         fall_behind(cluster, owner, slow, deaf)
         await publish_past_bound(cluster, owner)
     await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
-    await settled(lambda: late.replica.log_start == partition.log.start_offset, "with nothing published it is not told")
-    assert partition.replica.active.epoch == epoch, "an epoch ended for a copy that was only late"
+    await settled(
+        lambda: late.replica.state.log_start == partition.log.start_offset, "with nothing published it is not told"
+    )
+    assert partition.replica.state.active.epoch == epoch, "an epoch ended for a copy that was only late"
 
     fall_behind(cluster, owner, slow, monkeypatch)
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
-    assert partition.replica.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
+    assert partition.replica.state.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
     assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
 
 
@@ -127,18 +129,18 @@ async def test_the_epoch_ends_before_that_goes_which_a_copy_lacks_that_is_away(c
     owner = await cluster.owner()
     away = others(owner)[0]
     partition = cluster.partition(owner)
-    epoch = partition.replica.active.epoch
+    epoch = partition.replica.state.active.epoch
     for sequence in range(2):
         await publish(cluster, owner, sequence)
     await cluster.stop(away)
     starts: list[tuple[int, int]] = []
     for sequence in range(2, 30):
         await publish(cluster, await cluster.owner(), sequence)
-        starts.append((partition.replica.active.epoch, partition.log.start_offset))
+        starts.append((partition.replica.state.active.epoch, partition.log.start_offset))
     held = 2  # it may have acknowledged what came before it stopped
     assert all(start <= held for at, start in starts if at == epoch), "what a copy lacks of the open epoch was deleted"
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
-    assert partition.replica.active.epoch > epoch
+    assert partition.replica.state.active.epoch > epoch
 
 
 async def test_a_copy_in_the_push_window_is_waited_for_as_well(
@@ -172,7 +174,7 @@ async def test_a_producer_is_known_after_all_that_it_wrote_is_deleted(cluster: C
 async def test_what_is_not_committed_stays_whoever_holds_it(cluster: ClusterStand) -> None:
     partition = cluster.partition(await cluster.owner())
     for sequence in range(6):
-        await publish(cluster, partition.replica.node_id, sequence)
+        await publish(cluster, partition.replica.state.node_id, sequence)
     assert (partition.log.epochs[0].segment_count, partition.log.epochs[0].oldest_end_offset) == (3, 2)
     assert partition.log.outdated(below=0, bytes_max=1, committed=3) == 2
     assert partition.log.outdated(below=0, bytes_max=1, committed=6) == 4
@@ -193,7 +195,7 @@ async def begun_late(stand: ClusterStand) -> Partition:
     for sequence in range(20):
         await publish(stand, owner, sequence)
     partition = stand.partition(owner)
-    await settled(lambda: partition.replica.log_start > 0, "nothing was deleted")
+    await settled(lambda: partition.replica.state.log_start > 0, "nothing was deleted")
     return partition
 
 
@@ -314,5 +316,5 @@ async def test_a_topic_that_is_deleted_while_its_note_is_written_takes_nothing_e
     await partition.tools.notes.call(partition.io_key, lambda: None)
     await asyncio.sleep(0.05)
     assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
-    node = cluster.nodes[partition.replica.node_id]
+    node = cluster.nodes[partition.replica.state.node_id]
     assert (node.life.health.state, node.life.exit_code) == ("running", 0)

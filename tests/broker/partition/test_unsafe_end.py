@@ -41,7 +41,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     await founded.stop("b")
 
     def level(key: tuple[bytes, int]) -> bool:
-        here, there = (founded.nodes[name].broker.partitions.get(*key).replica.active for name in ("a", "c"))
+        here, there = (founded.nodes[name].broker.partitions.get(*key).replica.state.active for name in ("a", "c"))
         return here == there and here.owner in {"a", "c"}
 
     # What b decides while it stops is heard of: it would be overruled otherwise, and b halted when it comes back.
@@ -61,7 +61,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
     assert result.base_offset == 2
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
     assert (await peer.create("u")).name == "u", "topics can be changed again"
-    assert left.broker.partitions.get(*META_KEY).replica.halted is None
+    assert left.broker.partitions.get(*META_KEY).replica.state.halted is None
     # The lost nodes were only away. One at a time they follow; both at once could be a quorum of what was given up.
     for name in ("b", "c"):
         await founded.start(name)
@@ -73,7 +73,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
         return all(
             copy is not None
             and copy.state.readable_end == 3
-            and copy.replica.is_member
+            and copy.replica.state.is_member
             and not copy.replica.history.incomplete
             for copy in copies
         )

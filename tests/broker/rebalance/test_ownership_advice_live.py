@@ -148,8 +148,8 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     peer = await three.peer("a")
     key = await used(three, peer)
     partition = owned(three, key)
-    owner, neighbours = partition.replica.node_id, partition.tools.neighbours
-    slow = next(name for name in partition.replica.active.placement if name != owner)
+    owner, neighbours = partition.replica.state.node_id, partition.tools.neighbours
+    slow = next(name for name in partition.replica.state.active.placement if name != owner)
     for adviser in three.nodes[owner].broker.mover._advisers:
         if isinstance(adviser, Remedies):
             adviser._lag_ms = 300
@@ -171,7 +171,7 @@ async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatc
     peer = await three.peer("a")
     key = await used(three, peer)
     partition = owned(three, key)
-    owner = partition.replica.node_id
+    owner = partition.replica.state.node_id
 
     def full(*_: object) -> None:
         raise DiskFullError("no space")
@@ -189,9 +189,9 @@ async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Fo
     peer = await three.peer("a")
     key = await used(three, peer)
     for copy in await three.copies(key, end_offset=1):
-        copy.replica.timing = Timing(settled_ms=0)
+        copy.replica.state.timing = Timing(settled_ms=0)
     partition = owned(three, key)
-    partition.replica.halt("a test says so")
+    partition.replica.state.halt("a test says so")
     partition.driver.pump()
-    await three.until(lambda: three.owner(key, "a") != partition.replica.node_id, "nobody replaces it")
+    await three.until(lambda: three.owner(key, "a") != partition.replica.state.node_id, "nobody replaces it")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1

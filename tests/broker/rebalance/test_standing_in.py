@@ -217,15 +217,15 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
     key = (topic.topic_id, 0)
     await mixed.publish(front, topic.topic_id, b"first")
     for name in "abd":
-        mixed.nodes[name].broker.partitions.get(*key).replica.timing = Timing(settled_ms=0)
+        mixed.nodes[name].broker.partitions.get(*key).replica.state.timing = Timing(settled_ms=0)
     halted = mixed.nodes["b"].broker.partitions.get(*key)
-    halted.replica.halt("a test says so")
+    halted.replica.state.halt("a test says so")
     halted.driver.pump()
     other = mixed.nodes["a"].broker.partitions.get(*key).replica
-    await mixed.until(lambda: other.active.epoch > 0, "nobody replaces it")
+    await mixed.until(lambda: other.state.active.epoch > 0, "nobody replaces it")
     assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1
-    assert pb.EpochDecision.FromString(other.chain.decisions[0]).next.owner in {"a", "d"}
-    await mixed.until(lambda: other.active.owner == "b", "it does not own it with a copy that is whole again")
+    assert pb.EpochDecision.FromString(other.state.chain.decisions[0]).next.owner in {"a", "d"}
+    await mixed.until(lambda: other.state.active.owner == "b", "it does not own it with a copy that is whole again")
     assert (await mixed.publish(front, topic.topic_id, b"third")).base_offset == 2
 
 

@@ -29,6 +29,10 @@ class World:
     def replica(self) -> World:
         return self
 
+    @property
+    def state(self) -> World:
+        return self
+
     def all(self) -> list[World]:
         return [self]
 

@@ -240,16 +240,16 @@ async def test_an_end_is_decided_only_when_a_quorum_has_synced_the_log_through_i
     await stand.publish(b"a", b"b")
     await stand.agree(b"a", b"b")
     slow = [owner, others(owner)[0]]
-    epoch = stand.partition(owner).driver.replica.active.epoch
+    epoch = stand.partition(owner).driver.replica.state.active.epoch
     for name in slow:
         stand.disks[name].hold("sync")
     stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
     for name in slow:
         await stand.disks[name].held_up()
-    assert {stand.partition(name).driver.replica.active.epoch for name in NODES} == {epoch}
+    assert {stand.partition(name).driver.replica.state.active.epoch for name in NODES} == {epoch}
     for name in slow:
         stand.disks[name].heal()
-    await settled(lambda: stand.partition(owner).driver.replica.active.epoch > epoch, "the epoch does not end")
+    await settled(lambda: stand.partition(owner).driver.replica.state.active.epoch > epoch, "the epoch does not end")
     await stand.publish(b"c")
     await stand.agree(b"a", b"b", b"c")
 

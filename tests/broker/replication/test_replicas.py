@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 def chain_of(node: Node, topic_id: bytes, partition: int = 0) -> EpochChain:
     driver = node.broker.replication.get((topic_id, partition))
     assert driver is not None
-    return driver.replica.chain
+    return driver.replica.state.chain
 
 
 async def topic_with(stand: Stand, *values: bytes) -> bytes:

@@ -114,7 +114,7 @@ async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluste
     await cluster.publish(b"a")
     await cluster.agree(b"a")
     replica = cluster.partition(owner).replica
-    epoch = replica.active.epoch
+    epoch = replica.state.active.epoch
     for name in (owner, heir):
         cluster.disks[name].hold("sync")
     cluster.partition(owner).driver.roll_over(Plan(heir, NODES, 2, pb.NEVER))
@@ -123,7 +123,7 @@ async def test_writers_go_on_while_the_logs_are_synced_for_a_planned_move(cluste
     (result,) = await cluster.publish(b"b", to=owner)
     assert (result.base_offset, result.HasField("error")) == (1, False)
     assert replica.moving
-    assert replica.active.epoch == epoch
+    assert replica.state.active.epoch == epoch
     for name in (owner, heir):
         cluster.disks[name].heal()
     await settled(lambda: cluster.owners() == [heir], "the partition does not move")

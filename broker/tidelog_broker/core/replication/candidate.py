@@ -32,18 +32,27 @@ from tidelog_proto import broker_pb2 as pb
 Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening"]
 
 
-class Host(Protocol):
-    """The replica that the candidate speaks for."""
+class Known(Protocol):
+    """What the candidate knows of its replica, and how it sends; `ReplicaState` is one."""
 
     key: PartitionKey
     node_id: str
     incarnation: int
     chain: EpochChain
+    surroundings: Surroundings
+    timing: Timing
 
     @property
     def active(self) -> pb.EpochDescriptor:
         """The epoch whose end is to be decided."""
         ...
+
+    def send(self, to: str, message: PeerMessage) -> None:
+        """Send a message, to this node's own acceptor as well."""
+
+
+class Host(Protocol):
+    """What the candidate asks the replica that it speaks for, beside their common state."""
 
     @property
     def retiring(self) -> bool:
@@ -59,9 +68,6 @@ class Host(Protocol):
         """Whether nothing but its silence says so: then it is given time to answer."""
         ...
 
-    def send(self, to: str, message: PeerMessage) -> None:
-        """Send a message, to this node's own acceptor as well."""
-
     def decided(self, decision: bytes) -> None:
         """A quorum has accepted: learn the decision and tell everybody."""
 
@@ -69,10 +75,9 @@ class Host(Protocol):
 class Candidate:
     """The takeover that this node is trying, of one partition at a time."""
 
-    def __init__(self, host: Host, surroundings: Surroundings, timing: Timing) -> None:
+    def __init__(self, state: Known, host: Host) -> None:
+        self._state = state
         self._host = host
-        self._surroundings = surroundings
-        self._timing = timing
         self.phase: Phase = "idle"
         self._failures = 0
         self._attempt = 0
@@ -118,12 +123,12 @@ class Candidate:
     @property
     def replicas(self) -> int:
         """How many replicas the epoch has."""
-        return len(self._host.active.placement)
+        return len(self._state.active.placement)
 
     @property
     def seal_quorum(self) -> int:
         """How many promises end the epoch."""
-        return seal_quorum(self.replicas, self._host.active.ack_quorum)
+        return seal_quorum(self.replicas, self._state.active.ack_quorum)
 
     # --- beginning -------------------------------------------------------------------------------------
 
@@ -165,17 +170,17 @@ class Candidate:
         Two that ask each other at the same moment, none of them for the first time, both make way. For how long is left
         to chance, or they would meet again and again.
         """
-        if sender == self._host.node_id or self.phase == "idle" or self._host.retiring:
+        if sender == self._state.node_id or self.phase == "idle" or self._host.retiring:
             return True
         if self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum:
             return False
-        gives_in = sender in self._refusing and sender < self._host.node_id
+        gives_in = sender in self._refusing and sender < self._state.node_id
         if self._rank == 0 and self._failures == 0 and not gives_in:
             return False
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
             self.phase = "waiting"
-            wait_ms = self._timing.make_way_ms
-            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._surroundings.random_ms(wait_ms))
+            wait_ms = self._state.timing.make_way_ms
+            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.surroundings.random_ms(wait_ms))
         return True
 
     def reset(self) -> None:
@@ -192,24 +197,24 @@ class Candidate:
 
     def recover_unsafely(self, now_ms: int) -> None:
         """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
-        assert self._host.node_id in self._host.active.placement
+        assert self._state.node_id in self._state.active.placement
         if self._decide_ms is not None:
             self._decide()  # with a quorum
             return
-        self._unsafe_until_ms = now_ms + self._timing.unsafe_ms
+        self._unsafe_until_ms = now_ms + self._state.timing.unsafe_ms
         self._is_unsafe = self._was_undecided = False
         self._plan_next()
         self._seal(now_ms)
 
     def roll_over(self, plan: Plan, end: Position, now_ms: int) -> None:
         """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch."""
-        assert self._host.active.owner == self._host.node_id
+        assert self._state.active.owner == self._state.node_id
         self._plan = plan
-        self._ballot = pb.Ballot(round=RESERVED_ROUND, node_id=self._host.node_id, incarnation=self._host.incarnation)
+        self._ballot = pb.Ballot(round=RESERVED_ROUND, node_id=self._state.node_id, incarnation=self._state.incarnation)
         self._value = decision_value(
-            self._host.active, end, self._host.chain.previous_hash, plan, self._owner_incarnation(plan)
+            self._state.active, end, self._state.chain.previous_hash, plan, self._owner_incarnation(plan)
         )
-        self._holders = [self._host.node_id]
+        self._holders = [self._state.node_id]
         self._open(now_ms)
 
     def wait_for_all(self) -> None:
@@ -240,15 +245,15 @@ class Candidate:
                 self._seal(now_ms)
             else:
                 self._pre_vote(now_ms)
-        elif now_ms - self._wake_ms >= self._timing.resend_ms and not self._is_late:
+        elif now_ms - self._wake_ms >= self._state.timing.resend_ms and not self._is_late:
             # This node is behind: the answers may be here and not read yet, and asking again would add to that.
             self._is_late = True
             self._give_up_ms += now_ms - self._wake_ms
-            self._wake_ms = now_ms + self._timing.resend_ms
+            self._wake_ms = now_ms + self._state.timing.resend_ms
         elif now_ms < self._give_up_ms:
             self._is_late = False
             self._ask_again(now_ms)
-        elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._host.node_id in self._promises:
+        elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
         elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
             self._seal(now_ms)  # the owner, which seemed only to be silent, has had its time to answer
@@ -257,9 +262,9 @@ class Candidate:
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
-        self._rank = self._surroundings.rank(self._host.key, self._host.active)
+        self._rank = self._state.surroundings.rank(self._state.key, self._state.active)
         self.phase = "waiting"
-        self._wake_ms = now_ms + self._rank * self._timing.rank_delay_ms + extra_ms
+        self._wake_ms = now_ms + self._rank * self._state.timing.rank_delay_ms + extra_ms
         if self._wake_ms == now_ms:
             self.tick(now_ms)
 
@@ -270,22 +275,22 @@ class Candidate:
         """
         self._failures += 1
         doublings = min(self._failures, 10) if self._unsafe_until_ms is None else 0
-        ceiling_ms = min(self._timing.back_off_ms << doublings, self._timing.back_off_ms_max)
-        self._wait(now_ms, ceiling_ms // 2 + self._surroundings.random_ms(ceiling_ms))
+        ceiling_ms = min(self._state.timing.back_off_ms << doublings, self._state.timing.back_off_ms_max)
+        self._wait(now_ms, ceiling_ms // 2 + self._state.surroundings.random_ms(ceiling_ms))
 
     def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
         self.phase = phase
         self._started_ms = now_ms
         self._give_up_ms = now_ms + last_ms
         self._is_late = False
-        self._resend_ms = self._timing.resend_ms
+        self._resend_ms = self._state.timing.resend_ms
         self._ask_again(now_ms)
 
     def _ask_again(self, now_ms: int) -> None:
         """Send what the phase asks to everybody who has not answered it."""
         self._wake_ms = min(now_ms + self._resend_ms, self._give_up_ms)
         self._resend_ms *= 2  # answers take longer when a thousand partitions ask at once
-        active, past = self._host.active, self._host.chain.previous_hash
+        active, past = self._state.active, self._state.chain.previous_hash
         phase = self.phase
         for node in active.placement:
             if phase == "pre-voting" and node not in self._agreed:
@@ -300,9 +305,9 @@ class Candidate:
                     self._send(node, pb.PreVote(attempt=self._attempt, probe=True))
 
     def _send(self, to: str, message: pb.PreVote | pb.Seal | pb.OpenEpoch) -> None:
-        message.topic_id, message.partition = self._host.key
-        message.epoch = self._host.active.epoch
-        self._host.send(to, message)
+        message.topic_id, message.partition = self._state.key
+        message.epoch = self._state.active.epoch
+        self._state.send(to, message)
 
     # --- pre-vote --------------------------------------------------------------------------------------
 
@@ -312,12 +317,12 @@ class Candidate:
         self._agreed.clear()
         self._refusing.clear()
         self._answered.clear()
-        self._plan = self._surroundings.plan(self._host.key, self._host.active)
+        self._plan = self._state.surroundings.plan(self._state.key, self._state.active)
 
     def _pre_vote(self, now_ms: int) -> None:
         self._plan_next()
         self._owner_was_slow = self._host.owner_may_be_slow
-        self._enter("pre-voting", self._timing.pre_vote_ms, now_ms)
+        self._enter("pre-voting", self._state.timing.pre_vote_ms, now_ms)
 
     def on_pre_vote_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
         """Count who misses the owner, too, and who is there at all."""
@@ -333,7 +338,7 @@ class Candidate:
         if not reply.agrees:
             self._refusing.add(sender)
             self.consider(now_ms)  # it may have been the owner
-        elif sender in self._host.active.placement:
+        elif sender in self._state.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)
         is_gone = self._host.misses_owner(now_ms) and not self._host.owner_may_be_slow
@@ -344,21 +349,21 @@ class Candidate:
 
     def _seal(self, now_ms: int) -> None:
         self._ballot = pb.Ballot(
-            round=self._highest_round + 1, node_id=self._host.node_id, incarnation=self._host.incarnation
+            round=self._highest_round + 1, node_id=self._state.node_id, incarnation=self._state.incarnation
         )
         self._highest_round += 1
         self._value = b""
         self._is_unsafe = False
         self._promises.clear()
         self._short.clear()
-        self._enter("sealing", self._timing.seal_ms, now_ms)
+        self._enter("sealing", self._state.timing.seal_ms, now_ms)
 
     def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
         """Gather promises; with a seal quorum of them the value is known."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
-        if sender not in self._host.active.placement:
+        if sender not in self._state.active.placement:
             return
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
@@ -384,7 +389,7 @@ class Candidate:
         """Propose, once a seal quorum has promised and the successor can live."""
         if self.phase != "sealing" or (self._whole < self.seal_quorum and len(self._promises) < self.replicas):
             return
-        if self._was_undecided and len(self._promises) < self._host.active.ack_quorum:
+        if self._was_undecided and len(self._promises) < self._state.active.ack_quorum:
             return  # it would not be decided this time either; with more of them it can be
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
@@ -392,16 +397,16 @@ class Candidate:
 
     def _choose_unsafely(self, now_ms: int) -> None:
         """Propose with whoever has promised."""
-        me = self._host.node_id
+        me = self._state.node_id
         self._is_unsafe = True
-        self._propose(Plan(me, (me,), 1, self._host.active.flush or pb.ALWAYS), now_ms)
+        self._propose(Plan(me, (me,), 1, self._state.active.flush or pb.ALWAYS), now_ms)
 
     def _propose(self, plan: Plan | None, now_ms: int) -> None:
         promises = list(self._promises.values())
         self._value = choose_value(
             promises,
-            descriptor=self._host.active,
-            previous_hash=self._host.chain.previous_hash,
+            descriptor=self._state.active,
+            previous_hash=self._state.chain.previous_hash,
             plan=plan,
             owner_incarnation=self._owner_incarnation(plan) if plan else 0,
             unsafe=self._is_unsafe,
@@ -415,56 +420,56 @@ class Candidate:
         """Return what is to follow, if enough of its nodes have answered that writes will go on there."""
         plan = self._plan
         assert plan is not None
-        answered = self._answered | {self._host.node_id}
+        answered = self._answered | {self._state.node_id}
         needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
         if len(answered.intersection(plan.placement)) < needed:
             return None
         if plan.owner in answered:
             return plan
-        if self._host.node_id in plan.placement:
-            return Plan(self._host.node_id, plan.placement, plan.ack_quorum, plan.flush)
+        if self._state.node_id in plan.placement:
+            return Plan(self._state.node_id, plan.placement, plan.ack_quorum, plan.flush)
         return None
 
     def _owner_incarnation(self, plan: Plan) -> int:
-        if plan.owner == self._host.node_id:
-            return self._host.incarnation
-        return self._surroundings.incarnation(plan.owner)
+        if plan.owner == self._state.node_id:
+            return self._state.incarnation
+        return self._state.surroundings.incarnation(plan.owner)
 
     # --- accept ----------------------------------------------------------------------------------------
 
     def _open(self, now_ms: int) -> None:
         self._accepted.clear()
-        self._enter("opening", self._timing.open_ms, now_ms)
+        self._enter("opening", self._state.timing.open_ms, now_ms)
 
     def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
         """Count who has accepted; a decide quorum is the decision."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase != "opening" or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
-        if sender not in self._host.active.placement:
+        if sender not in self._state.active.placement:
             return
         if self._decide_ms is not None and reply.status != pb.HELD:
             return  # that changes nothing any more
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.FETCHING:
-            latest_ms = self._started_ms + self._timing.fetch_ms
-            self._give_up_ms = min(max(self._give_up_ms, now_ms + self._timing.open_ms), latest_ms)
+            latest_ms = self._started_ms + self._state.timing.fetch_ms
+            self._give_up_ms = min(max(self._give_up_ms, now_ms + self._state.timing.open_ms), latest_ms)
         elif reply.status == pb.HELD:
             self._accepted.add(sender)
-            is_enough = self._is_unsafe and self._host.node_id in self._accepted
-            if is_enough or len(self._accepted) >= self._host.active.ack_quorum:
+            is_enough = self._is_unsafe and self._state.node_id in self._accepted
+            if is_enough or len(self._accepted) >= self._state.active.ack_quorum:
                 self._decide_soon(now_ms)
 
     def _decide_soon(self, now_ms: int) -> None:
         """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
-        lacking = set(self._host.active.placement) - self._accepted
-        if self._wants_all and any(map(self._surroundings.alive, lacking)):
-            self._decide_ms = self._decide_ms or now_ms + self._timing.all_ms
+        lacking = set(self._state.active.placement) - self._accepted
+        if self._wants_all and any(map(self._state.surroundings.alive, lacking)):
+            self._decide_ms = self._decide_ms or now_ms + self._state.timing.all_ms
         else:
             self._decide()
 
     def _decide(self) -> None:
         self._decide_ms = None
-        self.accepted_by_all = self._accepted.issuperset(self._host.active.placement)
+        self.accepted_by_all = self._accepted.issuperset(self._state.active.placement)
         self._host.decided(self._value)

@@ -55,7 +55,7 @@ STALLED_MS = 300
 """A takeover that was begun and has not ended for so long may be tried by others."""
 
 
-class Replica(ReplicaState):
+class Replica:
     """See the module. `fence` is what the journal holds of the active epoch; `doubt` see `replica_state.Doubt`."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Replica(ReplicaState):
         timing: Timing | None = None,
         doubt: Doubt = "",
     ) -> None:
-        super().__init__(
+        self.state = state = ReplicaState(
             key,
             node_id=node_id,
             incarnation=incarnation,
@@ -81,23 +81,24 @@ class Replica(ReplicaState):
             surroundings=surroundings,
             timing=timing or Timing(),
             doubt=doubt,
+            no_space=self._no_space,
         )
-        self.candidate = Candidate(self, surroundings, self.timing)
-        self.ownership = Ownership(self, contested=self._contested, resigned=self._resigned)
+        self.candidate = Candidate(state, self)
+        self.ownership = Ownership(state, contested=self._contested, resigned=self._resigned)
         self.history = History(
-            self,
+            state,
             acknowledge=self._acknowledge,
             reopen=self._reopen,
             resume=self.ownership.resume,
             whole=self.ownership.became_whole,
         )
         self._acceptor = Acceptor(
-            self, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
+            state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )
-        self._learning = Learning(self, self.history, entered=self._enter)
+        self._learning = Learning(state, self.history, entered=self._enter)
         self._rolling_over = False
-        self._planned_end = PlannedEnd(self, propose=self._propose)
-        self._watch = OwnerWatch(self, now_ms)
+        self._planned_end = PlannedEnd(state, propose=self._propose)
+        self._watch = OwnerWatch(state, now_ms)
         self._now_ms = now_ms
         self._promised_ms: int | None = None
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
@@ -119,9 +120,9 @@ class Replica(ReplicaState):
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         self._learning.load(stored, now_ms)
-        if self.is_member:
+        if self.state.is_member:
             self._promised_ms = now_ms
-        if stored is None and self.log.newest_epoch() is None and self._is_founding_owner():
+        if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
     def _is_founding_owner(self) -> bool:
@@ -129,20 +130,21 @@ class Replica(ReplicaState):
 
         With no fence ever stored for it here, nothing can have been promised or appended: no takeover is needed.
         """
-        active = self.active
-        named = (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
-        return named and active.epoch == self.chain.genesis.epoch and active.start_offset == 0 and self.halted is None
+        state, active = self.state, self.state.active
+        named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
+        is_first = active.epoch == state.chain.genesis.epoch and active.start_offset == 0
+        return named and is_first and state.halted is None
 
     # --- what is known ---------------------------------------------------------------------------------
 
     @property
     def role(self) -> Role:
         """What this node is to the active epoch; see the module."""
-        if self.owner is not None:
+        if self.state.owner is not None:
             return "owner"
         if self.ownership.opening:
             return "opening"
-        return "follower" if self.is_member else "outsider"
+        return "follower" if self.state.is_member else "outsider"
 
     @property
     def retiring(self) -> bool:
@@ -157,12 +159,13 @@ class Replica(ReplicaState):
     @property
     def can_append(self) -> bool:
         """Whether `reserve` may be called."""
-        fence = self.fence
+        state = self.state
+        fence = state.fence
         return (
-            self.owner is not None
+            state.owner is not None
             and not self._rolling_over
             and (fence is None or not fence.entry.HasField("promised"))
-            and self.halted is None
+            and state.halted is None
         )
 
     @property
@@ -179,37 +182,39 @@ class Replica(ReplicaState):
 
     def take_effects(self) -> list[Effect]:
         """Return what is to be done, in order, once."""
-        effects, self.effects = self.effects, []
+        effects, self.state.effects = self.state.effects, []
         return effects
 
     def misses_owner(self, now_ms: int) -> bool:
         """Whether the owner seems to be gone: a reason to try a takeover, never a permission to do one."""
-        active = self.active
-        if not self.is_member or self.halted is not None:
+        state = self.state
+        active = state.active
+        if not state.is_member or state.halted is not None:
             return False
-        if self.promised:
+        if state.promised:
             return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
         if self._rolling_over:
             return True
-        if active.owner == self.node_id:
-            restarted = active.owner_incarnation != self.incarnation
+        if active.owner == state.node_id:
+            restarted = active.owner_incarnation != state.incarnation
             return restarted and (len(active.placement) > 1 or self.candidate.eager)
         return self._watch.misses(now_ms)
 
     @property
     def owner_may_be_slow(self) -> bool:
         """Whether there is no evidence against the owner but a timeout, if it is suspected failed at all."""
-        given_up = self.promised or self._rolling_over or self.active.owner == self.node_id
+        given_up = self.state.promised or self._rolling_over or self.state.active.owner == self.state.node_id
         return not given_up and not self._watch.seems_gone()
 
     def _reconsider_ms(self) -> int | None:
         """When the owner may turn out to be missing although nothing is heard of it: a stalled takeover, a silence."""
-        fence = self.fence
-        if fence is None or self.halted is not None or self.candidate.phase != "idle":
+        state = self.state
+        fence = state.fence
+        if fence is None or state.halted is not None or self.candidate.phase != "idle":
             return None
         if fence.entry.HasField("promised"):
             return (self._promised_ms or 0) + STALLED_MS
-        return self._watch.reconsider_ms() if self.chain.active.owner != self.node_id else None
+        return self._watch.reconsider_ms() if state.chain.active.owner != state.node_id else None
 
     # --- inputs ----------------------------------------------------------------------------------------
 
@@ -230,7 +235,7 @@ class Replica(ReplicaState):
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
         """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
         self._now_ms = now_ms
-        self._writes.popleft()(ok, now_ms)
+        self.state.waiting_writes.popleft()(ok, now_ms)
         self._settle(now_ms)
 
     def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
@@ -241,11 +246,11 @@ class Replica(ReplicaState):
 
     def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
         """A `SyncAhead` is done: go on with the planned end, or answer the owner that has one in mind."""
-        if effect.to == self.node_id:
+        if effect.to == self.state.node_id:
             self._planned_end.synced(effect.attempt, now_ms)
         elif effect.to:
             ask = pb.PreVote(attempt=effect.attempt, probe=True)
-            self._acceptor.on_pre_vote(effect.to, self.about(ask, effect.epoch), now_ms)
+            self._acceptor.on_pre_vote(effect.to, self.state.about(ask, effect.epoch), now_ms)
         self._settle(now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -264,7 +269,7 @@ class Replica(ReplicaState):
 
     def want_owner(self, now_ms: int) -> None:
         """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
-        if self.owner is None and not self.ownership.opening:
+        if self.state.owner is None and not self.ownership.opening:
             self.candidate.eager = True
             self.tick(now_ms)
 
@@ -289,14 +294,14 @@ class Replica(ReplicaState):
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
             self._rolling_over = True
-            self.emit(EpochFenced())
-            self.candidate.roll_over(plan, self.tail.queued, now_ms)
+            self.state.emit(EpochFenced())
+            self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
 
     def _contested(self, now_ms: int) -> None:
         """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
-        if not self._rolling_over and not self.promised:
+        if not self._rolling_over and not self.state.promised:
             self._rolling_over = True
-            self.emit(EpochFenced())
+            self.state.emit(EpochFenced())
             self._promised_ms = now_ms
             self.candidate.consider(now_ms)
 
@@ -314,7 +319,7 @@ class Replica(ReplicaState):
     def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
         if self._planned_end.takes(sender, ask):
             return
-        if not ask.probe and ask.epoch == self.active.epoch:
+        if not ask.probe and ask.epoch == self.state.active.epoch:
             self.ownership.greet(sender, now_ms)
         self._acceptor.on_pre_vote(sender, ask, now_ms)
 
@@ -322,7 +327,7 @@ class Replica(ReplicaState):
         if reply.attempt & SYNC_AHEAD:
             self._planned_end.on_reply(sender, reply, now_ms)
             return
-        if sender == self.active.owner and not reply.agrees:
+        if sender == self.state.active.owner and not reply.agrees:
             if reply.status == pb.HELD:
                 self._watch.answered(now_ms)
             else:
@@ -332,22 +337,23 @@ class Replica(ReplicaState):
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> None:
-        if not self.is_current(sender, append.epoch, now_ms):
+        state = self.state
+        if not state.is_current(sender, append.epoch, now_ms):
             return
-        active = self.active
+        active = state.active
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
-            self.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
+            state.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
             return
-        if self.fence is None:
+        if state.fence is None:
             return
-        if self.promised or self.halted is not None:
-            self._send_ack(pb.FENCED if self.promised else pb.IN_LIMBO)
+        if state.promised or state.halted is not None:
+            self._send_ack(pb.FENCED if state.promised else pb.IN_LIMBO)
             return
         self._watch.heard(now_ms)
         self.raise_log_start(append.log_start_offset, now_ms)
-        self.note_commit(append.commit_offset)
-        held = self.tail.queued
-        if append.base_offset > held.offset or (self.doubt and self.doubt_ends is None):
+        state.note_commit(append.commit_offset)
+        held = state.tail.queued
+        if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
             self.history.fetch_tail(now_ms)
         elif self._agrees(append):
             fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
@@ -356,9 +362,9 @@ class Replica(ReplicaState):
                 return
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
             self.history.pushed()
-            self.append(self.batch_views(fresh), positions, lambda _, now_ms: self._acknowledge(now_ms))
+            state.append(state.batch_views(fresh), positions, lambda _, now_ms: self._acknowledge(now_ms))
         else:
-            self.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
+            state.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
             self._send_ack(pb.DIVERGED)
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
@@ -368,87 +374,89 @@ class Replica(ReplicaState):
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""
-        held = self.tail.queued
+        tail, log, log_start = self.state.tail, self.state.log, self.state.log_start
+        held = tail.queued
         if append.base_offset == held.offset < append.end_offset:  # the next one, as nearly always
-            return append.previous_digest == held.digest or held.offset < self.log_start
-        if append.base_offset >= self.log_start and self.tail.digest_at(append.base_offset, self.log) != (
-            append.previous_digest
-        ):
+            return append.previous_digest == held.digest or held.offset < log_start
+        if append.base_offset >= log_start and tail.digest_at(append.base_offset, log) != append.previous_digest:
             return False
-        if append.end_offset > self.tail.queued.offset or append.end_offset < self.log_start:
+        if append.end_offset > held.offset or append.end_offset < log_start:
             return True
-        return self.tail.digest_at(append.end_offset, self.log) == append.end_digest
+        return tail.digest_at(append.end_offset, log) == append.end_digest
 
     def _acknowledge(self, now_ms: int) -> None:
         """Tell the owner how far this copy is durable; after a promise no acknowledgement ever leaves."""
+        state = self.state
         del now_ms
-        fence, owner = self.fence, self.chain.active.owner
+        fence, owner = state.fence, state.chain.active.owner
         promised = fence is not None and fence.entry.HasField("promised")
-        if not promised and self.halted is None and not self.doubt and owner != self.node_id:
+        if not promised and state.halted is None and not state.doubt and owner != state.node_id:
             self._send_ack(pb.HELD)
 
     def _send_ack(self, status: pb.ReplicaStatus) -> None:
-        active, durable = self.chain.active, self.tail.durable
+        active, durable = self.state.chain.active, self.state.tail.durable
         ack = pb.ReplicationAck(
-            topic_id=self.key[0],
-            partition=self.key[1],
+            topic_id=self.state.key[0],
+            partition=self.state.key[1],
             epoch=active.epoch,
             owner_incarnation=active.owner_incarnation,
             end_offset=durable.offset,
             end_digest=durable.digest,
             status=status,
         )
-        self.send(active.owner, ack)
+        self.state.send(active.owner, ack)
 
     def _stop_appending(self, now_ms: int) -> None:
         """A promise was made: what is queued stands, nothing is added but for an accept."""
         self._promised_ms = now_ms
         self.history.forget_tail()
-        if self.owner is not None and not self._rolling_over:
+        if self.state.owner is not None and not self._rolling_over:
             self._rolling_over = True
-            self.emit(EpochFenced())
+            self.state.emit(EpochFenced())
 
-    def no_space(self, tail: Tail) -> None:
+    def _no_space(self, tail: Tail) -> None:
         """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
-        assert self.owner is None or tail is not self.tail, "an owner makes sure of space before it gives out offsets"
-        super().no_space(tail)
+        state = self.state
+        assert state.owner is None or tail is not state.tail, "an owner makes sure of space before it gives out offsets"
         self.history.forget_tail()
-        if tail is not self.tail and tail.durable.offset < self.decision(tail.epoch).end_offset:
+        if tail is not state.tail and tail.durable.offset < state.decision(tail.epoch).end_offset:
             self.history.incomplete.add(tail.epoch)
 
     # --- the chain -------------------------------------------------------------------------------------
 
     def decided(self, decision: bytes) -> None:
         """A quorum has accepted what this node proposed."""
-        old, first_epoch = self.active, self.active.epoch
-        self._learning.learn(self.node_id, first_epoch, [decision])
-        for node in dict.fromkeys([*old.placement, *self.active.placement]):
-            self.tell_chain(node, first_epoch)
+        old, first_epoch = self.state.active, self.state.active.epoch
+        self._learning.learn(self.state.node_id, first_epoch, [decision])
+        for node in dict.fromkeys([*old.placement, *self.state.active.placement]):
+            self.state.tell_chain(node, first_epoch)
 
     def _enter(self, value: pb.EpochDecision) -> None:
+        state = self.state
         held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
         self.ownership.leave()
         self._rolling_over = False
         self._planned_end.forget()
         self._watch.entered(self._now_ms)
         self._promised_ms = None
-        self.doubt, self.doubt_ends = "", None
-        self.halted = None
+        state.doubt, state.doubt_ends = "", None
+        state.halted = None
         self.history.forget_tail()
         self.candidate.reset()
-        self._commit_known = 0
-        self.emit(
+        state.commit_known = 0
+        state.emit(
             EpochDecided(
                 value.epoch,
                 value.end_offset,
-                self.active.owner,
+                state.active.owner,
                 value.unsafe,
                 value.short_logs,
                 min(held_by_all, value.end_offset),
             )
         )
-        self.commit_ends(value.end_offset, unsafe=value.unsafe)
-        if (self.active.owner, self.active.owner_incarnation) == (self.node_id, self.incarnation):
+        state.commit_ends(value.end_offset, unsafe=value.unsafe)
+        active = state.active
+        if (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation):
             self.ownership.begin()
 
     # --- becoming the owner ----------------------------------------------------------------------------
@@ -462,7 +470,7 @@ class Replica(ReplicaState):
 
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self.history.on_backfill(sender, ask, now_ms)
-        is_open = ask.epoch == self.active.epoch
+        is_open = ask.epoch == self.state.active.epoch
         is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
         if is_left and not self.moving:
             self.roll_over(self.ownership.plan_on(), now_ms)
@@ -478,27 +486,28 @@ class Replica(ReplicaState):
 
     def _for_candidate(self, handle: Callable[[str, Any, int], None]) -> Callable[[str, Any, int], None]:
         def on_reply(sender: str, reply: Any, now_ms: int) -> None:
-            if self.is_current(sender, reply.epoch, now_ms):
+            if self.state.is_current(sender, reply.epoch, now_ms):
                 handle(sender, reply, now_ms)
 
         return on_reply
 
     def _settle(self, now_ms: int) -> None:
         """Receive what this node has sent to itself, then see that everything is as it must be."""
-        while self._to_self:
-            message = self._to_self.popleft()
+        state = self.state
+        while state.to_self:
+            message = state.to_self.popleft()
             if isinstance(message, pb.BackfillReply):
-                self._on_backfill_reply(self.node_id, message, (), now_ms)
+                self._on_backfill_reply(state.node_id, message, (), now_ms)
             else:
-                self._handlers[type(message)](self.node_id, message, now_ms)
-        tail, active, chain, owner = self.tail, self.chain.active, self.chain, self.owner
+                self._handlers[type(message)](state.node_id, message, now_ms)
+        tail, active, chain, owner = state.tail, state.chain.active, state.chain, state.owner
         queued, epoch = tail.queued.offset, active.epoch
         assert tail.epoch == epoch, "the tail is the active epoch's"
         assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain is dense"
         assert tail.durable.offset <= queued
-        assert self.high_watermark <= queued or self.high_watermark <= active.start_offset
-        is_member = self._is_member if active is self._looked_at else self.is_member
-        assert (self.fence is not None) == is_member
+        assert state.high_watermark <= queued or state.high_watermark <= active.start_offset
+        is_member = state.is_member
+        assert (state.fence is not None) == is_member
         if owner is not None:
-            assert (active.owner, active.owner_incarnation) == (self.node_id, self.incarnation)
+            assert (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
             assert owner.next_offset == queued

@@ -34,7 +34,10 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 
 
 class ReplicaState:
-    """One partition on one node. Times are milliseconds of a clock that never goes back."""
+    """One partition on one node. Times are milliseconds of a clock that never goes back.
+
+    `no_space` is told of an append that found none, whose tail has been rewound.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class ReplicaState:
         surroundings: Surroundings,
         timing: Timing,
         doubt: Doubt,
+        no_space: Callable[[Tail], None],
     ) -> None:
         self.key = key
         self.node_id = node_id
@@ -69,11 +73,15 @@ class ReplicaState:
         """Where the owner's log begins: what lies before it need not be held."""
         self._looked_at: pb.EpochDescriptor | None = None
         self._is_member = False
-        self._commit_known = 0
+        self.commit_known = 0
+        """Up to which the active epoch is committed elsewhere, durable here or not."""
         self.effects: list[Effect] = []
         """What is to be done, in order, and was not taken yet."""
-        self._writes: deque[Then] = deque()
-        self._to_self: deque[PeerMessage] = deque()
+        self.waiting_writes: deque[Then] = deque()
+        """What is to be called when they are durable, in order."""
+        self.to_self: deque[PeerMessage] = deque()
+        """What this node has sent to itself in this step."""
+        self._no_space = no_space
         self._asked_ms: dict[str, int] = {}
 
     @property
@@ -142,7 +150,7 @@ class ReplicaState:
     def write(self, effect: Write, then: Then | None = None) -> None:
         """Give out a write; `then` is called when it is durable."""
         self.effects.append(effect)
-        self._writes.append(then or _nothing)
+        self.waiting_writes.append(then or _nothing)
 
     def append(
         self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[Position, int], None]
@@ -156,25 +164,23 @@ class ReplicaState:
         def wrote(ok: bool, now_ms: int) -> None:
             if not ok:
                 if rewinds == tail.rewinds:  # else it was given up with one before it, and others may be queued since
-                    self.no_space(tail)
+                    # Nothing queued behind it continues the log.
+                    tail.rewind()
+                    self._no_space(tail)
                 return
             tail.wrote(end)
             if tail is self.tail:
                 if self.doubt:
                     self.settle_doubt()
-                self.note_commit(self._commit_known)
+                self.note_commit(self.commit_known)
                 then(end, now_ms)
 
         self.write(Append(tail.epoch, tail.start_offset, base.offset, end.offset, batches), wrote)
 
-    def no_space(self, tail: Tail) -> None:
-        """An append found no space, and nothing queued behind it continues the log."""
-        tail.rewind()
-
     def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         """Send to a node; what is for this one is received at the end of the step."""
         if to == self.node_id:
-            self._to_self.append(message)
+            self.to_self.append(message)
         else:
             self.effects.append(Send(to, message, batches))
 
@@ -270,9 +276,9 @@ class ReplicaState:
 
     def note_commit(self, offset: int) -> None:
         """Learn that the active epoch is committed up to `offset`; what is not durable here counts later."""
-        known = self._commit_known
+        known = self.commit_known
         if offset > known:
-            known = self._commit_known = offset
+            known = self.commit_known = offset
         durable = self.tail.durable.offset
         if known > self.high_watermark < durable:
             self.raise_watermark(min(known, durable))

@@ -494,6 +494,6 @@ def test_its_own_candidate_gets_the_same_answer() -> None:
     trial.seal(ballot(1, "b"))
     trial.wrote()
     assert trial.sent(pb.SealReply) == []
-    [reply] = trial._to_self
+    [reply] = trial.to_self
     assert isinstance(reply, pb.SealReply)
     assert (reply.status, reply.end_offset) == (pb.HELD, 5)

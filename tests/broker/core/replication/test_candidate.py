@@ -26,14 +26,14 @@ def test_two_that_both_believe_to_be_first_do_not_outbid_each_other() -> None:
     Watched.sealing = set()
     stage = Watched()
     end = stage.publish("kept")
-    gone = stage.owner().node_id
+    gone = stage.owner().state.node_id
     stage.down, stage.sealing = {gone}, set()
-    stage.now_ms += stage.replicas[gone].timing.heard_ms
+    stage.now_ms += stage.replicas[gone].state.timing.heard_ms
     for node in NODES:
         if node != gone:
             stage.replicas[node].tick(stage.now_ms)
     stage.later(1000)
-    assert stage.owner().high_watermark == end
+    assert stage.owner().state.high_watermark == end
     assert len(stage.sealing) == 1
 
 

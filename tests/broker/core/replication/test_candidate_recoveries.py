@@ -56,7 +56,7 @@ class Life(Stage):
 
     def roll_on(self) -> None:
         for owner in self.owners()[:1]:
-            owner.roll_over(self.plan(KEY, owner.active), self.now_ms)
+            owner.roll_over(self.plan(KEY, owner.state.active), self.now_ms)
             self.run_or_break_off(8)
 
     def run_or_break_off(self, steps_max: int) -> None:
@@ -74,7 +74,7 @@ class Life(Stage):
     def recover(self, node: str = "") -> None:
         node = node or self.source.choice(sorted(self.logs))
         replica = self.replicas[node]
-        able = replica.is_member and replica.halted is None and not replica.history.incomplete
+        able = replica.state.is_member and replica.state.halted is None and not replica.history.incomplete
         if able and node not in self.down:
             self.recoveries += 1
             replica.candidate.recover_unsafely(self.now_ms)
@@ -97,13 +97,13 @@ class Life(Stage):
         for _ in range(6):
             for replica in self.replicas.values():
                 for node in self.logs:
-                    replica.ask_chain(node, self.now_ms)
+                    replica.state.ask_chain(node, self.now_ms)
             self.later(400)
 
 
 def parted_in(one: Replica, other: Replica) -> int | None:
     """Return the first epoch whose ends the two know differently."""
-    decisions = enumerate(zip(one.chain.decisions, other.chain.decisions, strict=False))
+    decisions = enumerate(zip(one.state.chain.decisions, other.state.chain.decisions, strict=False))
     return next((epoch for epoch, (here, there) in decisions if here != there), None)
 
 
@@ -124,8 +124,13 @@ def test_of_two_chains_at_most_one_goes_on(hundred: int) -> None:
                 if epoch is None:
                     continue
                 parted += 1
-                overruled |= other.decision(epoch).unsafe
-                assert one.halted_for_good or other.halted_for_good, (seed, epoch, one.node_id, other.node_id)
-                assert one.decision(epoch).unsafe or other.decision(epoch).unsafe, (seed, epoch)
-            assert overruled or not one.halted_for_good, (seed, one.node_id, one.halted)
+                overruled |= other.state.decision(epoch).unsafe
+                assert one.state.halted_for_good or other.state.halted_for_good, (
+                    seed,
+                    epoch,
+                    one.state.node_id,
+                    other.state.node_id,
+                )
+                assert one.state.decision(epoch).unsafe or other.state.decision(epoch).unsafe, (seed, epoch)
+            assert overruled or not one.state.halted_for_good, (seed, one.state.node_id, one.state.halted)
     assert parted > LIVES, "nothing is tried where all agree"

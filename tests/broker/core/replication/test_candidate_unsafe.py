@@ -32,7 +32,7 @@ def meet(stage: Stage) -> None:
     """Let the nodes compare their chains, as they do in a cluster from time to time."""
     for replica in stage.replicas.values():
         for node in NODES:
-            replica.ask_chain(node, stage.now_ms)
+            replica.state.ask_chain(node, stage.now_ms)
     stage.later(2000)
 
 
@@ -43,25 +43,25 @@ def ends(stage: Stage, node: str) -> list[tuple[int, int, bool]]:
 
 def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
     stage = Stage()
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     stage.publish("one", "two")
     left = next(node for node in NODES if node != owner)
     stage.down = set(NODES) - {left}
     stage.later(20_000)
     assert not any(replica.can_append for node, replica in stage.replicas.items() if node == left)
-    epoch = stage.replicas[left].active.epoch
+    epoch = stage.replicas[left].state.active.epoch
     replica = recover(stage, left)
     assert replica.can_append
-    assert list(replica.active.placement) == [left]
+    assert list(replica.state.active.placement) == [left]
     assert ends(stage, left)[-1] == (epoch, 2, True)
-    assert replica.decision(epoch).unsafe
+    assert replica.state.decision(epoch).unsafe
     assert stage.publish("three") == 3
-    assert replica.high_watermark == 3
+    assert replica.state.high_watermark == 3
 
 
 def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
     stage = Stage()
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     named, longer, *_ = (node for node in NODES if node != owner)
     stage.down = {named}
     stage.publish("one", "two")
@@ -69,13 +69,13 @@ def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
     # Both of the three that are left are a seal quorum: nothing is unsafe then, and nothing lost.
     replica = recover(stage, named)
     assert {unsafe for _, _, unsafe in ends(stage, named)} == {False}
-    assert replica.high_watermark == 2
+    assert replica.state.high_watermark == 2
     assert stage.logs[named].content() == stage.logs[longer].content()
 
 
 def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
     stage = Stage(("a", "b", "c", "d", "e"), quorum=3)
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     named, longer, *lost = (node for node in stage.replicas if node != owner)
     stage.down = {named}
     stage.publish("one", "two")
@@ -85,18 +85,18 @@ def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
     assert replica.can_append
     assert ends(stage, named)[-1][1:] == (2, True)
     assert len(stage.logs[named].content()) == 2
-    assert stage.replicas[longer].active == replica.active, "who is there follows"
+    assert stage.replicas[longer].state.active == replica.state.active, "who is there follows"
 
 
 def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
     stage = Stage()
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     behind, other = (node for node in NODES if node != owner)
     stage.publish("one")
     stage.down = {behind}
     stage.publish("two", "three")
     stage.later(200)
-    assert stage.replicas[other].high_watermark == 3
+    assert stage.replicas[other].state.high_watermark == 3
     stage.down = {owner, other}
     recover(stage, behind)
     stage.down = set()
@@ -104,21 +104,21 @@ def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
     for node in (owner, other):
         replica = stage.replicas[node]
         assert ends(stage, node)[-1][1:] == (1, True), "records that were committed are gone, and it is told"
-        assert (replica.high_watermark, replica.halted) == (1, None)
+        assert (replica.state.high_watermark, replica.state.halted) == (1, None)
         assert len(stage.logs[node].content()) == 1
     assert stage.publish("four") == 2
 
 
 def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> None:
     stage = Stage()
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     cut, other = (node for node in NODES if node != owner)
     stage.publish("one")
     stage.later(200)
     stage.down = {cut, owner}
     stage.later(200)
     stage.down = {cut}  # the two others roll over, and go on
-    stage.owner().roll_over(stage.plan(("", 0), stage.owner().active), stage.now_ms)  # type: ignore[arg-type]
+    stage.owner().roll_over(stage.plan(("", 0), stage.owner().state.active), stage.now_ms)  # type: ignore[arg-type]
     stage.later(500)
     assert stage.publish("two") == 2
     stage.down = {owner, other}
@@ -126,9 +126,9 @@ def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> N
     assert recovered.can_append
     stage.down = set()
     meet(stage)
-    assert (recovered.halted, recovered.can_append) == (None, True)
+    assert (recovered.state.halted, recovered.can_append) == (None, True)
     for node in (owner, other):
-        assert "fork" in (stage.replicas[node].halted or "")
+        assert "fork" in (stage.replicas[node].state.halted or "")
         assert not stage.replicas[node].can_append
 
 
@@ -141,20 +141,20 @@ def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
         recover(stage, node)
     stage.down = set()
     meet(stage)
-    assert all("fork" in (stage.replicas[node].halted or "") for node in ("a", "b"))
+    assert all("fork" in (stage.replicas[node].state.halted or "") for node in ("a", "b"))
 
 
 def test_it_is_given_up_after_a_while() -> None:
     stage = Stage()
-    owner = stage.owner().node_id
+    owner = stage.owner().state.node_id
     left = next(node for node in NODES if node != owner)
     stage.down = set(NODES) - {left}
     replica = stage.replicas[left]
-    replica.doubt = "damaged"  # it never promises, not even to itself
+    replica.state.doubt = "damaged"  # it never promises, not even to itself
     replica.candidate.recover_unsafely(stage.now_ms)
-    stage.later(replica.timing.unsafe_ms + 6000)
+    stage.later(replica.state.timing.unsafe_ms + 6000)
     assert replica.candidate.phase in {"waiting", "pre-voting", "idle"}
-    replica.doubt = ""
+    replica.state.doubt = ""
     stage.later(6000)
     assert ends(stage, left) == [] or not any(unsafe for _, _, unsafe in ends(stage, left))
 
@@ -166,20 +166,20 @@ def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
     """Let a node accept the end of the epoch where it is now, of a proposer that nobody hears of again."""
     replica = stage.replicas[node]
     value = decision_value(
-        replica.active, replica.tail.queued, replica.chain.previous_hash, Plan(proposer, NODES, 2), 1
+        replica.state.active, replica.state.tail.queued, replica.state.chain.previous_hash, Plan(proposer, NODES, 2), 1
     )
     ask = pb.OpenEpoch(ballot=pb.Ballot(round=1, node_id=proposer, incarnation=1), value=value)
-    replica.receive(proposer, replica.about(ask, replica.active.epoch), [], stage.now_ms)
+    replica.receive(proposer, replica.state.about(ask, replica.state.active.epoch), [], stage.now_ms)
     stage.carry_out(node)
     stage.messages.clear()
-    assert replica.fence is not None
-    assert replica.fence.entry.accepted_value == value
+    assert replica.state.fence is not None
+    assert replica.state.fence.entry.accepted_value == value
     return value
 
 
 def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
     """Return a node as it starts again that has accepted what ends the epoch, and written down no decision about it."""
-    before = stage.replicas[node].chain
+    before = stage.replicas[node].state.chain
     chain = EpochChain(before.genesis)
     for decision in before.decisions[:epoch]:
         chain.extend(decision)
@@ -204,11 +204,11 @@ def two_go_on(stage: Stage, without: str, *texts: str) -> None:
     """Let the two others end the epoch among themselves and acknowledge more; then they are gone."""
     stage.down = {without}
     owner = stage.owner()
-    owner.roll_over(Plan(owner.node_id, NODES, 2), stage.now_ms)
+    owner.roll_over(Plan(owner.state.node_id, NODES, 2), stage.now_ms)
     stage.later(500)
     for text in texts:
         stage.publish(text)
-    assert stage.owner().high_watermark == stage.owner().tail.queued.offset
+    assert stage.owner().state.high_watermark == stage.owner().state.tail.queued.offset
     stage.down = set(NODES) - {without}
 
 
@@ -217,20 +217,20 @@ def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_
     stage.publish("one")
     stage.later(200)
     first = stage.owner()
-    left, other = (node for node in NODES if node != first.node_id)
-    epoch = first.active.epoch
+    left, other = (node for node in NODES if node != first.state.node_id)
+    epoch = first.state.active.epoch
     accepted = accept(stage, left, proposer=other)
     two_go_on(stage, left, "two", "three")
-    assert first.decision(epoch) != pb.EpochDecision.FromString(accepted)
+    assert first.state.decision(epoch) != pb.EpochDecision.FromString(accepted)
     recovered = recover(stage, left)
     assert ends(stage, left)[-1] == (epoch, 1, True)
-    assert recovered.decision(epoch).unsafe
+    assert recovered.state.decision(epoch).unsafe
     assert recovered.can_append
     stage.down = set()
     meet(stage)
-    assert (recovered.halted, recovered.can_append) == (None, True)
-    for node in (first.node_id, other):
-        assert "fork" in (stage.replicas[node].halted or "")
+    assert (recovered.state.halted, recovered.can_append) == (None, True)
+    for node in (first.state.node_id, other):
+        assert "fork" in (stage.replicas[node].state.halted or "")
     assert stage.publish("four") == 2
 
 
@@ -240,25 +240,25 @@ def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -
     stage.publish("one", "two")
     stage.later(200)
     first = stage.owner()
-    left, other = (node for node in NODES if node != first.node_id)
-    epoch = first.active.epoch
+    left, other = (node for node in NODES if node != first.state.node_id)
+    epoch = first.state.active.epoch
     first.roll_over(Plan(other, NODES, 2), stage.now_ms)
-    stage.carry_out(first.node_id)
+    stage.carry_out(first.state.node_id)
     stage.later(20)
-    behind = restarted(stage, left, epoch, stage.replicas[left].chain.decisions[epoch])
+    behind = restarted(stage, left, epoch, stage.replicas[left].state.chain.decisions[epoch])
     stage.down = {left}
     stage.publish("three")
-    stage.down = {first.node_id, other}
+    stage.down = {first.state.node_id, other}
     recover(stage, left)
     assert ends(stage, left)[-1] == (epoch, 2, True)
-    assert [behind.decision(epoch).end_offset, behind.decision(epoch).end_digest] == [
-        first.decision(epoch).end_offset,
-        first.decision(epoch).end_digest,
+    assert [behind.state.decision(epoch).end_offset, behind.state.decision(epoch).end_digest] == [
+        first.state.decision(epoch).end_offset,
+        first.state.decision(epoch).end_digest,
     ]
     stage.down = set()
     meet(stage)
-    assert (behind.halted, behind.can_append) == (None, True)
-    assert all("fork" in (stage.replicas[node].halted or "") for node in (first.node_id, other))
+    assert (behind.state.halted, behind.can_append) == (None, True)
+    assert all("fork" in (stage.replicas[node].state.halted or "") for node in (first.state.node_id, other))
 
 
 def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> None:
@@ -269,13 +269,13 @@ def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> No
     left, *lost = NODES
     stage.down = set(lost)
     replica = stage.replicas[left]
-    epoch = replica.active.epoch
+    epoch = replica.state.active.epoch
     recover(stage, left)
-    decided = replica.chain.decisions[epoch]
+    decided = replica.state.chain.decisions[epoch]
     stage.incarnations[left] += 1
     replica = restarted(stage, left, epoch, decided)
     recover(stage, left)
-    assert replica.chain.decisions[epoch] == decided
+    assert replica.state.chain.decisions[epoch] == decided
     assert ends(stage, left)[-1] == (epoch, 1, True)
     stage.quorum = 1
     replica.want_owner(stage.now_ms)
@@ -310,8 +310,8 @@ def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: 
     stage.publish("instead")
     stage.down = set()
     meet(stage)
-    assert (recovered.halted, recovered.can_append) == (None, True)
-    assert all("fork" in (stage.replicas[node].halted or "") for node in others)
+    assert (recovered.state.halted, recovered.can_append) == (None, True)
+    assert all("fork" in (stage.replicas[node].state.halted or "") for node in others)
 
 
 def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_where_they_are_marked() -> None:
@@ -326,11 +326,11 @@ def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_
     recover(stage, left)
     stage.down = {left, others[1]}
     recover(stage, others[0])
-    assert stage.owner().node_id == others[0]
+    assert stage.owner().state.node_id == others[0]
     stage.down = {others[1]}
     meet(stage)
-    assert stage.replicas[left].halted is None
-    assert "fork" in (stage.replicas[others[0]].halted or "")
+    assert stage.replicas[left].state.halted is None
+    assert "fork" in (stage.replicas[others[0]].state.halted or "")
 
 
 def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
@@ -341,11 +341,11 @@ def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
     stage.later(200)
     stage.publish("one")
     stage.later(200)
-    epoch = stage.owner().active.epoch
+    epoch = stage.owner().state.active.epoch
     stage.down = {"b", "c"}
     recover(stage, "a")
     for replica in stage.replicas.values():
-        replica.ask_chain("a", stage.now_ms)
+        replica.state.ask_chain("a", stage.now_ms)
     stage.later(500)
     assert stage.replicas["d"].role == "outsider"
     assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)
@@ -357,15 +357,15 @@ def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
     stage.publish("one")
     stage.later(200)
     first = stage.owner()
-    left = next(node for node in NODES if node != first.node_id)
+    left = next(node for node in NODES if node != first.state.node_id)
     two_go_on(stage, left, "two")
     recovered = recover(stage, left)
-    assert recovered.active.epoch == first.active.epoch
+    assert recovered.state.active.epoch == first.state.active.epoch
     stage.down = set()
     stage.publish("three") if stage.owner() is first else first.reserve([], now_us=0, now_ms=stage.now_ms)
     stage.later(3000)
-    assert recovered.halted is None
-    assert "fork" in (first.halted or "")
+    assert recovered.state.halted is None
+    assert "fork" in (first.state.halted or "")
 
 
 # --- one step after the other ---------------------------------------------------------------------------------

@@ -36,11 +36,11 @@ class QuietStage(Stage):
     def hand_over(self) -> tuple[Replica, Replica]:
         """Let the owner roll over to another node, which does not speak; return both."""
         old = self.owner()
-        new = next(node for node in NODES if node != old.node_id)
+        new = next(node for node in NODES if node != old.state.node_id)
         self.mute = {new}
         old.roll_over(Plan(new, NODES, 2), self.now_ms)
         self.run()
-        assert old.active.owner == new
+        assert old.state.active.owner == new
         return old, self.replicas[new]
 
 
@@ -49,12 +49,12 @@ def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
     stage.later(TIMING.settled_ms)
     owner = stage.owner()
     stage.publish("one")
-    epoch = owner.active.epoch
-    owner.halt("its log is damaged")
+    epoch = owner.state.active.epoch
+    owner.state.halt("its log is damaged")
     stage.later(1000)
     successor = stage.owner()
     assert successor is not owner
-    assert successor.active.epoch == epoch + 1
+    assert successor.state.active.epoch == epoch + 1
     assert stage.publish("two") == 2
 
 
@@ -62,11 +62,11 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
     """Nothing is done at that time, so it would be due again at once, for ever."""
     stage = Stage()
     owner = stage.owner()
-    owner.owner, owner.ownership.opening = None, True
-    effect = RebuildProducers(owner.active.epoch - 1, owner.active.start_offset)
+    owner.state.owner, owner.ownership.opening = None, True
+    effect = RebuildProducers(owner.state.active.epoch - 1, owner.state.active.start_offset)
     owner.ownership.rebuilt(effect, None, 0, stage.now_ms)
     assert owner.ownership._producers_pull is not None
-    owner.halt("the chains fork", for_good=True)
+    owner.state.halt("the chains fork", for_good=True)
     now_ms = stage.now_ms + 60_000
     owner.tick(now_ms)
     deadline_ms = owner.deadline_ms
@@ -79,50 +79,50 @@ def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None
     stage = Stage()
     stage.later(TIMING.settled_ms)
     owner = stage.owner()
-    epoch, away = owner.active.epoch, next(node for node in NODES if node != stage.owner().node_id)
+    epoch, away = owner.state.active.epoch, next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
-    owner.halt("the chains fork", for_good=True)
+    owner.state.halt("the chains fork", for_good=True)
     stage.later(1000)
     stage.down = set()
     resigns_ms = owner.deadline_ms
     assert resigns_ms is not None, "one has not heard it, or has not said so"
     stage.later(TIMING.back_off_ms_max + 1000)
-    assert stage.owner().active.epoch > epoch
-    assert owner.active.epoch == epoch
+    assert stage.owner().state.active.epoch > epoch
+    assert owner.state.active.epoch == epoch
     assert owner.deadline_ms is None
 
 
 def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
-    first.halt("it lacks what nobody holds")
+    first.state.halt("it lacks what nobody holds")
     stage.later(TIMING.settled_ms - 2500)
-    assert first.active.owner == first.node_id, "the epoch has only just begun"
+    assert first.state.active.owner == first.state.node_id, "the epoch has only just begun"
     stage.later(3000)
-    assert first.active.owner != first.node_id
+    assert first.state.active.owner != first.state.node_id
 
 
 def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
     stage = QuietStage()
     stage.publish("one")
     owner = stage.owner()
-    epoch = owner.active.epoch
+    epoch = owner.state.active.epoch
     stage.later(1000)
     stage.delivered = 0
     stage.later(60_000)
-    assert (stage.delivered, owner.active.epoch) == (0, epoch)
+    assert (stage.delivered, owner.state.active.epoch) == (0, epoch)
 
 
 def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
-    epoch = old.active.epoch
+    epoch = old.state.active.epoch
     stage.later(ASKED_MS - 500)
-    assert old.active.epoch == epoch
+    assert old.state.active.epoch == epoch
     stage.later(1500)
-    assert old.active.epoch > epoch
-    assert old.active.owner != new.node_id
+    assert old.state.active.epoch > epoch
+    assert old.state.active.owner != new.state.node_id
 
 
 class Ranked:
@@ -155,38 +155,38 @@ def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
-    order = [new.node_id, *(node for node in NODES if node != new.node_id)]
+    order = [new.state.node_id, *(node for node in NODES if node != new.state.node_id)]
     for node, replica in stage.replicas.items():
-        replica.candidate._surroundings = Ranked(stage, node, order)
-    epoch = old.active.epoch
+        replica.state.surroundings = Ranked(stage, node, order)
+    epoch = old.state.active.epoch
     stage.later(ASKED_MS + 5000)
-    assert old.active.epoch > epoch
-    assert old.active.owner != new.node_id
+    assert old.state.active.epoch > epoch
+    assert old.state.active.owner != new.state.node_id
 
 
 def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
     stage = QuietStage()
     _, new = stage.hand_over()
-    epoch = new.active.epoch
+    epoch = new.state.active.epoch
     stage.later(ASKED_MS - 500)
     stage.mute.clear()
     stage.later(20_000)
-    assert (stage.owner(), new.active.epoch) == (new, epoch)
+    assert (stage.owner(), new.state.active.epoch) == (new, epoch)
 
 
 def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
     """Its link broke and stood again, and nobody told the owner."""
     stage = QuietStage()
     owner = stage.owner()
-    epoch = owner.active.epoch
+    epoch = owner.state.active.epoch
     stage.later(1000)
     for node in NODES:
-        if node != owner.node_id:
+        if node != owner.state.node_id:
             stage.replicas[node]._watch.entered(stage.now_ms)
     stage.later(ASKED_MS + 500)
     stage.delivered = 0
     stage.later(20_000)
-    assert (stage.delivered, owner.active.epoch) == (0, epoch), "they have heard it, and ask no more"
+    assert (stage.delivered, owner.state.active.epoch) == (0, epoch), "they have heard it, and ask no more"
 
 
 def test_the_owner_of_a_new_partition_is_given_more_time() -> None:

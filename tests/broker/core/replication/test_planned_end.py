@@ -208,23 +208,23 @@ def test_an_owner_appends_until_the_replicas_have_synced_ahead_and_then_hands_ov
     stage = Unsynced()
     stage.publish("one")
     first = stage.owner()
-    other = next(node for node in NODES if node != first.node_id)
+    other = next(node for node in NODES if node != first.state.node_id)
     stage.slow = {other}
-    epoch = first.active.epoch
+    epoch = first.state.active.epoch
     first.roll_over(Plan(other, NODES, 2), stage.now_ms)
     stage.run()
     assert {node for node, _ in stage.waiting} == {other}
     assert first.moving
     assert first.can_append
     stage.publish("two")
-    assert first.high_watermark == 2
-    assert not any(isinstance(news, EpochFenced) for news in stage.news[first.node_id])
+    assert first.state.high_watermark == 2
+    assert not any(isinstance(news, EpochFenced) for news in stage.news[first.state.node_id])
     stage.slow.clear()
     for node, effect in stage.waiting:
         stage.replicas[node].synced_ahead(effect, stage.now_ms)
     stage.run()
-    assert stage.owner().node_id == other
-    assert (stage.owner().active.epoch, stage.owner().active.start_offset) == (epoch + 1, 2)
+    assert stage.owner().state.node_id == other
+    assert (stage.owner().state.active.epoch, stage.owner().state.active.start_offset) == (epoch + 1, 2)
     assert not first.moving
 
 
@@ -232,17 +232,17 @@ def test_nothing_is_fenced_for_a_next_owner_that_has_died_meanwhile() -> None:
     stage = Unsynced()
     stage.publish("one")
     first = stage.owner()
-    heir = next(node for node in NODES if node != first.node_id)
+    heir = next(node for node in NODES if node != first.state.node_id)
     stage.slow = {heir}
-    epoch = first.active.epoch
+    epoch = first.state.active.epoch
     first.roll_over(Plan(heir, NODES, 2), stage.now_ms)
     stage.run()
     stage.down = {heir}
     stage.later(200)
     assert not first.moving
     assert first.can_append
-    stage.later(first.timing.sync_ahead_ms)
-    assert (stage.owner(), first.active.epoch) == (first, epoch)
+    stage.later(first.state.timing.sync_ahead_ms)
+    assert (stage.owner(), first.state.active.epoch) == (first, epoch)
 
 
 def test_an_epoch_that_is_taken_over_meanwhile_is_not_ended_by_plan() -> None:
@@ -250,17 +250,17 @@ def test_an_epoch_that_is_taken_over_meanwhile_is_not_ended_by_plan() -> None:
     stage.publish("one")
     first = stage.owner()
     stage.slow = set(NODES)
-    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    first.roll_over(Plan(first.state.node_id, NODES, 2), stage.now_ms)
     stage.run()
-    stage.down = {first.node_id}
+    stage.down = {first.state.node_id}
     stage.later(1000)
     stage.down = set()
     stage.slow.clear()
     stage.later(1000)
     assert stage.owner() is not first
     assert not first.moving
-    epoch = first.active.epoch
+    epoch = first.state.active.epoch
     for node, effect in stage.waiting:
         stage.replicas[node].synced_ahead(effect, stage.now_ms)
     stage.later(1000)
-    assert {replica.active.epoch for replica in stage.replicas.values()} == {epoch}
+    assert {replica.state.active.epoch for replica in stage.replicas.values()} == {epoch}

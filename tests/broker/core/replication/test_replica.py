@@ -50,11 +50,11 @@ def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
     return pb.AppendBatch(
         topic_id=KEY[0],
         epoch=header.epoch,
-        owner=owner.node_id,
+        owner=owner.state.node_id,
         owner_incarnation=header.owner_incarnation,
         base_offset=header.base_offset,
         end_offset=header.end_offset,
-        previous_digest=owner.position_of(header.epoch, header.base_offset) or 0,
+        previous_digest=owner.state.position_of(header.epoch, header.base_offset) or 0,
         end_digest=header.digest,
     )
 
@@ -224,7 +224,9 @@ class Stage:
                         ]
                         if held and held[0][0].base_offset != effect.from_offset:
                             held = []
-                        base = Position(effect.from_offset, replica.position_of(effect.epoch, effect.from_offset) or 0)
+                        base = Position(
+                            effect.from_offset, replica.state.position_of(effect.epoch, effect.from_offset) or 0
+                        )
                         end = Position(held[-1][0].end_offset, held[-1][0].digest) if held else base
                         replica.read(effect, [d for _, d in held], base, end, self.now_ms)
                     case SyncAhead():
@@ -267,33 +269,33 @@ def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
     stage = Stage()
     end = stage.publish("one", "two")
     assert end == 2
-    assert stage.owner().high_watermark == 2
+    assert stage.owner().state.high_watermark == 2
     stage.later(100)
-    assert {replica.high_watermark for replica in stage.replicas.values()} == {2}
+    assert {replica.state.high_watermark for replica in stage.replicas.values()} == {2}
     assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
 
 
 def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() -> None:
     stage = Stage()
     owner = stage.owner()
-    stage.down = set(NODES) - {owner.node_id}
+    stage.down = set(NODES) - {owner.state.node_id}
     stage.publish("one")
-    assert owner.high_watermark == 0
+    assert owner.state.high_watermark == 0
     stage.down = set()
     stage.later(1000)
-    assert stage.owner().high_watermark == 1
+    assert stage.owner().state.high_watermark == 1
 
 
 def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
-    stage.down = {first.node_id}
+    stage.down = {first.state.node_id}
     stage.later(1000)
     second = stage.owner()
     assert second is not first
-    assert second.active.epoch == first.active.epoch + 1
-    assert second.high_watermark == 1
+    assert second.state.active.epoch == first.state.active.epoch + 1
+    assert second.state.high_watermark == 1
     stage.publish("two")
     stage.down = set()
     stage.later(3000)
@@ -305,17 +307,17 @@ def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
 def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
     stage = Stage()
     first = stage.owner()
-    stage.down = set(NODES) - {first.node_id}
+    stage.down = set(NODES) - {first.state.node_id}
     stage.publish("lost")
-    assert first.high_watermark == 0
-    stage.down = {first.node_id}
+    assert first.state.high_watermark == 0
+    stage.down = {first.state.node_id}
     stage.later(2000)
     stage.publish("kept")
     stage.down = set()
     stage.later(3000)
     assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
     assert len(stage.logs["a"].content()) == 1
-    decided = [news for news in stage.news[first.node_id] if isinstance(news, EpochDecided)]
+    decided = [news for news in stage.news[first.state.node_id] if isinstance(news, EpochDecided)]
     assert (decided[-1].epoch, decided[-1].end_offset) == (1, 0)
 
 
@@ -323,12 +325,12 @@ def test_a_planned_roll_over_takes_one_round() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
-    other = next(node for node in NODES if node != first.node_id)
+    other = next(node for node in NODES if node != first.state.node_id)
     first.roll_over(Plan(other, NODES, 2), stage.now_ms)
     stage.run()
-    assert stage.owner().node_id == other
+    assert stage.owner().state.node_id == other
     assert stage.publish("two") == 2
-    assert stage.owner().high_watermark == 2
+    assert stage.owner().state.high_watermark == 2
 
 
 @pytest.mark.parametrize(("away", "held_by_all"), [(False, 2), (True, 1)])
@@ -336,11 +338,11 @@ def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: i
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
-    stage.down = {next(node for node in NODES if node != first.node_id)} if away else set()
+    stage.down = {next(node for node in NODES if node != first.state.node_id)} if away else set()
     stage.publish("two")
-    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    first.roll_over(Plan(first.state.node_id, NODES, 2), stage.now_ms)
     stage.run()
-    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    decided = next(news for news in reversed(stage.news[first.state.node_id]) if isinstance(news, EpochDecided))
     assert (decided.end_offset, decided.held_by_all) == (2, held_by_all)
 
 
@@ -348,23 +350,23 @@ def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() ->
     stage = Stage()
     first = stage.owner()
     group = first.reserve([batch("one")], now_us=1, now_ms=stage.now_ms)
-    first.roll_over(Plan(first.node_id, NODES, 2), stage.now_ms)
+    first.roll_over(Plan(first.state.node_id, NODES, 2), stage.now_ms)
     first.candidate.wait_for_all()
     stage.run()
-    decided = next(news for news in reversed(stage.news[first.node_id]) if isinstance(news, EpochDecided))
+    decided = next(news for news in reversed(stage.news[first.state.node_id]) if isinstance(news, EpochDecided))
     assert (decided.end_offset, decided.held_by_all) == (group.end_offset, group.end_offset)
 
 
 def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
     stage = Stage()
-    away = next(node for node in NODES if node != stage.owner().node_id)
+    away = next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
     for text in "abcdef":
         stage.publish(text)
     stage.down = set()
     stage.later(2000)
     assert len(stage.logs[away].content()) == 6
-    assert stage.replicas[away].high_watermark == 6
+    assert stage.replicas[away].state.high_watermark == 6
 
 
 def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None:
@@ -389,8 +391,8 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
     kinds = [type(effect) for effect in effects]
     assert kinds.index(WriteFences) < kinds.index(OwnerReady), "the fence is durable before anything is appended"
     assert founded("b").role == "follower"
-    assert founded("a", incarnation=2).owner is None, "a later start takes over"
-    assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).owner is None, "it may have appended before"
+    assert founded("a", incarnation=2).state.owner is None, "a later start takes over"
+    assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).state.owner is None, "it may have appended before"
 
 
 def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
@@ -399,21 +401,21 @@ def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
     first = stage.owner()
     number = first.ownership.confirm()
     stage.run()
-    assert OwnerConfirmed(number) in stage.news[first.node_id]
+    assert OwnerConfirmed(number) in stage.news[first.state.node_id]
 
 
 def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
-    stage.down = {first.node_id}
+    stage.down = {first.state.node_id}
     stage.later(1000)
     assert stage.owner() is not first
     stage.down = set()
-    stage.news[first.node_id].clear()
+    stage.news[first.state.node_id].clear()
     first.ownership.confirm()
     stage.run()
-    assert not [news for news in stage.news[first.node_id] if isinstance(news, OwnerConfirmed)]
+    assert not [news for news in stage.news[first.state.node_id] if isinstance(news, OwnerConfirmed)]
     assert first.role == "follower"
 
 
@@ -421,21 +423,21 @@ def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_
     """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
     stage = Stage()
     owner = stage.owner()
-    stage.down = set(NODES) - {owner.node_id}
+    stage.down = set(NODES) - {owner.state.node_id}
     stage.publish("one")
     stage.publish("two")
     stage.down = set()
-    follower = next(replica for node, replica in stage.replicas.items() if node != owner.node_id)
-    batches = [Batch(unpack_header(data), data) for data in stage.logs[owner.node_id].content_views()]
+    follower = next(replica for node, replica in stage.replicas.items() if node != owner.state.node_id)
+    batches = [Batch(unpack_header(data), data) for data in stage.logs[owner.state.node_id].content_views()]
     first, second = (append_of(owner, one) for one in batches)
-    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
-    follower.receive(owner.node_id, second, batches[1:], stage.now_ms)
+    follower.receive(owner.state.node_id, first, batches[:1], stage.now_ms)
+    follower.receive(owner.state.node_id, second, batches[1:], stage.now_ms)
     assert len([effect for effect in follower.take_effects() if isinstance(effect, Append)]) == 2
     follower.wrote(stage.now_ms, ok=False)
-    follower.receive(owner.node_id, first, batches[:1], stage.now_ms)
+    follower.receive(owner.state.node_id, first, batches[:1], stage.now_ms)
     follower.wrote(stage.now_ms, ok=False)
     follower.wrote(stage.now_ms)
-    assert follower.tail.durable.offset == 1
+    assert follower.state.tail.durable.offset == 1
 
 
 def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None:
@@ -447,7 +449,7 @@ def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None
     stage.replicas = {node: stage.replica(node) for node in ("b", "c")}
     assert all(replica.deadline_ms is not None for replica in stage.replicas.values())
     stage.later(2000)
-    assert {replica.active.owner for replica in stage.replicas.values()} <= {"b", "c"}
+    assert {replica.state.active.owner for replica in stage.replicas.values()} <= {"b", "c"}
 
 
 class HeldBack(Stage):
@@ -476,11 +478,11 @@ def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_ca
     stage.publish("three")
     stage.down = {"d"}
     stage.later(20_000)
-    active = stage.replicas["e"].active
+    active = stage.replicas["e"].state.active
     [other] = {"e", "f"} - {active.owner}
     assert stage.replicas[active.owner].role == "opening"
     stage.held_back = frozenset({other})
     stage.later(20_000)
     assert stage.replicas[other].history.incomplete
-    assert stage.owner().node_id == active.owner
-    assert stage.publish("four") == stage.owner().high_watermark == 4
+    assert stage.owner().state.node_id == active.owner
+    assert stage.publish("four") == stage.owner().state.high_watermark == 4

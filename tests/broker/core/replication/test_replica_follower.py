@@ -66,7 +66,7 @@ class Follower:
 
     @property
     def queued(self) -> int:
-        return self.replica.tail.queued.offset
+        return self.replica.state.tail.queued.offset
 
 
 ZERO = Position(0, 0)
@@ -134,7 +134,7 @@ def test_an_append_of_another_history_halts_it(batches: list[Batch], base: Posit
     follower.acks()
     follower.append(batches, base)
     assert follower.acks() == [(5, pb.DIVERGED)]
-    assert follower.replica.halted is not None
+    assert follower.replica.state.halted is not None
     follower.append(BATCHES[2:], end_of(BATCHES[:2]))
     assert (follower.queued, follower.acks()) == (5, [(5, pb.IN_LIMBO)])
 
@@ -169,9 +169,9 @@ def test_an_append_that_found_no_space_is_not_acknowledged_and_taken_when_it_com
 def test_readers_see_what_is_committed_and_durable_here() -> None:
     follower = Follower()
     follower.append(BATCHES[:1], ZERO, commit=5)
-    assert follower.replica.high_watermark == 0
+    assert follower.replica.state.high_watermark == 0
     follower.replica.wrote(0)
-    assert follower.replica.high_watermark == 2
+    assert follower.replica.state.high_watermark == 2
     follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
     follower.replica.wrote(0)
-    assert follower.replica.high_watermark == 5
+    assert follower.replica.state.high_watermark == 5

@@ -124,7 +124,7 @@ def test_a_node_is_asked_for_its_chain_only_so_often() -> None:
     bench.ask_chain("a", 121)
     bench.ask_chain("b", 121)
     assert [send.to for send in bench.take(Send)] == ["a"], "another one may be asked at once"
-    assert not bench._to_self
+    assert not bench.to_self
 
 
 def test_a_long_chain_is_told_a_piece_at_a_time() -> None:
@@ -135,7 +135,7 @@ def test_a_long_chain_is_told_a_piece_at_a_time() -> None:
     for nothing_new in (bench.active.epoch, bench.active.epoch + 1):
         bench.tell_chain("c", nothing_new)
     bench.tell_chain("b", 0)
-    assert (bench.take(Send), list(bench._to_self)) == ([], [])
+    assert (bench.take(Send), list(bench.to_self)) == ([], [])
 
 
 def test_epochs_begin_where_the_one_before_was_decided_to_end() -> None:

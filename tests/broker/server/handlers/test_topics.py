@@ -393,7 +393,7 @@ async def test_a_fault_of_a_copy_is_told_whoever_is_asked(founded: Founded) -> N
     await founded.found()
     await founded.settled()
     topic_id, owner, other = await founded.used()
-    founded.nodes[other].broker.partitions.get(topic_id, 0).replica.halt("damaged for a test")
+    founded.nodes[other].broker.partitions.get(topic_id, 0).replica.state.halt("damaged for a test")
     for via in "abc":
         (partition,) = (await described(await founded.peer(via))).partitions
         faults = {replica.node_id: replica.copy_fault for replica in partition.replicas}
