@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bootstraps import make_bootstrap, save
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import DEFAULTS
 
-from tidelog_broker.base.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.topics import META_KEY
@@ -56,7 +57,7 @@ class Founded:
             )
             for name in names
         ]
-        make_bootstrap("test", founders).save(path / "cluster.json")
+        save(make_bootstrap("test", founders), path / "cluster.json")
         (path / "secret").touch(mode=0o600)
         (path / "secret").write_text("a secret for tests")
 

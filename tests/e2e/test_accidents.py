@@ -20,6 +20,7 @@ from tests.e2e.test_cluster import Cluster, cluster, copies_are_level, read_all,
 
 from tidelog import Client
 from tidelog_broker.core.membership.members import Address
+from tidelog_broker.core.membership.swim import Refusal
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
@@ -221,7 +222,7 @@ async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None
 
     target._receiver._received = noting
     await founded.until(lambda: len(heard) >= 20, "nobody talks")
-    replayed, forged = target.replayed, target.forged
+    replayed, forged = target.refusals[Refusal.REPLAYED], target.forged
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for datagram in heard[:20]:
             stranger.sendto(datagram, tuple(target.address))
@@ -230,7 +231,7 @@ async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None
             stranger.sendto(bent, tuple(target.address))
             stranger.sendto(os.urandom(len(datagram)), tuple(target.address))
     await founded.until(lambda: target.forged >= forged + 40, "what is forged is not noticed")
-    await founded.until(lambda: target.replayed >= replayed + 20, "what is replayed is not noticed")
+    await founded.until(lambda: target.refusals[Refusal.REPLAYED] >= replayed + 20, "what is replayed is not noticed")
     assert all(one.broker.cluster.alive(name) for one in founded.nodes.values() for name in "abc")
 
 

@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pytest
 import uvloop
+from tests.bootstraps import make_bootstrap, save
 
 from tidelog import Client
-from tidelog_broker.base.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
@@ -123,7 +124,7 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
     """Run a cluster that does nothing by itself for a while."""
     ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
     founders = [Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": ports[name]}) for name in NAMES]
-    make_bootstrap("counted", founders).save(tmp_path / "cluster.json")
+    save(make_bootstrap("counted", founders), tmp_path / "cluster.json")
     (tmp_path / "secret").touch(mode=0o600)
     (tmp_path / "secret").write_text("a secret for tests")
     files = {"bootstrap": tmp_path / "cluster.json", "secret_file": tmp_path / "secret"}

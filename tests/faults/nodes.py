@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.bootstraps import make_bootstrap, save
 from tests.faults.disks import SmallDisk
 from tests.faults.network import Network
 from tests.faults.process import STOP_S, Process
 
-from tidelog_broker.base.bootstrap import Founder, make_bootstrap
+from tidelog_broker.base.bootstrap import Founder
 from tidelog_cli.local_cluster import free_ports
 
 PORT: Final = 7400
@@ -122,7 +123,7 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
     (base / "secret").write_text("of this run only, " + os.urandom(16).hex() + "\n")
     (base / "secret").chmod(0o600)
     founders = [Founder.model_validate({"node_id": node.name, "host": node.host, "port": node.port}) for node in nodes]
-    make_bootstrap("faults", founders).save(base / "bootstrap.json")
+    save(make_bootstrap("faults", founders), base / "bootstrap.json")
     for node in nodes:
         node.home.mkdir(exist_ok=True)
         settings: dict[str, str | int] = {

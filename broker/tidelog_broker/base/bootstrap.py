@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -37,7 +36,7 @@ from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir, open_node_dir
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import CLUSTER_ID_BYTES, MIB
+from tidelog_proto.limits import MIB
 
 FILE_BYTES_MAX: Final = MIB
 META_COPIES_MAX: Final = 5
@@ -152,24 +151,6 @@ class Bootstrap(BaseModel):
             )
             for node in self.nodes
         ]
-
-    def save(self, path: Path) -> None:
-        """Write the file, for a person to read. It is copied to the founders and not changed after that."""
-        path.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", "utf-8")
-
-
-def make_bootstrap(name: str, nodes: Sequence[Founder], *, cluster_id: bytes | None = None) -> Bootstrap:
-    """Return the bootstrap of a new cluster; its id is random unless given.
-
-    Raises:
-        BootstrapError: as `load_bootstrap`.
-    """
-    assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES
-    chosen = cluster_id or secrets.token_bytes(CLUSTER_ID_BYTES)
-    try:
-        return Bootstrap(format_version=1, cluster_id=chosen.hex(), name=name, nodes=tuple(nodes))
-    except ValidationError as error:
-        raise BootstrapError(_explain("the bootstrap", error)) from error
 
 
 def load_bootstrap(path: Path) -> Bootstrap:

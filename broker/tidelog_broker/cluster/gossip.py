@@ -13,7 +13,7 @@ import ipaddress
 import logging
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -138,6 +138,9 @@ class Gossip:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
                 transport.sendto(self._sealer.seal(payload), to)
         transport.close()  # sends what it still holds
+        dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
+        if self.forged or dropped:
+            log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} without the secret", *dropped]))
 
     @property
     def members(self) -> Members:
@@ -157,24 +160,9 @@ class Gossip:
     # ------------------------------------------------------------------------------------------ counters
 
     @property
-    def replayed(self) -> int:
-        """Datagrams that were received before, or are too old to tell."""
-        return self._running.refusals[Refusal.REPLAYED]
-
-    @property
-    def foreign_cluster(self) -> int:
-        """Datagrams with this cluster's secret and another cluster's id."""
-        return self._running.refusals[Refusal.FOREIGN_CLUSTER]
-
-    @property
-    def stale(self) -> int:
-        """Datagrams from processes that a newer one of the same node has replaced."""
-        return self._running.refusals[Refusal.STALE]
-
-    @property
-    def malformed(self) -> int:
-        """Datagrams that were sealed properly and make no sense."""
-        return self._running.refusals[Refusal.MALFORMED]
+    def refusals(self) -> Mapping[Refusal, int]:
+        """How many authenticated datagrams were dropped, by why."""
+        return self._running.refusals
 
     @property
     def tick_gaps(self) -> int:

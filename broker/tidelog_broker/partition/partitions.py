@@ -77,10 +77,6 @@ class Partitions:
         stored = self._by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
-    def has_topic(self, topic_id: bytes) -> bool:
-        """Whether anything of a topic with this id is stored here."""
-        return topic_id in self._by_topic
-
     def all(self) -> list[Partition]:
         """Return every partition."""
         return [partition for stored in self._by_topic.values() for partition in stored.values()]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bootstraps import make_bootstrap, save
 
 from tidelog_broker.base.bootstrap import (
     FILE_BYTES_MAX,
@@ -15,7 +16,6 @@ from tidelog_broker.base.bootstrap import (
     BootstrapError,
     Founder,
     load_bootstrap,
-    make_bootstrap,
     open_directory,
     roles_named,
 )
@@ -23,6 +23,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.core.placement.placement import BOTH_ROLES, Role
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_cli.founding_files import bootstrap_document
 from tidelog_proto import broker_pb2 as pb
 
 CLUSTER = bytes(range(16))
@@ -53,7 +54,7 @@ def load(tmp_path: Path, document: object) -> Bootstrap:
 
 def test_a_file_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     made = three()
-    made.save(tmp_path / "b.json")
+    save(made, tmp_path / "b.json")
     loaded = load_bootstrap(tmp_path / "b.json")
     assert loaded == made
     assert loaded.hash == made.hash
@@ -140,11 +141,7 @@ def test_a_file_that_is_missing_or_huge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="more than"):
         load(tmp_path, " " * (FILE_BYTES_MAX + 1))
     with pytest.raises(BootstrapError, match="persistence"):
-        make_bootstrap("x", [founder(1, roles=("ingestion",))])
-
-
-def test_clusters_get_ids_of_their_own() -> None:
-    assert make_bootstrap("x", [founder(1)]).cluster_id != make_bootstrap("x", [founder(1)]).cluster_id
+        load(tmp_path, bootstrap_document("x", [founder(1, roles=("ingestion",)).model_dump(mode="json")]))
 
 
 def test_meta_begins_with_nobody_as_its_owner() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bootstraps import make_bootstrap, save
 from tests.broker.stand import Stand
 
-from tidelog_broker.base.bootstrap import BootstrapError, Founder, make_bootstrap
+from tidelog_broker.base.bootstrap import BootstrapError, Founder
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.node import join
 from tidelog_broker.node.join import as_founded, open_founding, read_secret
@@ -42,7 +43,7 @@ def secret(tmp_path: Path) -> Path:
 @pytest.fixture
 def bootstrap(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.json"
-    BOOTSTRAP.save(path)
+    save(BOOTSTRAP, path)
     return path
 
 

@@ -83,11 +83,6 @@ class History:
         pulls = (self._tail_pull, self._fill_pull)
         return min((pull.deadline_ms for pull in pulls if pull and pull.deadline_ms is not None), default=None)
 
-    @property
-    def is_fetching_tail(self) -> bool:
-        """Whether something of the open epoch is on its way."""
-        return self._tail_pull is not None
-
     def missing(self) -> Missing | None:
         """Return what this copy lacks; None when it is whole, or this node need not hold it."""
         state, pull = self._state, self._fill_pull

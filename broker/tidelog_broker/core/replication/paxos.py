@@ -44,11 +44,6 @@ def ballot_key(ballot: pb.Ballot) -> BallotKey:
     return BallotKey(ballot.round, ballot.node_id, ballot.incarnation)
 
 
-def next_ballot(promised: pb.Ballot | None, *, node_id: str, incarnation: int) -> pb.Ballot:
-    """Return a ballot of this node above `promised`."""
-    return pb.Ballot(round=(promised.round if promised else 0) + 1, node_id=node_id, incarnation=incarnation)
-
-
 def seal_quorum(replicas: int, ack_quorum: int) -> int:
     """How many promises seal an epoch: every such set meets every ack quorum."""
     assert 1 <= ack_quorum <= replicas

@@ -33,7 +33,7 @@ def test_what_a_follower_lacks_it_asks_of_the_owner_from_where_it_is_and_once() 
     trial.history.fetch_tail(0)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset, ask.from_digest, ask.end_offset) == ("a", 0, *end_of(OPEN[:1]), 0)
-    assert trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is not None
 
 
 def test_it_asks_on_until_it_has_what_the_owner_had_and_acknowledges_what_is_durable() -> None:
@@ -49,14 +49,14 @@ def test_it_asks_on_until_it_has_what_the_owner_had_and_acknowledges_what_is_dur
     trial.reply(OPEN[2:], commit=2)
     trial.wrote()
     assert trial.tail.durable == end_of(OPEN)
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
 
 
 def test_an_empty_answer_ends_it() -> None:
     trial = HistoryBench(held=OPEN)
     trial.history.fetch_tail(0)
     trial.reply([], base=end_of(OPEN))
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
     assert trial.acknowledged == [6], "the owner may have missed how far this copy is"
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_fetched_after_a_promise() -> None:
     trial = HistoryBench()
     trial.promise(ballot(1))
     trial.history.fetch_tail(0)
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
     assert trial.peek() == []
 
 
@@ -74,7 +74,7 @@ def test_a_promise_meanwhile_keeps_what_comes_out_of_the_log() -> None:
     trial.promise(ballot(1))
     trial.reply(OPEN, commit=6)
     assert (trial.tail.queued.offset, trial.writes, trial.acknowledged) == (0, 0, [])
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_what_is_pushed_again_need_not_be_pulled_unless_the_copy_is_in_doubt() -
     trial = HistoryBench()
     trial.history.fetch_tail(0)
     trial.history.pushed()
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
     trial = HistoryBench(doubt="short")
     trial.history.fetch_tail(0)
     trial.history.pushed()
-    assert trial.history.is_fetching_tail, "only the owner's answer says where its log ended"
+    assert trial.history.deadline_ms is not None, "only the owner's answer says where its log ended"
 
 
 def test_a_doubt_is_over_when_all_that_the_owner_had_is_durable_here() -> None:
@@ -149,7 +149,7 @@ def test_what_an_open_needs_comes_from_its_holders_up_to_its_end_and_then_it_is_
     assert trial.tail.durable == end_of(OPEN[:2]), "not a batch past the proposed end"
     assert [one.message.ballot for one in trial.reopened] == [ballot(1)]
     assert trial.acknowledged == [], "after a promise no acknowledgement leaves"
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
 
 
 def test_a_fetch_stops_at_a_higher_promise() -> None:
@@ -199,7 +199,7 @@ def test_a_holder_that_has_nothing_for_an_open_is_left_for_the_next() -> None:
 def test_an_open_that_nobody_else_holds_is_not_fetched() -> None:
     trial = HistoryBench()
     trial.history.fetch_for(opening("b"), end_of(OPEN), 0)
-    assert not trial.history.is_fetching_tail
+    assert trial.history.deadline_ms is None
 
 
 # --- serving -------------------------------------------------------------------------------------------

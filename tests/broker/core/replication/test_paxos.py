@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, next_ballot, seal_quorum
+from tidelog_broker.core.replication.paxos import Promise, choose_value, seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_proto import broker_pb2 as pb
 
@@ -59,12 +59,6 @@ def test_less_than_a_seal_quorum_decides_nothing() -> None:
 def test_every_seal_quorum_meets_every_ack_quorum(replicas: int, acks: int, seal: int) -> None:
     assert seal_quorum(replicas, acks) == seal
     assert seal + acks > replicas
-
-
-def test_a_new_ballot_is_above_what_was_promised() -> None:
-    promised = pb.Ballot(round=4, node_id="z", incarnation=9)
-    assert ballot_key(next_ballot(promised, node_id="a", incarnation=1)) > ballot_key(promised)
-    assert next_ballot(None, node_id="a", incarnation=1).round == 1
 
 
 def recovered(promises: list[Promise]) -> pb.EpochDecision:

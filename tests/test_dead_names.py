@@ -1,0 +1,57 @@
+"""What no shipped code names is dead: it is deleted, or, where tests alone want it, lies with the tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("proto", "clients", "broker", "gateway", "spark", "loadtest", "demo")
+
+CALLED_BY_OTHERS = {
+    "log_message": "the base class of an HTTP handler",
+    "datagram_received": "asyncio, of a protocol",
+    "send_400_response": "uvicorn, of a protocol",
+    "_should_upgrade": "uvicorn, of a protocol",
+    "RestUser": "locust finds its users",
+    "WebSocketUser": "locust finds its users",
+    "render": "rich, of a column",
+}
+"""Names that a library calls, each with who does."""
+
+PROPERTIES = {"property", "cached_property", "classmethod", "staticmethod"}
+
+
+def sources() -> list[Path]:
+    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if not path.name.endswith("_pb2.py")]
+
+
+def defined(text: str) -> list[str]:
+    """Return the functions and classes of a module that nobody but a caller can reach."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("__")
+        and all(isinstance(one, ast.Name) and one.id in PROPERTIES for one in node.decorator_list)
+    ]
+
+
+def dead(texts: list[str]) -> set[str]:
+    named = Counter(word for text in texts for word in re.findall(r"\b\w+\b", text))
+    return {name for text in texts for name in defined(text) if named[name] == 1}
+
+
+def test_nothing_is_defined_that_nobody_names() -> None:
+    texts = [path.read_text() for path in sources()]
+    assert texts
+    assert dead(texts) == CALLED_BY_OTHERS.keys()
+
+
+def test_a_function_without_a_caller_is_found() -> None:
+    assert dead(["def f():\n    g()\n\ndef g():\n    pass\n", "class C:\n    @property\n    def h(self): ...\n"]) == {
+        *("f", "C", "h")
+    }
