@@ -44,7 +44,7 @@ from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
 from tidelog_broker.rebalance.standing_in import StandingIn
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.journals import Chains
-from tidelog_broker.replication.replicas import Replication
+from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.rings import RingBudget
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
@@ -101,6 +101,7 @@ class Broker:
         self.metrics = NodeMetrics()
         self.tasks = Tasks()
         self.loop = self.tasks.loop
+        self.now_ms = clock_ms(self.loop)
         self.bounds = ConnectionBounds(settings)
         self.rings = RingBudget(settings.rings_bytes)
         self.inline_writes = InlineWrites()
@@ -133,14 +134,7 @@ class Broker:
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals
         self.idle_poll = IdlePoll(self.loop, settings.idle_poll_us, may_poll=lambda: io.idle and journals.idle)
-        self.partitions = Partitions(
-            self._partition_tools(),
-            directory=directory.partitions,
-            replication=self.replication,
-            tasks=self.tasks,
-            topics=self.topics,
-            groups=self.groups,
-        )
+        self.partitions = self._make_partitions()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = MetaLog(
@@ -189,7 +183,7 @@ class Broker:
             neighbours=self.cluster,
             inline_writes=self.inline_writes,
             peers_budget=lambda: self.peers.budget if self.peers is not None else None,
-            now_ms=self._now_ms,
+            now_ms=self.now_ms,
             wall_us=lambda: time.time_ns() // 1000,
             group_bytes=self.settings.group_bytes,
         )
@@ -211,6 +205,16 @@ class Broker:
             storage_failed=self.life.storage_failed,
         )
 
+    def _make_partitions(self) -> Partitions:
+        return Partitions(
+            self._partition_tools(),
+            directory=self.dir.partitions,
+            replication=self.replication,
+            tasks=self.tasks,
+            topics=self.topics,
+            groups=self.groups,
+        )
+
     def _make_controller(self) -> Controller:
         return Controller(
             self.meta_log,
@@ -223,7 +227,7 @@ class Broker:
         )
 
     def _make_mover(self) -> Mover:
-        cluster, now_ms = self.cluster, self._now_ms
+        cluster, now_ms = self.cluster, self.now_ms
         return Mover(
             owned=self._owned,
             roll_over=self._roll_over,
@@ -362,9 +366,6 @@ class Broker:
         partition = self.partitions.find(key)
         if partition is not None:
             partition.driver.roll_over(plan)
-
-    def _now_ms(self) -> int:
-        return int(self.loop.time() * 1000)
 
     # --- what this node says of itself -----------------------------------------------------------------
 

@@ -6,7 +6,9 @@ half of the whole publish. So who was kept waiting only for a moment the last ti
 and only then sleeps. The idea is Seastar's (`--idle-poll-time-us`, 200 by default).
 
 It must not take the processor from anybody else. Between two looks it is offered to whoever wants it, and when somebody
-took it, looking ends: on a busy processor nothing falls asleep. Nor is it begun where messages come far apart, so who
+took it, looking ends: on a busy processor nothing falls asleep. Where that happens again and again it is not tried for
+a while, for longer each time, since to come last behind everybody who wants the processor takes longer than to be woken
+(`_pause_s`). Nor is it begun where messages come far apart, so who
 has little to do costs nothing, nor behind a large message, whose copying takes longer than the waking. Rejected:
 looking for ever, which burns a core for every idle process; a socket's busy polling, which loopback and most virtual
 devices lack.
@@ -27,6 +29,11 @@ POLLED_BYTES_MAX: Final = 16 * 1024
 
 CROWDED_S: Final = 50e-6
 """Between two looks lie a few µs, unless somebody else has had the processor, or the interpreter."""
+
+PAUSE_S_MIN: Final = 0.001
+PAUSE_S_MAX: Final = 0.5
+"""How long it is not tried where somebody else took the processor: twice as long with each time, half with each that
+something came while it was looked for."""
 
 
 def _always() -> bool:
@@ -53,11 +60,13 @@ class IdlePoll:
         self._until_s = 0.0
         self._came_soon = False
         self._is_looking = False
+        self._pause_s = 0.0
+        self._paused_until_s = 0.0
 
     def waits(self, size_bytes: int) -> None:
         """Something is waited for from now on, behind a message of so many bytes."""
         now_s = self._since_s = time.perf_counter()
-        if self._came_soon and size_bytes <= POLLED_BYTES_MAX:
+        if self._came_soon and size_bytes <= POLLED_BYTES_MAX and now_s >= self._paused_until_s:
             self._until_s = now_s + self._poll_s
             self._looked_s = now_s
             if not self._is_looking:
@@ -66,14 +75,22 @@ class IdlePoll:
 
     def came(self) -> None:
         """It has come."""
-        self._came_soon = time.perf_counter() - self._since_s < self._poll_s
+        now_s = time.perf_counter()
+        self._came_soon = now_s - self._since_s < self._poll_s
+        if self._is_looking and self._pause_s and now_s < self._until_s:
+            self._pause_s = self._pause_s / 2 if self._pause_s > PAUSE_S_MIN else 0.0
         self._until_s = 0.0
 
     def _look(self) -> None:
         """Be called again in the next turn of the loop, in which it looks at its sockets without sleeping."""
         now_s = time.perf_counter()
-        if now_s >= self._until_s or now_s - self._looked_s > CROWDED_S or not self._may_poll():
+        if now_s >= self._until_s or not self._may_poll():
             self._is_looking = False
+            return
+        if now_s - self._looked_s > CROWDED_S:
+            self._is_looking = False
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
+            self._paused_until_s = now_s + self._pause_s
             return
         os.sched_yield()
         self._looked_s = now_s

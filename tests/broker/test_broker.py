@@ -71,7 +71,7 @@ async def test_a_copy_that_was_cut_in_front_of_damage_is_told_of_until_the_owner
         await stand.start(rotten)
         assert [copy_fault(stand, name) for name in (rotten, owner)] == ["damaged", ""]
         follower = next(one for one in stand.partition(owner).replica.followers if one.node_id == rotten)
-        assert not follower.keeps_up(stand.nodes[owner].broker._now_ms()), "and its owner does not count on it"
+        assert not follower.keeps_up(stand.nodes[owner].broker.now_ms()), "and its owner does not count on it"
         stand.isolate()
         await settled(lambda: copy_fault(stand, rotten) == "", "the copy is not repaired")
         await stand.agree(*values)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog_proto.idle_poll import CROWDED_S, POLLED_BYTES_MAX, IdlePoll
+from tidelog_proto.idle_poll import CROWDED_S, PAUSE_S_MAX, PAUSE_S_MIN, POLLED_BYTES_MAX, IdlePoll
 
 
 class Turns:
@@ -99,6 +99,31 @@ def test_it_ends_when_somebody_else_had_the_processor(turns: Turns) -> None:
     assert turns.turn()
     assert not turns.turn(CROWDED_S * 1.1)
     assert turns.offered == 1
+
+
+def test_where_others_want_the_processor_it_is_tried_more_and_more_rarely(turns: Turns) -> None:
+    poll = poll_of(turns)
+    turns.exchange(poll)
+    tried, waited_s = 0, turns.now_s
+    while turns.now_s < waited_s + 1.0:
+        poll.waits(100)
+        if turns.due:
+            tried += 1
+            turns.turn()
+            turns.turn(CROWDED_S * 1.1)
+        turns.now_s += 20e-6
+        poll.came()
+    assert 5 <= tried <= 12, "2 + 4 + ... ms"
+    turns.now_s += PAUSE_S_MAX
+    for _ in range(12):
+        assert turns.exchange(poll), "with the processor free again it is looked for again"
+        turns.turn()
+    poll.waits(100)
+    turns.turn()
+    turns.turn(CROWDED_S * 1.1)
+    poll.came()
+    turns.now_s += PAUSE_S_MIN * 1.1
+    assert turns.exchange(poll), "once is no habit"
 
 
 def test_it_ends_while_a_thread_is_at_work(turns: Turns) -> None:

@@ -186,12 +186,12 @@ def retries_answered_at_once() -> Replacements:
 def goes_on_in_an_ended_epoch() -> Replacements:
     """What space was taken for is appended, though the epoch has ended meanwhile."""
 
-    def reserved(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None) -> None:
+    def made_space(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None, **rest: Any) -> None:
         del owner
-        original(self, self._state.writer, picked, error)  # type: ignore[arg-type]
+        original(self, self._state.writer, picked, error, **rest)  # type: ignore[arg-type]
 
-    original = Pipeline._reserved
-    return [(Pipeline, "_reserved", reserved)]
+    original = Pipeline._made_space
+    return [(Pipeline, "_made_space", made_space)]
 
 
 # ------------------------------------------------------------------------------------------ readers

@@ -19,7 +19,6 @@ from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
-from tidelog_broker.partition.log_space import LogSpace
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.partition.reader import PartitionReader
@@ -58,8 +57,7 @@ class Partition:
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.retention = Retention(self.state, self.changes, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
-        self.space = LogSpace(self.log)
-        self.pipeline = Pipeline(self.state, driver, self.space, tools=tools, io_key=io_key, failed=self.failed)
+        self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.tools = tools
         self.io_key = io_key
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -96,7 +94,8 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
-        if self.space.take_rolled():
+        if self.pipeline.has_rolled:
+            self.pipeline.has_rolled = False
             self.retention.look_soon()
         elif group is None:
             self.retention.follow()

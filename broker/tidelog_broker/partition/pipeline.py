@@ -23,7 +23,6 @@ from collections.abc import Callable
 
 from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
 from tidelog_broker.core.replication.producers import StoredBatch
-from tidelog_broker.partition.log_space import LogSpace
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.partition.waiting import Settle, Waiting
@@ -61,7 +60,6 @@ class Pipeline:
     Args:
         state: what is known of the partition.
         driver: what gives out offsets and writes; `written` tells of its end.
-        space: in the partition's log.
         tools, io_key: the node's, and the partition's I/O worker.
         failed: called with what the disk did where it failed.
     """
@@ -70,7 +68,6 @@ class Pipeline:
         self,
         state: PartitionState,
         driver: ReplicaDriver,
-        space: LogSpace,
         *,
         tools: PartitionTools,
         io_key: int,
@@ -78,7 +75,7 @@ class Pipeline:
     ) -> None:
         self._state = state
         self._driver = driver
-        self._space = space
+        self._log = state.log
         self._workers = tools.io
         self._io_key = io_key
         self._disk_failed = failed
@@ -93,6 +90,8 @@ class Pipeline:
         self._refusal: ProtocolError | None = None
         self.group: Group | None = None
         """What is being written."""
+        self.has_rolled = False
+        """Whether a segment has begun since somebody unset this."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
         """Since when there has been no space for what was to be appended, on the monotonic clock."""
@@ -182,13 +181,13 @@ class Pipeline:
         needed_bytes = 0
         for pending in picked:
             needed_bytes += padded(len(pending.data))
-        if self._space.fits(owner, needed_bytes):
+        if self._log.has_space(owner.epoch, needed_bytes):
             self._append(owner, picked)
             return
         self._workers.start(
             self._io_key,
-            lambda: self._space.make(owner, needed_bytes),
-            lambda _, error: self._reserved(owner, picked, error),
+            lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes),
+            lambda rolled, error: self._made_space(owner, picked, error, rolled=bool(rolled)),
         )
 
     def _drain(self) -> list[Pending]:
@@ -212,7 +211,8 @@ class Pipeline:
         self.queued_bytes -= len(pending.data)
         return pending
 
-    def _reserved(self, owner: Owner, picked: list[Pending], error: BaseException | None) -> None:
+    def _made_space(self, owner: Owner, picked: list[Pending], error: BaseException | None, *, rolled: bool) -> None:
+        self.has_rolled |= rolled
         if self._refusal is not None:
             # Deleted or stopped while space was taken: the files may be closed by the time a write came to them.
             self._turn_down(picked, self._refusal)

@@ -29,6 +29,12 @@ from tidelog_proto import broker_pb2 as pb
 LOOK_MS: Final = 5
 
 
+def clock_ms(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """Return the clock that replicas live by: the event loop's, in whole milliseconds; it never goes back."""
+    time_s = loop.time
+    return lambda: int(time_s() * 1000)
+
+
 class Founding(NamedTuple):
     """A partition as its topic's record names it: key, name for people, and its first epoch."""
 
@@ -183,9 +189,9 @@ class Replication:
 
     def _schedule_later(self, driver: ReplicaDriver) -> None:
         assert not driver.is_touched
+        driver.is_touched = True
         if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
             return  # nothing is due before that
-        driver.is_touched = True
         self._touched.append(driver)
         if self._look_timer is None and not self._closed:
             self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)
@@ -215,6 +221,7 @@ class Replication:
             at_ms, _, driver = heapq.heappop(self._due)
             if driver.scheduled_ms == at_ms:  # else it is scheduled for an earlier time, or was
                 driver.scheduled_ms = None
+                driver.is_touched = False
                 due.append(driver)
         self._ringing = True
         for driver in due:

@@ -176,8 +176,8 @@ async def test_an_owner_whose_disk_is_full_hands_over(three: Founded, monkeypatc
     def full(*_: object) -> None:
         raise DiskFullError("no space")
 
-    monkeypatch.setattr(partition.space, "make", full)
-    monkeypatch.setattr(partition.space, "fits", lambda *_: False)
+    monkeypatch.setattr(partition.log, "make_space", full)
+    monkeypatch.setattr(partition.log, "has_space", lambda *_: False)
     refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
     assert refused.code == pb.DISK_FULL
     await three.until(lambda: three.owner(key, "a") != owner, "it keeps what it cannot write to")

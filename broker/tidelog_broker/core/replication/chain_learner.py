@@ -109,7 +109,7 @@ class Learning:
                 continue
             old = state.active
             try:
-                value = state.chain.extend(decision)
+                value = state.extend_chain(decision)
             except ChainError as error:
                 state.forks(sender, old.epoch, f"a decision does not continue the chain: {error}")
                 return

@@ -56,6 +56,10 @@ class ReplicaState:
         self.node_id = node_id
         self.incarnation = incarnation
         self.chain = chain
+        self.active: pb.EpochDescriptor
+        """The newest epoch, whose end is not decided as far as is known here."""
+        self.is_member: bool
+        """Whether this node stores the active epoch."""
         self.log = log
         self.surroundings = surroundings
         self.timing = timing
@@ -67,12 +71,11 @@ class ReplicaState:
         """Where the owner's log ended when it was first asked after the doubt began."""
         self.owner: Owner | None = None
         self.fence: Fence | None = None
+        self._look_at_chain()
         self.tail = Tail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
         self.high_watermark = 0
         self.log_start = 0
         """Where the owner's log begins: what lies before it need not be held."""
-        self._looked_at: pb.EpochDescriptor | None = None
-        self._is_member = False
         self.commit_known = 0
         """Up to which the active epoch is committed elsewhere, durable here or not."""
         self.effects: list[Effect] = []
@@ -84,23 +87,24 @@ class ReplicaState:
         self._no_space = no_space
         self._asked_ms: dict[str, int] = {}
 
-    @property
-    def active(self) -> pb.EpochDescriptor:
-        """The newest epoch, whose end is not decided as far as is known here."""
-        return self.chain.active
+    def _look_at_chain(self) -> None:
+        self.active = self.chain.active
+        self.is_member = self.node_id in self.active.placement
 
-    @property
-    def is_member(self) -> bool:
-        """Whether this node stores the active epoch."""
-        active = self.chain.active
-        if active is not self._looked_at:  # asked with every append, and looking through a message takes its time
-            self._looked_at, self._is_member = active, self.node_id in active.placement
-        return self._is_member
+    def extend_chain(self, decision: bytes) -> pb.EpochDecision:
+        """Add the decision about the active epoch; its successor becomes the active one.
+
+        Raises:
+            ChainError: as `EpochChain.extend`.
+        """
+        value = self.chain.extend(decision)
+        self._look_at_chain()
+        return value
 
     @property
     def syncs_appends(self) -> bool:
         """Whether an append to the active epoch is done only once it is synced."""
-        return syncs_appends(self.chain.active)
+        return syncs_appends(self.active)
 
     @property
     def promised(self) -> bool:

@@ -78,16 +78,17 @@ class OwedSyncs:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._owed: list[UnsyncedSegment] = []
+        self.owed: list[UnsyncedSegment] = []
+        """Oldest first."""
         self._is_synced_at_times = False
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self.owed)
 
     @property
     def error(self) -> OSError | None:
         """Why a sync in the background failed, if one did."""
-        for owed in self._owed:
+        for owed in self.owed:
             if owed.error is not None:
                 return owed.error
         return None
@@ -98,19 +99,19 @@ class OwedSyncs:
         Raises:
             OSError: a sync failed, now or before.
         """
-        while len(self._owed) >= UNSYNCED_SEGMENTS_MAX:
+        while len(self.owed) >= UNSYNCED_SEGMENTS_MAX:
             self._sync_oldest()
 
     def add(self, opened: OpenSegment, size_bytes: int) -> None:
         """Owe one more, all of whose `size_bytes` are written, and take its lease."""
         newest = UnsyncedSegment(opened, size_bytes)
-        self._owed.append(newest)
+        self.owed.append(newest)
         if self._disk.syncer is None:
             return
         if self._is_synced_at_times:
             self._disk.syncer.request(newest.sync_ahead)
-        elif len(self._owed) == UNSYNCED_SEGMENTS_MAX:
-            self._disk.syncer.request(self._owed[0].sync_ahead)
+        elif len(self.owed) == UNSYNCED_SEGMENTS_MAX:
+            self._disk.syncer.request(self.owed[0].sync_ahead)
 
     def sync(self) -> None:
         """Make all of them durable.
@@ -119,21 +120,21 @@ class OwedSyncs:
             OSError: a sync failed, now or before.
         """
         self._is_synced_at_times = True
-        while self._owed:
+        while self.owed:
             self._sync_oldest()
 
     def forget_all_but(self, count: int) -> None:
         """Owe nothing for the oldest, which are being deleted, as far as nobody is syncing them."""
-        while len(self._owed) > count and (opened := self._owed[0].try_give_up()):
-            self._owed.pop(0)
+        while len(self.owed) > count and (opened := self.owed[0].try_give_up()):
+            self.owed.pop(0)
             self._disk.open_segments.release(opened)
 
     def give_up(self) -> None:
         """Owe nothing any more."""
-        for owed in self._owed:
+        for owed in self.owed:
             self._disk.open_segments.release(owed.give_up())
-        self._owed.clear()
+        self.owed.clear()
 
     def _sync_oldest(self) -> None:
-        self._owed[0].sync()
-        self._disk.open_segments.release(self._owed.pop(0).give_up())
+        self.owed[0].sync()
+        self._disk.open_segments.release(self.owed.pop(0).give_up())

@@ -180,7 +180,7 @@ class EpochLog:
     def has_room(self, needed_bytes: int) -> bool:
         """Whether `reserve` for this much would find the space there already; does not touch the disk."""
         active = self._active
-        if active is None or self._failure or self.damage is not None:
+        if active is None or self._failure or self._held.damage is not None:
             return False
         needed = needed_bytes + MARK_BYTES
         if active.end.position + needed > self.segment_bytes and active.has_batches:
@@ -306,7 +306,7 @@ class EpochLog:
             raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
         try:
             self._names.settle()
-            if end_offset != self.end_offset or (self.damage is not None and not self.is_repairing):
+            if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
             remove_note(self._disk.fs, self.directory)
         except OSError as error:
@@ -319,7 +319,7 @@ class EpochLog:
         Raises:
             StorageFailedError: the disk failed, now or before.
         """
-        assert self.damage is not None, "there is no damage"
+        assert self._held.damage is not None, "there is no damage"
         if self._failure:
             self._writable()
         if self.is_repairing:
@@ -424,9 +424,9 @@ class EpochLog:
             old.stop_growing()
             leases.release(old.opened)
         cut_files(fs, path, kept.end.position)
-        if self.damage is not None and not self.is_repairing:
+        if self._held.damage is not None and not self.is_repairing:
             whole = [(one.path, one.header, one.end) for one in segments[:number]]
-            keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self.damage.synced_offset)
+            keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self._held.damage.synced_offset)
         opened = OpenSegment(fs.open(path), kept.index)
         leases.replace(path, opened)
         active = ActiveSegment(
@@ -456,10 +456,13 @@ class EpochLog:
     def _writable(self) -> ActiveSegment:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
-        if (error := self._names.error) is not None or (self._unsynced and (error := self._unsynced.error) is not None):
+        if (error := self._names.error) is not None or (
+            self._unsynced.owed and (error := self._unsynced.error) is not None
+        ):
             raise self._fail("a sync in the background", error)
-        if self.damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends, {self.damage.path} is damaged: {self.damage.reason}")
+        damage = self._held.damage
+        if damage is not None and not self.is_repairing:
+            raise LimboError(f"{self.directory} takes no appends, {damage.path} is damaged: {damage.reason}")
         if self._active is None:
             raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")
         return self._active

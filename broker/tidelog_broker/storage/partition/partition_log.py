@@ -155,6 +155,25 @@ class PartitionLog:
         log.segment_bytes = self._held.segment_bytes
         log.reserve(needed_bytes)
 
+    def has_space(self, epoch: int, needed_bytes: int) -> bool:
+        """Whether a group can be appended to an epoch without taking space, or beginning a segment or the epoch."""
+        epochs = self._held.epochs
+        return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
+
+    def make_space(self, epoch: int, start_offset: int, needed_bytes: int) -> bool:
+        """Make sure of the space for a group; an epoch begins with its first one. Return whether a segment has begun.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            LimboError, StorageFailedError: as `start_epoch` and `reserve`.
+        """
+        active = self.active
+        if active is None or active.epoch != epoch:
+            active = self.start_epoch(epoch, start_offset)
+        segments = active.segment_count
+        self.reserve(needed_bytes)
+        return active.segment_count > segments
+
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
         return self._writable().append(batches)
@@ -322,11 +341,15 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------ inside
 
     def _writable(self) -> EpochLog:
-        if self.limbo is not None:
-            raise LimboError(self.limbo)
-        if not self._held.epochs:
+        held = self._held
+        if held.lost is not None:
+            raise LimboError(held.lost.message)
+        for log in held.epochs:
+            if log.damage is not None:
+                raise LimboError(str(held.limbo))
+        if not held.epochs:
             raise StorageFailedError(f"{self.directory} has no epoch yet")
-        return self._held.epochs[-1]
+        return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
         """Refuse to begin an epoch over damage that the decision behind that epoch does not settle."""

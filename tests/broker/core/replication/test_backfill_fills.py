@@ -171,7 +171,7 @@ def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_late
     trial = past.lacking(2)
     trial.asked()
     end = trial.active.start_offset
-    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a", placement=("a", "c")))
+    trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a", placement=("a", "c")))
     trial.fence = None
     if comes:
         trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
@@ -180,7 +180,7 @@ def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_late
         trial.history.tick(trial.timing.pull_ms)
     assert (trial.peek(), trial.history.deadline_ms) == ([], None)
     assert trial.hints.fills_bytes == [trial.timing.fill_bytes], "it takes no turn from what is still to come"
-    trial.chain.extend(decision(trial.chain, Position(end, 0), owner="a"))
+    trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a"))
     trial.history.fill(5000)
     assert trial.asked()[1].from_offset == (9 if comes else 8)
 

@@ -178,7 +178,7 @@ def test_membership_is_that_of_the_active_epoch() -> None:
     chain = chain_of(5, placements=(("a", "c"),))
     bench = Bench(chain)
     assert not bench.is_member
-    chain.extend(decision(chain, Position(7, 0), placement=("b",), quorum=1))
+    bench.extend_chain(decision(chain, Position(7, 0), placement=("b",), quorum=1))
     assert bench.is_member
 
 
