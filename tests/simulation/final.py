@@ -70,7 +70,7 @@ def describe(copy: Copy) -> str:
     """Return a replica's state in a line."""
     replica = copy.replica
     return (
-        f"{copy.name} {replica.role} of epoch {replica.state.active.epoch} (owner {replica.state.active.owner}, "
+        f"{copy.name} {replica.state.role} of epoch {replica.state.active.epoch} (owner {replica.state.active.owner}, "
         f"placement {list(replica.state.active.placement)}) at {copy.log.end_offset}, watermark "
         f"{replica.state.high_watermark}, {replica.candidate.phase}, halted {replica.state.halted}, "
         f"limbo {copy.limbo()}"

@@ -70,7 +70,7 @@ def owner_goes_on_after_promise() -> Replacements:
         self.history.forget_tail()
 
     def can_append(self: Replica) -> bool:
-        return self.state.owner is not None and not self._rolling_over and self.state.halted is None
+        return self.state.role == "owner" and self.state.halted is None
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
@@ -202,8 +202,8 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
-        if self.state.owner is not None:
-            self._rolling_over = True
+        if self.state.role == "owner":
+            self.state.become("retiring")
 
     original = History._take_tail
 

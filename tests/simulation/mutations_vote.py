@@ -11,7 +11,7 @@ from tidelog_broker.core.replication import candidate, paxos
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
 from tidelog_broker.core.replication.backfill import History
 from tidelog_broker.core.replication.candidate import Candidate
-from tidelog_broker.core.replication.effects import EpochFenced, SyncAhead, WriteChain, WriteFences
+from tidelog_broker.core.replication.effects import SyncAhead, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.paxos import Promise, ballot_key
 from tidelog_broker.core.replication.ports import Plan, Position
@@ -158,8 +158,8 @@ def promise_not_checked_after_fetch() -> Replacements:
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
-        if self.state.owner is not None:
-            self._rolling_over = True
+        if self.state.role == "owner":
+            self.state.become("retiring")
 
     def reopen(self: Replica, opening: Opening, now_ms: int) -> None:
         message = opening.message
@@ -205,7 +205,7 @@ def second_value_at_reserved_ballot() -> Replacements:
 
     def roll_over(self: Replica, plan: Plan, now_ms: int) -> None:
         if self.state.owner is not None:
-            self._rolling_over = True
+            self.state.role = "retiring"
             self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
         self._settle(now_ms)
 
@@ -224,8 +224,7 @@ def end_of_before_sync_ahead() -> Replacements:
 
     def propose(self: Replica, plan: Plan, now_ms: int) -> None:
         if self.can_append:
-            self._rolling_over = True
-            self.state.emit(EpochFenced())
+            self._retire()
             self.candidate.roll_over(plan, ends[id(self)], now_ms)
 
     return [(Replica, "roll_over", planned), (Replica, "_propose", propose)]

@@ -70,7 +70,7 @@ class AntiEntropy:
                 self._tell(replica)
 
     def _tell(self, replica: Replica) -> None:
-        if replica.role in {"owner", "opening"}:
+        if replica.state.role in {"opening", "owner", "retiring"}:
             return
         for node_id in self._whom(replica):
             if node_id != self._node_id:
@@ -78,6 +78,6 @@ class AntiEntropy:
 
     def _whom(self, replica: Replica) -> Iterable[str]:
         active = replica.state.active
-        if replica.role == "outsider":
+        if replica.state.role == "outsider":
             return sorted(self._cluster.linked)
         return active.placement if active.owner in {"", self._node_id} else (active.owner,)

@@ -45,7 +45,6 @@ class Ownership:
         self._producers_pull: Pull | None = None
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
-        self.opening = False
 
     @property
     def followers(self) -> Sequence[Follower]:
@@ -129,19 +128,18 @@ class Ownership:
         """The epoch is decided."""
         self._state.owner = self._pushes = self._producers_pull = None
         self._confirming.clear()
-        self.opening = False
         self._gone_on.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 
     def begin(self) -> None:
         """A decision names this incarnation: recover producer state as of the end of the epoch before."""
-        self.opening = True
+        self._state.become("opening")
         self._rebuild()
 
     def became_whole(self) -> None:
         """The log here has no hole any more: it may tell by now what it could not, and what nobody else may know."""
-        if self.opening and self._state.halted is None:
+        if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -157,7 +155,7 @@ class Ownership:
         self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
     ) -> None:
         """Take what the log tells about producers, for this node or for another one."""
-        state = self._state
+        state, active = self._state, self._state.active
         if effect.to:
             reply = pb.BackfillReply(
                 status=pb.HELD if table is not None else pb.NOT_HELD,
@@ -166,7 +164,7 @@ class Ownership:
                 append_timestamp_us=last_append_timestamp_us,
             )
             state.send(effect.to, state.about(reply, effect.epoch))
-        elif self.opening and (state.active.epoch, state.active.start_offset) == (effect.epoch + 1, effect.offset):
+        elif state.role == "opening" and (active.epoch, active.start_offset) == (effect.epoch + 1, effect.offset):
             if table is not None:
                 self._open(table, last_append_timestamp_us, now_ms)
                 return
@@ -200,7 +198,7 @@ class Ownership:
 
     def _open(self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int) -> None:
         state = self._state
-        self.opening = False
+        state.become("owner")
         self._producers_pull = None
         state.owner = Owner(state.active, producers=table, last_append_timestamp_us=last_append_timestamp_us)
         if len(state.active.placement) > 1:

@@ -6,11 +6,7 @@ the owner is missing, `Candidate` has the epoch's own replicas decide its end an
 decision journals it, cuts what it has past the end, and enters the next epoch. Messages about another epoch than
 the active one are never interpreted: they only make the two chains meet (`ReplicaState.is_current`).
 
-    role        is                                   leaves by
-    outsider    not in the active placement          a decision that names it
-    follower    in the placement, not its owner      a decision
-    opening     named owner, not yet exact           producers' state at the epoch's start is here
-    owner       gives out offsets                    roll-over, a promise, a decision
+What it is to the open epoch, and what it may become, is a table: `replica_state.BECOMES`.
 
 Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
 it provides. Invariants are asserted at the end of every public step (`_settle`).
@@ -19,7 +15,7 @@ it provides. Invariants are asserted at the end of every public step (`_settle`)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -48,8 +44,6 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
 from tidelog_proto import broker_pb2 as pb
-
-Role = Literal["outsider", "follower", "opening", "owner"]
 
 STALLED_MS = 300
 """A takeover that was begun and has not ended for so long may be tried by others."""
@@ -96,7 +90,6 @@ class Replica:
             state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
         )
         self._learning = Learning(state, self.history, entered=self._enter)
-        self._rolling_over = False
         self._planned_end = PlannedEnd(state, propose=self._propose)
         self._watch = OwnerWatch(state, now_ms)
         self._now_ms = now_ms
@@ -138,23 +131,14 @@ class Replica:
     # --- what is known ---------------------------------------------------------------------------------
 
     @property
-    def role(self) -> Role:
-        """What this node is to the active epoch; see the module."""
-        if self.state.owner is not None:
-            return "owner"
-        if self.ownership.opening:
-            return "opening"
-        return "follower" if self.state.is_member else "outsider"
-
-    @property
     def retiring(self) -> bool:
         """Whether this incarnation owns the active epoch and appends nothing more to it."""
-        return self._rolling_over
+        return self.state.role == "retiring"
 
     @property
     def moving(self) -> bool:
         """Whether this incarnation owns the active epoch and is ending it: by plan, perhaps appending still, or not."""
-        return self._rolling_over or (self._planned_end.is_waiting and self.can_append)
+        return self.retiring or (self._planned_end.is_waiting and self.can_append)
 
     @property
     def can_append(self) -> bool:
@@ -162,10 +146,7 @@ class Replica:
         state = self.state
         fence = state.fence
         return (
-            state.owner is not None
-            and not self._rolling_over
-            and (fence is None or not fence.entry.HasField("promised"))
-            and state.halted is None
+            state.role == "owner" and (fence is None or not fence.entry.HasField("promised")) and state.halted is None
         )
 
     @property
@@ -193,7 +174,7 @@ class Replica:
             return False
         if state.promised:
             return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
-        if self._rolling_over:
+        if self.retiring:
             return True
         if active.owner == state.node_id:
             restarted = active.owner_incarnation != state.incarnation
@@ -203,7 +184,7 @@ class Replica:
     @property
     def owner_may_be_slow(self) -> bool:
         """Whether there is no evidence against the owner but a timeout, if it is suspected failed at all."""
-        given_up = self.state.promised or self._rolling_over or self.state.active.owner == self.state.node_id
+        given_up = self.state.promised or self.retiring or self.state.active.owner == self.state.node_id
         return not given_up and not self._watch.seems_gone()
 
     def _reconsider_ms(self) -> int | None:
@@ -269,7 +250,7 @@ class Replica:
 
     def want_owner(self, now_ms: int) -> None:
         """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
-        if self.state.owner is None and not self.ownership.opening:
+        if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)
 
@@ -293,15 +274,17 @@ class Replica:
 
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
-            self._rolling_over = True
-            self.state.emit(EpochFenced())
+            self._retire()
             self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
+
+    def _retire(self) -> None:
+        self.state.become("retiring")
+        self.state.emit(EpochFenced())
 
     def _contested(self, now_ms: int) -> None:
         """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
-        if not self._rolling_over and not self.state.promised:
-            self._rolling_over = True
-            self.state.emit(EpochFenced())
+        if self.state.role == "owner" and not self.state.promised:
+            self._retire()
             self._promised_ms = now_ms
             self.candidate.consider(now_ms)
 
@@ -410,9 +393,8 @@ class Replica:
         """A promise was made: what is queued stands, nothing is added but for an accept."""
         self._promised_ms = now_ms
         self.history.forget_tail()
-        if self.state.owner is not None and not self._rolling_over:
-            self._rolling_over = True
-            self.state.emit(EpochFenced())
+        if self.state.role == "owner":
+            self._retire()
 
     def _no_space(self, tail: Tail) -> None:
         """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
@@ -435,7 +417,7 @@ class Replica:
         state = self.state
         held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
         self.ownership.leave()
-        self._rolling_over = False
+        state.enter()
         self._planned_end.forget()
         self._watch.entered(self._now_ms)
         self._promised_ms = None

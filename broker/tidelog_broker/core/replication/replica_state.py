@@ -7,8 +7,8 @@ the log, `Candidate` takes over, `Pushes` replicates. They meet in this state an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, TypeVar
 
 from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect, Halted, PeerMessage, Send, Write
@@ -21,6 +21,26 @@ from tidelog_proto import broker_pb2 as pb
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack what it once acknowledged: its machine went down with flush other than
 ALWAYS (short), or damage was cut off it. It is over once it reaches the end of the owner's log."""
+
+Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
+"""What this node is to the active epoch; see `BECOMES`."""
+
+BECOMES: Final[Mapping[Role, frozenset[Role]]] = {
+    "outsider": frozenset(),
+    "follower": frozenset({"opening", "owner"}),
+    "opening": frozenset({"owner"}),
+    "owner": frozenset({"retiring"}),
+    "retiring": frozenset(),
+}
+"""What a role becomes within an epoch. A decision makes an outsider or a follower of each (`enter`).
+
+    outsider    not in the epoch's placement
+    follower    in it: takes what the owner sends, promises and accepts
+    opening     the epoch's owner, which does not yet know what its producers have sent
+    owner       gives out offsets, unless a ballot is promised or the replica is halted; a new partition's first owner
+                has nothing to find out
+    retiring    has given up the epoch: its end is proposed, promised, or contested; offsets are not given out again
+"""
 
 Then = Callable[[bool, int], None]
 """Called when a write is durable (or found no space), with the time in ms."""
@@ -60,6 +80,7 @@ class ReplicaState:
         """The newest epoch, whose end is not decided as far as is known here."""
         self.is_member: bool
         """Whether this node stores the active epoch."""
+        self.role: Role
         self.log = log
         self.surroundings = surroundings
         self.timing = timing
@@ -72,6 +93,7 @@ class ReplicaState:
         self.owner: Owner | None = None
         self.fence: Fence | None = None
         self._look_at_chain()
+        self.enter()
         self.tail = Tail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
         self.high_watermark = 0
         self.log_start = 0
@@ -90,6 +112,15 @@ class ReplicaState:
     def _look_at_chain(self) -> None:
         self.active = self.chain.active
         self.is_member = self.node_id in self.active.placement
+
+    def enter(self) -> None:
+        """The active epoch is entered."""
+        self.role = "follower" if self.is_member else "outsider"
+
+    def become(self, role: Role) -> None:
+        """Take another role in the active epoch, as `BECOMES` allows."""
+        assert role in BECOMES[self.role], f"{self.role} of epoch {self.active.epoch} cannot become {role}"
+        self.role = role
 
     def extend_chain(self, decision: bytes) -> pb.EpochDecision:
         """Add the decision about the active epoch; its successor becomes the active one.

@@ -347,7 +347,7 @@ def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
     for replica in stage.replicas.values():
         replica.state.ask_chain("a", stage.now_ms)
     stage.later(500)
-    assert stage.replicas["d"].role == "outsider"
+    assert stage.replicas["d"].state.role == "outsider"
     assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)
 
 

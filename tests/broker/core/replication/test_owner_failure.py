@@ -62,7 +62,7 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
     """Nothing is done at that time, so it would be due again at once, for ever."""
     stage = Stage()
     owner = stage.owner()
-    owner.state.owner, owner.ownership.opening = None, True
+    owner.state.owner, owner.state.role = None, "opening"
     effect = RebuildProducers(owner.state.active.epoch - 1, owner.state.active.start_offset)
     owner.ownership.rebuilt(effect, None, 0, stage.now_ms)
     assert owner.ownership._producers_pull is not None

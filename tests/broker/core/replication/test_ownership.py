@@ -85,11 +85,11 @@ def test_no_offset_is_given_out_before_producers_are_exact_at_the_end_of_the_epo
     trial = Trial()
     effect = trial.begin()
     assert (effect.epoch, effect.offset, effect.to) == (0, 5, "")
-    assert (trial.ownership.opening, trial.owner) == (True, None)
+    assert (trial.role, trial.owner) == ("opening", None)
     with pytest.raises(AssertionError):
         trial.publish(1)
     trial.ownership.rebuilt(effect, ProducerTable(), 0, 0)
-    assert not trial.ownership.opening
+    assert trial.role == "owner"
     assert trial.owner is not None
     assert trial.owner.next_offset == 5
     assert [type(effect) for effect in trial.peek()] == [OwnerReady, Send, Send], "and everybody hears of it"
@@ -120,6 +120,7 @@ def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
         trial.ownership.rebuilt(other, ProducerTable(), 0, 0)
     assert trial.owner is None
     trial.ownership.leave()
+    trial.enter()
     trial.ownership.rebuilt(RebuildProducers(0, 5), ProducerTable(), 0, 0)
     assert trial.owner is None, "the epoch is over: what was asked for it does not count"
 

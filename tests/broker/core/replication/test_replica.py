@@ -299,7 +299,7 @@ def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
     stage.publish("two")
     stage.down = set()
     stage.later(3000)
-    assert first.role == "follower"
+    assert first.state.role == "follower"
     assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
     assert len(stage.logs["a"].content()) == 2
 
@@ -386,11 +386,11 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
         )
 
     owner = founded("a")
-    assert (owner.role, owner.can_append) == ("owner", True)
+    assert (owner.state.role, owner.can_append) == ("owner", True)
     effects = owner.take_effects()
     kinds = [type(effect) for effect in effects]
     assert kinds.index(WriteFences) < kinds.index(OwnerReady), "the fence is durable before anything is appended"
-    assert founded("b").role == "follower"
+    assert founded("b").state.role == "follower"
     assert founded("a", incarnation=2).state.owner is None, "a later start takes over"
     assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).state.owner is None, "it may have appended before"
 
@@ -416,7 +416,7 @@ def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
     first.ownership.confirm()
     stage.run()
     assert not [news for news in stage.news[first.state.node_id] if isinstance(news, OwnerConfirmed)]
-    assert first.role == "follower"
+    assert first.state.role == "follower"
 
 
 def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_it() -> None:
@@ -480,7 +480,7 @@ def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_ca
     stage.later(20_000)
     active = stage.replicas["e"].state.active
     [other] = {"e", "f"} - {active.owner}
-    assert stage.replicas[active.owner].role == "opening"
+    assert stage.replicas[active.owner].state.role == "opening"
     stage.held_back = frozenset({other})
     stage.later(20_000)
     assert stage.replicas[other].history.incomplete

@@ -9,7 +9,7 @@ from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Halted, Send, WriteFences
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
-from tidelog_broker.core.replication.replica_state import DECISIONS_MAX
+from tidelog_broker.core.replication.replica_state import BECOMES, DECISIONS_MAX, Role
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -300,3 +300,31 @@ def test_only_an_owner_without_a_promise_may_acknowledge(*, owner: bool, promise
         bench.fence.promise(pb.Ballot(round=1, node_id="c", incarnation=INCARNATION))
     assert bench.promised == promised
     assert not bench.may_acknowledge
+
+
+# --- roles ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", BECOMES)
+def test_a_role_becomes_what_the_table_says_and_nothing_else(role: Role) -> None:
+    for other in BECOMES:
+        bench = Bench()
+        bench.role = role
+        if other in BECOMES[role]:
+            bench.become(other)
+            assert bench.role == other
+        else:
+            with pytest.raises(AssertionError, match=f"{role} of epoch 0 cannot become {other}"):
+                bench.become(other)
+            assert bench.role == role
+
+
+def test_a_decision_makes_a_follower_or_an_outsider_of_every_role() -> None:
+    for role in BECOMES:
+        for placement, expected in ((("b",), "follower"), (("a",), "outsider")):
+            chain = chain_of(5)
+            bench = Bench(chain)
+            bench.role = role
+            bench.extend_chain(decision(chain, Position(7, 0), owner=placement[0], placement=placement, quorum=1))
+            bench.enter()
+            assert bench.role == expected
