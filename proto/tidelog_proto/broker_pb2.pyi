@@ -50,6 +50,13 @@ class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INTERVAL: _ClassVar[Flush]
     NEVER: _ClassVar[Flush]
 
+class Cleanup(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CLEANUP_UNSPECIFIED: _ClassVar[Cleanup]
+    DELETE: _ClassVar[Cleanup]
+    COMPACT: _ClassVar[Cleanup]
+    COMPACT_AND_DELETE: _ClassVar[Cleanup]
+
 class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     QUORUM: _ClassVar[Acks]
@@ -111,6 +118,10 @@ FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
 INTERVAL: Flush
 NEVER: Flush
+CLEANUP_UNSPECIFIED: Cleanup
+DELETE: Cleanup
+COMPACT: Cleanup
+COMPACT_AND_DELETE: Cleanup
 QUORUM: Acks
 ONE: Acks
 ALL: Acks
@@ -129,7 +140,7 @@ INGESTION: NodeRole
 PERSISTENCE: NodeRole
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +174,10 @@ class Envelope(_message.Message):
     CLUSTER_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_CHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    DELETE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DELETE_RECORDS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_REPLY_FIELD_NUMBER: _ClassVar[int]
     PEER_HELLO_FIELD_NUMBER: _ClassVar[int]
     PEER_HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
     PEER_PROOF_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +230,10 @@ class Envelope(_message.Message):
     cluster_status_reply: ClusterStatusReply
     cluster_change: ClusterChange
     cluster_change_reply: ClusterChangeReply
+    delete_records: DeleteRecords
+    delete_records_reply: DeleteRecordsReply
+    compact: Compact
+    compact_reply: CompactReply
     peer_hello: PeerHello
     peer_hello_reply: PeerHelloReply
     peer_proof: PeerProof
@@ -234,7 +253,7 @@ class Envelope(_message.Message):
     chain_digests: ChainDigests
     node_announce: NodeAnnounce
     node_announce_reply: NodeAnnounceReply
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch", "topic_id")
@@ -419,7 +438,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
-    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine")
+    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +447,14 @@ class TopicConfig(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    CLEANUP_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_KEY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_TAG_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     flush: Flush
     flush_interval_ms: int
@@ -436,7 +463,15 @@ class TopicConfig(_message.Message):
     replication_factor: int
     ack_quorum: int
     engine: str
-    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
+    retention_ms: int
+    cleanup: Cleanup
+    compaction_lag_ms: int
+    tombstone_retention_ms: int
+    dirty_percent: int
+    index_key: bool
+    index_tag: bool
+    hold: bool
+    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ...) -> None: ...
 
 class Publish(_message.Message):
     __slots__ = ("acks", "timeout_ms", "entries", "forwarded")
@@ -493,16 +528,26 @@ class Fetch(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[FetchEntry, _Mapping]]] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class FetchEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "max_bytes")
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "filter")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     max_bytes: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    filter: RecordFilter
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ...) -> None: ...
+
+class RecordFilter(_message.Message):
+    __slots__ = ("key", "tag")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    tag: str
+    def __init__(self, key: _Optional[bytes] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results",)
@@ -533,18 +578,20 @@ class ListOffsets(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ListOffsetsEntry, _Mapping]]] = ...) -> None: ...
 
 class ListOffsetsEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "earliest", "latest", "timestamp_us")
+    __slots__ = ("topic_id", "partition", "earliest", "latest", "timestamp_us", "latest_of_key")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    LATEST_OF_KEY_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     earliest: bool
     latest: bool
     timestamp_us: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+    latest_of_key: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., latest_of_key: _Optional[bytes] = ...) -> None: ...
 
 class ListOffsetsReply(_message.Message):
     __slots__ = ("results",)
@@ -568,6 +615,68 @@ class ListOffsetsResult(_message.Message):
     high_watermark: int
     def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ..., found: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
 
+class DeleteRecords(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[DeleteRecordsEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[DeleteRecordsEntry, _Mapping]]] = ...) -> None: ...
+
+class DeleteRecordsEntry(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset", "timestamp_us")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    offset: int
+    timestamp_us: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+
+class DeleteRecordsReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[DeleteRecordsResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[DeleteRecordsResult, _Mapping]]] = ...) -> None: ...
+
+class DeleteRecordsResult(_message.Message):
+    __slots__ = ("error", "log_start_offset")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    log_start_offset: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class Compact(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[CompactEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[CompactEntry, _Mapping]]] = ...) -> None: ...
+
+class CompactEntry(_message.Message):
+    __slots__ = ("topic_id", "partition")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class CompactReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CompactResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[CompactResult, _Mapping]]] = ...) -> None: ...
+
+class CompactResult(_message.Message):
+    __slots__ = ("error", "below", "size_bytes")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    below: int
+    size_bytes: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., below: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
 class Subscribe(_message.Message):
     __slots__ = ("subscription_id", "entries", "credit_records", "credit_bytes")
     SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -581,14 +690,16 @@ class Subscribe(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[SubscribeEntry, _Mapping]]] = ..., credit_records: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class SubscribeEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset")
+    __slots__ = ("topic_id", "partition", "offset", "filter")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    filter: RecordFilter
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ...) -> None: ...
 
 class SubscribeReply(_message.Message):
     __slots__ = ("results",)
@@ -763,20 +874,36 @@ class TopicList(_message.Message):
     def __init__(self, internal: _Optional[bool] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., limit: _Optional[int] = ..., brief: _Optional[bool] = ...) -> None: ...
 
 class TopicAlter(_message.Message):
-    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
+    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    CLEANUP_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_KEY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_TAG_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     flush: Flush
     flush_interval_ms: int
     retention_bytes: int
     segment_bytes: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ...) -> None: ...
+    retention_ms: int
+    cleanup: Cleanup
+    compaction_lag_ms: int
+    tombstone_retention_ms: int
+    dirty_percent: int
+    index_key: bool
+    index_tag: bool
+    hold: bool
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ...) -> None: ...
 
 class TopicDelete(_message.Message):
     __slots__ = ("name", "topic_id")
@@ -1351,7 +1478,7 @@ class EpochDescriptor(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ...) -> None: ...
 
 class EpochDecision(_message.Message):
-    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs")
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs", "compactions")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -1359,6 +1486,7 @@ class EpochDecision(_message.Message):
     NEXT_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
     SHORT_LOGS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     end_offset: int
     end_digest: int
@@ -1366,7 +1494,22 @@ class EpochDecision(_message.Message):
     next: EpochDescriptor
     unsafe: bool
     short_logs: bool
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ...) -> None: ...
+    compactions: _containers.RepeatedCompositeFieldContainer[Compaction]
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ...) -> None: ...
+
+class Compaction(_message.Message):
+    __slots__ = ("epoch", "horizon", "tombstones_below", "end_digest", "size_bytes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_BELOW_FIELD_NUMBER: _ClassVar[int]
+    END_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    horizon: int
+    tombstones_below: int
+    end_digest: int
+    size_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., horizon: _Optional[int] = ..., tombstones_below: _Optional[int] = ..., end_digest: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ChainEntry(_message.Message):
     __slots__ = ("topic_id", "partition", "genesis", "decision", "forgotten")
