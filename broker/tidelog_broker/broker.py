@@ -25,7 +25,6 @@ from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
-from tidelog_broker.core.replication.inline_writes import InlineWrites
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY, OFFSETS_TOPIC_ID, TopicRegistry
 from tidelog_broker.metadata.controller import Controller
@@ -43,8 +42,9 @@ from tidelog_broker.rebalance.mover import Mover
 from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
 from tidelog_broker.rebalance.standing_in import StandingIn
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
-from tidelog_broker.replication.replicas import Replication, clock_ms
+from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.rings import RingBudget
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
@@ -133,7 +133,9 @@ class Broker:
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals
-        self.idle_poll = IdlePoll(self.loop, settings.idle_poll_us, may_poll=lambda: io.idle and journals.idle)
+        self.idle_poll = IdlePoll(
+            self.loop, settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending)
+        )
         self.partitions = self._make_partitions()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
@@ -182,9 +184,9 @@ class Broker:
             chains=chains,
             neighbours=self.cluster,
             inline_writes=self.inline_writes,
-            peers_budget=lambda: self.peers.budget if self.peers is not None else None,
+            peers_budget=self.bounds.peers_budget,
             now_ms=self.now_ms,
-            wall_us=lambda: time.time_ns() // 1000,
+            wall_us=wall_us,
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)

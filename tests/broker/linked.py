@@ -13,7 +13,6 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Links
 from tidelog_broker.wire.peers import Peers
@@ -93,7 +92,7 @@ def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], Non
     node.broker.peers = Peers(
         own,
         received=received,
-        budget=Budget(node.settings.peers_in_flight_bytes),
+        budget=node.broker.bounds.peers_budget,
         verifiers=node.broker.threads.verifiers,
         metrics=node.broker.metrics,
     )

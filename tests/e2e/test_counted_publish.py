@@ -27,9 +27,9 @@ from tests.bootstraps import make_bootstrap, save
 from tidelog import Client
 from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.core.replication import inline_writes
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
+from tidelog_broker.replication import inline_writes
 from tidelog_cli.local_cluster import free_ports
 
 pytestmark = pytest.mark.e2e

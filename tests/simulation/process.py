@@ -26,12 +26,12 @@ from tests.simulation.workers import SimWorkers
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster.route_watch import RouteNews
-from tidelog_broker.core.replication.inline_writes import InlineWrites
 from tidelog_broker.core.replication.ports import Batch, PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Founding, Replication
 from tidelog_broker.replication.rings import RingBudget
@@ -39,6 +39,7 @@ from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.wire.budget import Budget
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Inline(InlineWrites):
     def allows(self, size_bytes: int, now_s: float) -> bool:
         return self._allowed and super().allows(size_bytes, 0.0)
 
-    def took(self, seconds: float, now_s: float, *, slept: bool) -> None:
+    def took(self, seconds: float, now_s: float, *, sleeps_before: int) -> None:
         """No write is slow here."""
 
 
@@ -240,7 +241,7 @@ class Process:
             chains=chains,
             neighbours=self.cluster,
             inline_writes=self.inline_writes,
-            peers_budget=lambda: None,
+            peers_budget=Budget(self.settings.peers_in_flight_bytes),
             now_ms=lambda: self.monotonic_us // 1000,
             wall_us=lambda: self.wall_us,
             group_bytes=self.settings.group_bytes,

@@ -32,23 +32,19 @@ class Offload:
     def __init__(self, workers: Workers, loop: asyncio.AbstractEventLoop) -> None:
         self._workers = workers
         self._loop = loop
-        self._pending = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether no work is on its way: whoever finds this on the loop may do a little work itself, in order."""
-        return self._pending == 0
+        self.pending = 0
+        """Work on its way. Whoever finds none, on the loop, may do a little work itself, in order."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return what it returns or raise what it raises."""
         future = asyncio.wrap_future(self._workers.submit(key, work, *args, **kwargs), loop=self._loop)
-        self._pending += 1
+        self.pending += 1
         future.add_done_callback(self._called)
         # Shielded: work that has been handed over is done to its end, whoever stops waiting for it.
         return await asyncio.shield(future)
 
     def _called(self, _: asyncio.Future[Any]) -> None:
-        self._pending -= 1
+        self.pending -= 1
 
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the worker of `key`; `done(result, error)` is called on the loop."""
@@ -63,11 +59,11 @@ class Offload:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._finish, done, result, error)
 
-        self._pending += 1
+        self.pending += 1
         self._workers.post(key, run)
 
     def _finish(
         self, done: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None
     ) -> None:
-        self._pending -= 1
+        self.pending -= 1
         done(result, error)

@@ -28,7 +28,6 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.internal_topics import meta_record
 from tidelog_broker.node.admitting import Admitting, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.links import Address, Links
 from tidelog_broker.wire.peers import Peers
 from tidelog_broker.wire.sockets import check_udp_port
@@ -86,7 +85,7 @@ class Membership:
         broker.peers = Peers(
             identity,
             received=broker.replication.receive,
-            budget=Budget(broker.settings.peers_in_flight_bytes),
+            budget=broker.bounds.peers_budget,
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )

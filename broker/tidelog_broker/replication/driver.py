@@ -6,7 +6,7 @@ and `Replica.wrote` tells of each in order. Appends that continue each other, qu
 written as one and synced once. Journal entries of all partitions meet in `Chains`, which merges them.
 
 A write that needs no sync, is small and finds its space taken already, is done on the event loop itself while that is
-quick (see `core.replication.inline_writes`); everything else goes to the I/O worker of the partition.
+quick (see `inline_writes`); everything else goes to the I/O worker of the partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from tidelog_broker.base.stall_probe import sleeps
 from tidelog_broker.core.replication.effects import (
     Append,
     AppendFill,
@@ -48,6 +47,7 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
+from tidelog_broker.replication.inline_writes import sleeps
 from tidelog_broker.replication.replica_log import LogView, Stretch
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageError
@@ -294,9 +294,7 @@ class ReplicaDriver:
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes
-        budget = self._tools.peers_budget()
-        if budget is not None:
-            budget.take(size_bytes)
+        self._tools.peers_budget.take(size_bytes)
 
     def _write_next(self) -> None:
         """Begin the next write; writes that are done at once are followed by the one after them."""
@@ -339,17 +337,17 @@ class ReplicaDriver:
         started = time.perf_counter()
         synced = self.view.synced(group[0].epoch)
         inline_writes = self._tools.inline_writes
-        if not synced and self._tools.io.idle:
+        if not synced and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and log_writer.has_room(self.view, group[0], size_bytes):
                 failed: StorageError | None = None
-                slept = sleeps()
+                sleeps_before = sleeps()
                 try:
                     log_writer.append_in_place(self.view, group)
                 except StorageError as error:
                     failed = error
                 ended = time.perf_counter()
-                inline_writes.took(ended - started, ended, slept=sleeps() != slept)
+                inline_writes.took(ended - started, ended, sleeps_before=sleeps_before)
                 self._appended(group, started, ok=True, error=failed)
                 return
         write = partial(log_writer.append, self.view, group, synced=synced)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append, EpochDecided, PeerMessage
-from tidelog_broker.core.replication.inline_writes import InlineWrites
 from tidelog_broker.core.replication.ports import Surroundings
+from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.wire.budget import Budget
@@ -42,8 +42,8 @@ class Tools:
     chains: Chains
     neighbours: Neighbours
     inline_writes: InlineWrites
-    peers_budget: Callable[[], Budget | None]
-    """Where received batches are counted until they are written; None on a node that stands alone."""
+    peers_budget: Budget
+    """Where received batches are counted until they are written."""
     now_ms: Callable[[], int]
     """The monotonic clock."""
     wall_us: Callable[[], int]

@@ -16,6 +16,8 @@ class ConnectionBounds:
         self.budget = Budget(settings.node_in_flight_bytes)
         """Attachments and large envelopes of the requests being worked on, all connections together."""
         self.arriving = Arriving(self.budget)
+        self.peers_budget = Budget(settings.peers_in_flight_bytes)
+        """Batches from other nodes that are arriving, or are not written yet, all nodes together."""
         self.outgoing = Outgoing(
             bytes_max=settings.node_outgoing_bytes,
             connection_bytes_max=settings.connection_outgoing_bytes,

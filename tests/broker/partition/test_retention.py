@@ -298,7 +298,7 @@ async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Pa
 async def test_publishes_wait_neither_for_the_note_nor_for_names_in_front_of_a_deletion(cluster: ClusterStand) -> None:
     disk, partition = await held_note(cluster, "sync")
     assert partition.log.start_offset == 0, "something was deleted before it was noted"
-    assert partition.tools.notes._pending <= 4, "every segment that begins asks for a note of its own"
+    assert partition.tools.notes.pending <= 4, "every segment that begins asks for a note of its own"
     assert partition.log.size_bytes > BOUND_BYTES, "nothing has to be deleted"
     disk.heal()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "it was not deleted later")

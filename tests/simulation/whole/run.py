@@ -41,7 +41,7 @@ from tidelog_broker.partition import changes, pipeline
 from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.ownership_advice import Remedies
 from tidelog_broker.rebalance.standing_in import StandingIn
-from tidelog_broker.replication import driver
+from tidelog_broker.replication import driver, replicas
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import fences, journal, meta_journal, node_dir
@@ -101,7 +101,10 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (broker, "Background", WholeBackground),
             (broker, "Tasks", SimTasks),
             (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
-            *((module, "time", clock) for module in (broker, state_log, turns, cluster_view, driver, pipeline)),
+            *(
+                (module, "time", clock)
+                for module in (broker, state_log, turns, cluster_view, driver, replicas, pipeline)
+            ),
             *((broker, part.__name__, partial(part, clock_s=now_s)) for part in (Remedies, StandingIn, Homing)),
             (controller, "uuid", uuids),
             (cluster_view, "random", randoms),

@@ -112,7 +112,6 @@ def publish(broker: Broker, request: Request) -> None:
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     progress = PublishInProgress(broker, request, len(entries))
     timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
-    may_forward = not (broker.cluster.is_alone or asked.forwarded)
     forwarded: Forwarded | None = None
     unheard: list[_Unheard] = []
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
@@ -120,7 +119,7 @@ def publish(broker: Broker, request: Request) -> None:
         try:
             partition = broker.partitions.find(key)
             is_owned = partition is not None and partition.state.writer is not None
-            owner = "" if is_owned or not may_forward else _other_owner(broker, entry)
+            owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
             if owner:
                 forwarded = forwarded or Forwarded(broker, asked, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))

@@ -4,11 +4,14 @@ A copy into the page cache takes a fraction of a millisecond, two thread switche
 node lives on one core, where a worker is no second pair of hands. But the same call can stall when the kernel
 throttles writers or memory is short. So the loop writes by itself only while that is quick: a write that was slow
 because it waited sends everything to the workers for a while, and then one more is tried. One that only lost the
-processor does not count: where processors are short, two thread switches are what costs.
+processor does not count: where processors are short, two thread switches are what costs. A clock does not tell them
+apart; the system does, since who waits gives the processor away, and who is preempted does not.
 """
 
 from __future__ import annotations
 
+import resource
+import time
 from typing import Final
 
 INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -16,6 +19,8 @@ INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 SLOW_S: Final = 0.005
 PAUSE_S: Final = 0.5
+
+_THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class InlineWrites:
@@ -28,7 +33,15 @@ class InlineWrites:
         """Whether a group of this size may be written from the event loop."""
         return size_bytes <= INLINE_BYTES_MAX and now_s >= self._paused_until_s
 
-    def took(self, seconds: float, now_s: float, *, slept: bool) -> None:
-        """Note how long such a write took, at its end, and whether it waited for anything but a processor."""
-        if slept and seconds > SLOW_S:
+    def took(self, seconds: float, now_s: float, *, sleeps_before: int) -> None:
+        """Note how long such a write took, at its end; `sleeps_before` is what `sleeps` returned at its beginning."""
+        if seconds > SLOW_S and sleeps() != sleeps_before:
             self._paused_until_s = now_s + PAUSE_S
+
+
+def sleeps() -> int:
+    """Return a number that is another one when this thread has waited since the last call.
+
+    Where the system does not count for single threads it is always another one.
+    """
+    return resource.getrusage(_THREAD).ru_nvcsw if _THREAD is not None else time.perf_counter_ns()
