@@ -62,8 +62,8 @@ def truncates_to_watermark() -> Replacements:
     known: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
     carry_on, open_view = ReplicaDriver._carry_on, LogView.open
 
-    def remember(self: ReplicaDriver, *, soon: bool, writes: bool = True) -> None:
-        carry_on(self, soon=soon, writes=writes)
+    def remember(self: ReplicaDriver, **how: bool) -> None:
+        carry_on(self, **how)
         known[self.replica.state.node_id, self.key] = (
             self.replica.state.active.epoch,
             self.replica.state.high_watermark,

@@ -112,6 +112,8 @@ class ReplicaDriver:
         """Of the cuts in the queue, in its order."""
         self._writing = False
         self._pumping = False
+        self._may_be_due = False
+        """Whether the deadline may be earlier for what is being carried out."""
         self._in_doubt = bool(view.doubt)
         self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
@@ -142,13 +144,13 @@ class ReplicaDriver:
         kind = type(message)
         if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
             return
-        self.replica.receive(sender, message, batches, self._tools.now_ms())
+        may_be_due = self.replica.receive(sender, message, batches, self._tools.now_ms())
         if isinstance(message, pb.ReplicationAck):
             self._carry_on(soon=message.status != pb.HELD)
             if self._listener is not None:
                 self._listener.acknowledged()
         else:
-            self._carry_on(soon=kind is not pb.AppendBatch)
+            self._carry_on(soon=kind is not pb.AppendBatch, may_be_due=may_be_due)
 
     def tick(self) -> None:
         """Let time pass for the replica."""
@@ -201,11 +203,18 @@ class ReplicaDriver:
         """Carry out what `reserve` has ordered."""
         self._carry_on(soon=False)
 
-    def _carry_on(self, *, soon: bool, writes: bool = True) -> None:
-        """As `pump`; not `soon`: what the replica was told moves no deadline that is near; not `writes`: begin none."""
+    def _carry_on(self, *, soon: bool, writes: bool = True, may_be_due: bool = True) -> None:
+        """As `pump`.
+
+        Args:
+            soon: False: what the replica was told moves no deadline that is near.
+            writes: whether one may be begun.
+            may_be_due: False: it moves no deadline to an earlier time at all.
+        """
         listener = self._listener
+        self._may_be_due |= may_be_due
         if self._pumping or listener is None or self.stopped:
-            return
+            return  # where effects are being carried out already, these are, too
         self._pumping = True
         replica, send = self.replica, self._tools.neighbours.send
         try:
@@ -223,9 +232,10 @@ class ReplicaDriver:
                     break
         finally:
             self._pumping = False
+        may_be_due, self._may_be_due = self._may_be_due, False
         if soon:
             self._schedule(self)
-        elif not self.is_touched:
+        elif may_be_due and not self.is_touched:
             self._schedule_later(self)
 
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
@@ -364,12 +374,14 @@ class ReplicaDriver:
             return
         assert self._listener is not None
         ended = time.perf_counter()
+        is_owner = self.replica.state.owner is not None
+        may_be_due = is_owner or self._in_doubt or not ok  # a follower has all it wanted
         self._tell(len(group), ok=ok)
-        if self.replica.state.owner is None:  # the owner waits for the acknowledgement, nobody for the rest
-            self._carry_on(soon=not ok, writes=False)  # the next append is told of after this one
+        if not is_owner:  # the owner waits for the acknowledgement, nobody for the rest
+            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # the next append is told of after this
         if ok:
             self._listener.appended(group, seconds=ended - started)
-        self._carry_on(soon=not ok)
+        self._carry_on(soon=not ok, may_be_due=may_be_due)
 
     def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:

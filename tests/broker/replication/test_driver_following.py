@@ -12,6 +12,7 @@ from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
 from tests.broker.stand import settled
 
 from tidelog_broker.core.replication.effects import Append, PeerMessage
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -60,12 +61,33 @@ async def test_a_follower_feeds_its_ring_in_the_order_of_the_log(stand: ClusterS
     await stand.disks[name].held_up()
     await stand.publish(b"c", to=owner)
     await settled(lambda: len(follower.driver._queue) == 2, "nothing waits for the write")
-    stand.nodes[name].broker.inline_writes.took(
-        math.inf, -math.inf, sleeps_before=-1
-    )  # from here on, whatever is small
+    # From here on, whatever is small is written on the loop.
+    stand.nodes[name].broker.inline_writes.took(math.inf, -math.inf, sleeps_before=-1)
     stand.disks[name].heal()
     await settled(lambda: follower.state.readable_end == 3, "it is not written")
     assert (follower.ring.end_offset, follower.log.end_offset) == (3, 3)
     async with asyncio.timeout(10):
         while (await peer.event()).envelope.message_event.next_offset < 3:
             pass
+
+
+async def test_a_follower_looks_at_its_deadline_only_where_an_append_may_have_moved_it(stand: ClusterStand) -> None:
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    driver, looked_at = stand.partition(others(await stand.owner())[0]).driver, list[ReplicaDriver]()
+    driver._schedule_later = looked_at.append
+    await stand.publish(b"b")
+    await stand.agree(b"a", b"b")
+    assert looked_at == []
+    active = driver.replica.state.active
+    ahead = pb.AppendBatch(
+        topic_id=TOPIC_ID,
+        epoch=active.epoch,
+        owner=active.owner,
+        owner_incarnation=active.owner_incarnation,
+        base_offset=9,
+        end_offset=9,
+    )
+    driver.receive(active.owner, ahead, ())
+    assert looked_at == [driver], "what it asks for is never asked for again"

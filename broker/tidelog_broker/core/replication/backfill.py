@@ -179,7 +179,7 @@ class History:
             else:
                 self._tail_fetched(source_end, now_ms)
 
-        state.append(state.batch_views(wanted), positions, written)
+        state.append([batch.data for batch in wanted], positions, written)
 
     def _tail_fetched(self, source_end: int, now_ms: int) -> None:
         """What the owner has written is here, or it pushes the rest."""
@@ -296,7 +296,7 @@ class History:
                 self._fill_start[0],
                 base.offset,
                 at.offset,
-                state.batch_views(wanted),
+                [batch.data for batch in wanted],
                 end.offset,
                 end.digest,
                 self._fill_start[1],

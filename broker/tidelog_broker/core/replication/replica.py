@@ -199,12 +199,17 @@ class Replica:
 
     # --- inputs ----------------------------------------------------------------------------------------
 
-    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> None:
-        """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain."""
+    def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> bool:
+        """Take a message of another node; what makes no sense is dropped, what is old is answered with the chain.
+
+        Returns:
+            Whether `deadline_ms` may be earlier now than it was: an append that only continues the log moves none.
+        """
         self._now_ms = now_ms
+        may_be_due = True
         try:
             if isinstance(message, pb.AppendBatch):
-                self._on_append(sender, message, batches, now_ms)
+                may_be_due = not self._on_append(sender, message, batches, now_ms)
             elif isinstance(message, pb.BackfillReply):
                 self._on_backfill_reply(sender, message, batches, now_ms)
             else:
@@ -212,6 +217,7 @@ class Replica:
         except (DecodeError, BrokenRunError):
             pass  # the peer is wrong; nothing of the message has been taken
         self._settle(now_ms)
+        return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
         """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
@@ -319,36 +325,41 @@ class Replica:
 
     # --- the follower ----------------------------------------------------------------------------------
 
-    def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> None:
+    def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
+        """Take what the owner appends; return whether that was all: nothing was begun that has a deadline."""
         state = self.state
         if not state.is_current(sender, append.epoch, now_ms):
-            return
+            return False
         active = state.active
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
             state.ask_chain(sender, now_ms)  # no epoch has two owners: its chain is another one
-            return
+            return False
         if state.fence is None:
-            return
+            return False
         if state.promised or state.halted is not None:
             self._send_ack(pb.FENCED if state.promised else pb.IN_LIMBO)
-            return
+            return False
         self._watch.heard(now_ms)
-        self.raise_log_start(append.log_start_offset, now_ms)
+        is_plain = append.log_start_offset <= state.log_start
+        if not is_plain:
+            self.raise_log_start(append.log_start_offset, now_ms)
         state.note_commit(append.commit_offset)
         held = state.tail.queued
         if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
             self.history.fetch_tail(now_ms)
-        elif self._agrees(append):
-            fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
-            if not fresh:
-                self._acknowledge(now_ms)
-                return
-            positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
-            self.history.pushed()
-            state.append(state.batch_views(fresh), positions, lambda _, now_ms: self._acknowledge(now_ms))
-        else:
+            return False
+        if not self._agrees(append):
             state.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
             self._send_ack(pb.DIVERGED)
+            return False
+        fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
+        if fresh:
+            positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
+            self.history.pushed()
+            state.append([batch.data for batch in fresh], positions, lambda _, now_ms: self._acknowledge(now_ms))
+        else:
+            self._acknowledge(now_ms)
+        return is_plain
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""

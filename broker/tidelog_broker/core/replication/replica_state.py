@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect,
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.log_tail import Tail
-from tidelog_broker.core.replication.ports import Batch, LogView, PartitionKey, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import LogView, PartitionKey, Position, Surroundings, Timing
 from tidelog_proto import broker_pb2 as pb
 
 Doubt = Literal["", "short", "damaged"]
@@ -341,10 +341,6 @@ class ReplicaState:
         """The doubt is over once this copy holds all that the owner had given out when it was asked."""
         if self.doubt and self.doubt_ends is not None and self.tail.durable.offset >= self.doubt_ends:
             self.doubt = ""
-
-    def batch_views(self, batches: Sequence[Batch]) -> list[memoryview]:
-        """Return the bytes of received batches."""
-        return [batch.data for batch in batches]
 
 
 def syncs_appends(epoch: pb.EpochDescriptor) -> bool:

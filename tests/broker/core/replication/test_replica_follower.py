@@ -41,7 +41,8 @@ class Follower:
         incarnation: int = INCARNATION,
         epoch: int = 0,
         commit: int = 0,
-    ) -> None:
+        log_start: int = 0,
+    ) -> bool:
         end = end_of(batches) if batches else base
         message = pb.AppendBatch(
             epoch=epoch,
@@ -52,8 +53,9 @@ class Follower:
             previous_digest=base.digest,
             end_digest=end.digest,
             commit_offset=commit,
+            log_start_offset=log_start,
         )
-        self.replica.receive(sender, message, batches, 0)
+        return self.replica.receive(sender, message, batches, 0)
 
     def seal(self, round_: int = 1) -> None:
         self.replica.receive("c", pb.Seal(ballot=ballot(round_)), [], 0)
@@ -114,6 +116,22 @@ def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
     assert follower.queued == 0
     [ask] = [message for message in follower.said() if isinstance(message, pb.Backfill)]
     assert ask.from_offset == 0
+
+
+def test_an_append_that_continues_the_log_makes_nothing_due_and_any_other_may() -> None:
+    follower = Follower()
+    before_ms = follower.replica.deadline_ms
+    assert before_ms is not None, "an owner that was never heard is waited for"
+    assert not follower.append(BATCHES[:1], ZERO, commit=2)
+    follower.replica.wrote(0)
+    assert follower.replica.deadline_ms is None
+    assert not follower.append([], end_of(BATCHES[:1]), commit=2)
+    assert not follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
+    assert follower.replica.deadline_ms is None
+    assert follower.append(BATCHES[2:], end_of(BATCHES[:2]), log_start=2), "older records may be missing now"
+    assert follower.append(BATCHES[2:], Position(9, 9))
+    assert follower.replica.deadline_ms is not None, "it asks again for what it lacks"
+    assert follower.append(OTHERS[:1], ZERO)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_an_append_is_queued_behind_what_is_queued_and_counts_when_it_is_durable
     bench, batches, ends = Bench(), run_of(descriptor(), 2, 3, 1), list[int]()
     for run in (batches[:2], batches[2:]):
         positions = [Position(one.header.end_offset, one.header.digest) for one in run]
-        bench.append(bench.batch_views(run), positions, lambda end, now_ms: ends.append(end.offset + now_ms))
+        bench.append([batch.data for batch in run], positions, lambda end, now_ms: ends.append(end.offset + now_ms))
     first, second = bench.take(Append)
     assert (first.epoch, first.start_offset, first.base_offset, first.end_offset) == (0, 0, 0, 5)
     assert (second.base_offset, second.end_offset) == (5, 6)
@@ -43,7 +43,7 @@ def test_an_append_is_queued_behind_what_is_queued_and_counts_when_it_is_durable
 def test_what_is_written_for_an_epoch_that_was_left_meanwhile_is_nobodys_news() -> None:
     bench, called = Bench(), list[int]()
     batches = run_of(descriptor(), 2)
-    bench.append(bench.batch_views(batches), [end_of(batches)], lambda _end, now_ms: called.append(now_ms))
+    bench.append([batch.data for batch in batches], [end_of(batches)], lambda _end, now_ms: called.append(now_ms))
     old = bench.tail
     bench.tail = type(old)(1, 2, Position(2, 0))
     bench.wrote()
