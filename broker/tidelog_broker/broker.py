@@ -26,6 +26,7 @@ from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY, OFFSETS_TOPIC_ID, TopicRegistry
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
@@ -45,7 +46,6 @@ from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
-from tidelog_broker.replication.rings import RingBudget
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem

@@ -27,6 +27,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.replication.ports import Batch, PartitionKey
+from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
@@ -34,7 +35,6 @@ from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Founding, Replication
-from tidelog_broker.replication.rings import RingBudget
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog

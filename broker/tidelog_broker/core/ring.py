@@ -1,14 +1,17 @@
-"""The hot ring: the newest committed batches of a partition, kept in memory for readers who are close.
+"""Hot rings: the newest committed batches of a partition, kept in memory for readers who are close.
 
-Subscribers and long-polling fetches that keep up are served from here without touching the log. The ring
+Subscribers and long-polling fetches that keep up are served from here without touching the log. Each ring
 is bounded in bytes; who asks for an offset before its start reads the log until it has caught up. It holds
 views of the very buffers that the batches arrived in.
+
+Together a node's rings have a bound, too. When the sum passes it, the rings that were fed least recently
+give way first: their readers are the least likely to be close.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 
@@ -80,3 +83,44 @@ class HotRing:
             if records_max is not None and records >= records_max:
                 break
         return picked
+
+
+class RingBudget:
+    """Feeds rings and keeps their sum below `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rings: OrderedDict[int, HotRing] = OrderedDict()
+        self._newest: HotRing | None = None
+        self.size_bytes = 0
+
+    def push(self, ring: HotRing, entry: RingEntry) -> None:
+        """Add a batch to `ring`, making room where the sum demands it."""
+        before = ring.size_bytes
+        if _is_small_part(entry.data):
+            entry = entry._replace(data=memoryview(bytes(entry.data)))
+        ring.push(entry)
+        self.size_bytes += ring.size_bytes - before
+        if ring is not self._newest:
+            self._rings[id(ring)] = self._newest = ring
+            self._rings.move_to_end(id(ring))
+        while self.size_bytes > self._bytes_max:
+            key, oldest = next(iter(self._rings.items()))
+            self.size_bytes -= oldest.size_bytes
+            oldest.shrink(0)
+            del self._rings[key]
+            if oldest is self._newest:
+                self._newest = None
+
+    def forget(self, ring: HotRing) -> None:
+        """Drop what a ring holds: its partition is gone, or what comes next does not continue it."""
+        if self._rings.pop(id(ring), None) is not None:
+            self.size_bytes -= ring.size_bytes
+            ring.shrink(0)
+            if ring is self._newest:
+                self._newest = None
+
+
+def _is_small_part(data: memoryview) -> bool:
+    """Whether `data` would keep a frame in memory that is more than twice as long."""
+    return 2 * len(data) < memoryview(data.obj).nbytes

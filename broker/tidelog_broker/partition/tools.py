@@ -10,8 +10,8 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.replication.driver_ports import Neighbours
-from tidelog_broker.replication.rings import RingBudget
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.segment.disk import Disk
 
