@@ -42,6 +42,7 @@ class StandCluster(Cluster):
         super().__init__(node_id, *rest, **named)
         self._stand = stand
         self._name = node_id
+        self.send = self._carry
 
     def alive(self, node_id: str) -> bool:
         return node_id == self._name or self._stand.sees(self._name, node_id)
@@ -59,10 +60,11 @@ class StandCluster(Cluster):
         before = list(active.placement)[: list(active.placement).index(self._name)]
         return sum(1 for node in before if self.alive(node))
 
-    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+    def _carry(self, to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
         data = b"".join(batches)
-        copy = type(message).FromString(message.SerializeToString())
-        asyncio.get_running_loop().call_soon(self._stand.deliver, self._name, to, copy, data)
+        for node_id in to:
+            copy = type(message).FromString(message.SerializeToString())
+            asyncio.get_running_loop().call_soon(self._stand.deliver, self._name, node_id, copy, data)
 
 
 class StandNode(Node):

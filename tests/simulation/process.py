@@ -325,11 +325,11 @@ class Process:
 
     # ------------------------------------------------------------------------------------------ others
 
-    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview]) -> None:
+    def send(self, to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
         """Put a message on the network."""
-        if not self.dead:
-            self.world.checks.sent(self.partitions[message.topic_id, message.partition], to, message)
-            self.world.network.send(self.node_id, to, message, batches)
+        for node_id in to if not self.dead else ():
+            self.world.checks.sent(self.partitions[message.topic_id, message.partition], node_id, message)
+            self.world.network.send(self.node_id, node_id, message, batches)
 
     def deliver(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
         """Take a message from the network; lost if its partition is not open yet."""
@@ -354,7 +354,7 @@ class Process:
         status = random.choice(self.replication.statuses())
         others = [node_id for node_id in self.world.registered if node_id != self.node_id]
         if others:
-            self.cluster.send(random.choice(others), status)
+            self.cluster.send((random.choice(others),), status, ())
         self.after(random.randrange(COMPARE_US), self._compare_chains)
 
     def _clean(self) -> None:

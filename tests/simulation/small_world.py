@@ -275,16 +275,17 @@ class SmallWorld:
 
     def _send(self, sender: str, effect: fx.Send) -> None:
         message = effect.message
-        flying = Flying(
-            sender,
-            effect.to,
-            type(message),
-            message.SerializeToString(deterministic=True),
-            tuple(bytes(batch) for batch in effect.batches),
-            self.nodes[sender].boots,
-        )
-        if flying not in self.flying:
-            self.flying.append(flying)
+        for to in effect.to:
+            flying = Flying(
+                sender,
+                to,
+                type(message),
+                message.SerializeToString(deterministic=True),
+                tuple(bytes(batch) for batch in effect.batches),
+                self.nodes[sender].boots,
+            )
+            if flying not in self.flying:
+                self.flying.append(flying)
 
     def _write(self, node: Node) -> None:
         effect, replica = node.queue.popleft(), node.replica

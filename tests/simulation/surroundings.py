@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
 
-from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.effects import Sending
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_proto import broker_pb2 as pb
 
@@ -46,14 +46,14 @@ class Neighbours:
         *,
         registered: Callable[[], Sequence[str]],
         wishes: Callable[[], Wishes],
-        send: Callable[[str, PeerMessage, Sequence[memoryview]], None],
+        send: Sending,
     ) -> None:
         self._node_id = node_id
         self._clock = clock
         self._scenario = scenario
         self._registered = registered
         self._wishes = wishes
-        self._send = send
+        self.send = send
         self._suspects: set[str] = set()
         self._missed_since_us: dict[str, int] = {}
         self._wrong_until_us: dict[str, int] = {}
@@ -94,9 +94,6 @@ class Neighbours:
         self._missed_since_us.clear()
 
     # --------------------------------------------------------------------------------- driver_ports.Neighbours
-
-    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
-        self._send(to, message, batches)
 
     def alive(self, node_id: str) -> bool:
         return node_id not in self._suspects and node_id in self._registered()

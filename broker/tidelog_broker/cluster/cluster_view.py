@@ -35,7 +35,7 @@ from tidelog_broker.core.placement.planning import (
     wishes_of,
 )
 from tidelog_broker.core.placement.registry import NodeRegistry
-from tidelog_broker.core.replication.effects import PeerMessage
+from tidelog_broker.core.replication.effects import PeerMessage, Sending
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.wire.link import unreachable
@@ -81,6 +81,7 @@ class Cluster:
         self._fill_pace = FillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
+        self.send: Sending = _send_to_nobody
         self._members = Members(1)
         self._available_at = (-1, -1, -1)
         self._available_then: frozenset[str] = frozenset()
@@ -93,6 +94,7 @@ class Cluster:
     def use_links(self, links: Links) -> None:
         """Send over these from now on."""
         self._links = links
+        self.send = links.send
 
     def use_members(self, members: Members) -> None:
         """Believe gossip's table, which changes as things happen."""
@@ -191,11 +193,6 @@ class Cluster:
         ]
 
     # --- messages --------------------------------------------------------------------------------------
-
-    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
-        """Send a one-way message with whole batches; it is dropped silently if the node is away."""
-        if self._links is not None:
-            self._links.send(to, message, batches)
 
     def request(
         self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
@@ -313,3 +310,7 @@ class Cluster:
     def _wishes(self, key: PartitionKey, active: pb.EpochDescriptor) -> Wishes:
         config = self._topics.config_of(key[0])
         return wishes_as_they_are(active) if config is None else wishes_of(config)
+
+
+def _send_to_nobody(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
+    """Send of a node that stands alone, or has no links yet."""

@@ -72,9 +72,8 @@ class AntiEntropy:
     def _tell(self, replica: Replica) -> None:
         if replica.state.role in {"opening", "owner", "retiring"}:
             return
-        for node_id in self._whom(replica):
-            if node_id != self._node_id:
-                self._cluster.send(node_id, replica.state.chain_status())
+        others = [node_id for node_id in self._whom(replica) if node_id != self._node_id]
+        self._cluster.send(others, replica.state.chain_status(), ())
 
     def _whom(self, replica: Replica) -> Iterable[str]:
         active = replica.state.active

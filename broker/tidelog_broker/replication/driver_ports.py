@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.effects import Append, EpochDecided, PeerMessage
+from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
 from tidelog_broker.core.replication.ports import Surroundings
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
@@ -26,8 +26,10 @@ class Neighbours(Surroundings, Protocol):
         """Whether there are none."""
         ...
 
-    def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
-        """Send a one-way message with whole batches; it is dropped silently if the node is away."""
+    @property
+    def send(self) -> Sending:
+        """The way to the others; replaced when this node gets one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ class Replication:
             self._adopt(key)
         elif not isinstance(message, pb.MetadataUpdate):
             gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
-            self._tools.neighbours.send(peer_id, gone)
+            self._tools.neighbours.send((peer_id,), gone, ())
 
     def neighbours_changed(self) -> None:
         """Who is alive has changed."""

@@ -54,26 +54,27 @@ class _Pending(NamedTuple):
     timer: asyncio.TimerHandle
 
 
-class LastFrame:
-    """The message that was encoded last, for all links of a node: a batch goes to every follower in one form."""
+class OneWay:
+    """A one-way message with whole batches. It is encoded once, to however many nodes it goes."""
 
-    __slots__ = ("attachment_bytes", "data", "is_joined", "message")
+    __slots__ = ("attachment_bytes", "batches", "message", "parts")
 
-    def __init__(self) -> None:
-        self.message: LinkMessage | None = None
-        self.data = b""
-        """The frame; without the batches where they are large."""
-        self.is_joined = True
-        self.attachment_bytes = 0
-
-    def keep(self, message: LinkMessage, outgoing: Outgoing) -> None:
-        """Encode a message, with its batches where they are small."""
-        self.attachment_bytes = outgoing.attachment_bytes
-        self.data = encode_frame(outgoing.envelope, outgoing.attachment_bytes)
-        self.is_joined = self.attachment_bytes <= JOIN_BYTES_MAX
-        if self.is_joined and self.attachment_bytes:
-            self.data = b"".join([self.data, *outgoing.attachment])
+    def __init__(self, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
         self.message = message
+        self.batches = batches
+        self.attachment_bytes = sum(map(len, batches)) if batches else 0
+        self.parts: Sequence[bytes | memoryview] = ()
+        """The frame, once it is encoded: joined with the batches where they are small."""
+
+    def encode(self) -> None:
+        """Make the frame of this message alone.
+
+        Raises:
+            ProtocolError: FRAME_TOO_LARGE.
+        """
+        head = encode_frame(alone(self.message, self.batches).envelope, self.attachment_bytes)
+        parts: list[bytes | memoryview] = [head, *self.batches]
+        self.parts = [b"".join(parts)] if self.attachment_bytes <= JOIN_BYTES_MAX else parts
 
 
 class Link(asyncio.BufferedProtocol):
@@ -83,14 +84,10 @@ class Link(asyncio.BufferedProtocol):
         peer_id: the node at the other end, as far as its address goes; proven by `greet`.
         queue_bytes: the bound on what waits to be sent.
         metrics: the node's.
-        last_frame: shared with the node's other links.
     """
 
-    def __init__(
-        self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics, last_frame: LastFrame | None = None
-    ) -> None:
+    def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:
         self.peer_id = peer_id
-        self._last_frame = last_frame or LastFrame()
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection is gone; says why."""
@@ -139,27 +136,27 @@ class Link(asyncio.BufferedProtocol):
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._outbox.size_bytes + unsent
 
-    def send(self, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+    def send(self, one_way: OneWay) -> None:
         """Send a one-way message within this turn of the event loop, or drop it when too much waits already."""
-        bound = self._queue_bytes + (0 if batches else KEPT_BACK_BYTES)
-        transport = self._transport
+        bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
+        transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (
             transport is None
             or transport.is_closing()
-            or self.waiting_bytes + (sum(map(len, batches)) if batches else 0) > bound
+            or gathered_bytes + transport.get_write_buffer_size() + one_way.attachment_bytes > bound
         ):
             self._dropped.inc()
             return
         try:
-            if self._outbox:
-                self._outbox.put(message, batches)
+            if gathered_bytes:
+                self._outbox.put(one_way.message, one_way.batches)
                 return
             now_s = time.perf_counter()
             if now_s - self._left_s >= GATHER_S:
                 self._left_s = now_s
-                self._write_alone(transport, message, batches)
+                self._write_alone(transport, one_way)
                 return
-            self._outbox.put(message, batches)
+            self._outbox.put(one_way.message, one_way.batches)
             self._loop.call_soon(self.flush)
         except ProtocolError:
             log.exception("a message for %r is not sent", self.peer_id)
@@ -174,15 +171,14 @@ class Link(asyncio.BufferedProtocol):
             else:
                 self._write(transport, outgoing)
 
-    def _write_alone(self, transport: asyncio.Transport, message: LinkMessage, batches: Sequence[memoryview]) -> None:
-        last = self._last_frame
-        if last.message is not message:
-            last.keep(message, alone(message, batches))
-        self._bytes_out.value += last.attachment_bytes
-        if last.is_joined:
-            transport.write(last.data)
+    def _write_alone(self, transport: asyncio.Transport, one_way: OneWay) -> None:
+        if not one_way.parts:
+            one_way.encode()
+        self._bytes_out.value += one_way.attachment_bytes
+        if len(one_way.parts) == 1:
+            transport.write(one_way.parts[0])
         else:
-            write_parts(transport, [last.data, *batches])
+            write_parts(transport, one_way.parts)
 
     def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
         size_bytes = outgoing.attachment_bytes

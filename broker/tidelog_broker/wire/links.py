@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
-from tidelog_broker.wire.link import LastFrame, Link, RemovedError, unreachable
+from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -84,7 +84,6 @@ class Links:
         self._identity = identity
         self._events = events
         self._queue_bytes = queue_bytes
-        self._last_frame = LastFrame()
         self._metrics = metrics
         self._peers: dict[str, _Peer] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -118,17 +117,19 @@ class Links:
                 peer = self._peers[node_id] = _Peer(address)
                 peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")
 
-    def send(self, node_id: str, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
-        """Send a one-way message to a node, with whole batches; it is lost silently when it cannot be sent.
+    def send(self, to: Sequence[str], message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+        """Send a one-way message to nodes, with whole batches; it is lost silently where it cannot be sent.
 
         The messages of one partition arrive in order, those that arrive. Sets the `length` of a message with batches.
         Neither the message nor the batches' bytes may be changed afterwards.
         """
-        peer = self._peers.get(node_id)
-        if peer is None or peer.link is None:
-            self._metrics.peer_dropped_out.tally(node_id).inc()
-        else:
-            peer.link.send(message, batches)
+        one_way = OneWay(message, batches)
+        for node_id in to:
+            peer = self._peers.get(node_id)
+            if peer is None or peer.link is None:
+                self._metrics.peer_dropped_out.tally(node_id).inc()
+            else:
+                peer.link.send(one_way)
 
     def request(
         self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
@@ -238,7 +239,6 @@ class Links:
             node_id or _name(address),
             queue_bytes=self._queue_bytes,
             metrics=self._metrics,
-            last_frame=self._last_frame,
         )
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):

@@ -167,7 +167,7 @@ class Bench(ReplicaState):
 
     def sent(self, kind: type[MessageT]) -> list[tuple[str, MessageT]]:
         """Return to whom new messages of a kind go, and forget all other effects."""
-        return [(send.to, send.message) for send in self.take(Send) if isinstance(send.message, kind)]
+        return [(to, send.message) for send in self.take(Send) for to in send.to if isinstance(send.message, kind)]
 
     def answer(self, kind: type[MessageT]) -> MessageT:
         """Return the one message of a kind that goes out."""

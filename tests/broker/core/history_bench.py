@@ -60,7 +60,8 @@ class HistoryBench(Bench):
         self.effects = [effect for effect in self.effects if not isinstance(effect, Send)]
         [send] = sends
         assert isinstance(send.message, pb.Backfill)
-        return send.to, send.message
+        [to] = send.to
+        return to, send.message
 
     def promise(self, one: pb.Ballot) -> None:
         assert self.fence is not None

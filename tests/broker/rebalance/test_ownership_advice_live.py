@@ -155,9 +155,9 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
             adviser._lag_ms = 300
     send = neighbours.send
 
-    def lossy(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
-        if to != slow or not isinstance(message, pb.AppendBatch):
-            send(to, message, batches)
+    def lossy(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
+        is_append = isinstance(message, pb.AppendBatch)
+        send([node for node in to if not (node == slow and is_append)], message, batches)
 
     monkeypatch.setattr(neighbours, "send", lossy)
     await three.publish(peer, key[0], b"second")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -39,9 +40,9 @@ class World:
     def chain_status(self) -> pb.EpochStatus:
         return pb.EpochStatus(epoch=self.active.epoch)
 
-    def send(self, to: str, message: pb.EpochStatus) -> None:
-        assert message.epoch == self.active.epoch
-        self.sent.append(to)
+    def send(self, to: Sequence[str], message: pb.EpochStatus, batches: Sequence[memoryview]) -> None:
+        assert (message.epoch, len(batches)) == (self.active.epoch, 0)
+        self.sent += to
 
 
 def steps(world: World, count: int, comparing: AntiEntropy | None = None) -> AntiEntropy:

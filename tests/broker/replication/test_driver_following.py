@@ -31,7 +31,7 @@ async def test_a_follower_acknowledges_before_it_sees_to_anything_else(
     follower, done = stand.partition(others(await stand.owner())[0]), list[str]()
     send, appended = follower.tools.neighbours.send, follower.appended
 
-    def noted_send(to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
+    def noted_send(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
         if isinstance(message, pb.ReplicationAck) and message.end_offset == 2:
             done.append("acknowledged")
         send(to, message, batches)

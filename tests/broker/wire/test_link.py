@@ -17,7 +17,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import answer_hello
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire import link as link_module
-from tidelog_broker.wire.link import KEPT_BACK_BYTES, LastFrame, Link
+from tidelog_broker.wire.link import KEPT_BACK_BYTES, Link, OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, FrameDecoder, encode_frame
@@ -96,12 +96,12 @@ async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkey
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link = await fake.greeted()
     for partition in range(200):
-        link.send(ack(partition, partition))
+        link.send(OneWay(ack(partition, partition)))
     frame = await fake.frame()
     assert [entry.partition for entry in frame.envelope.replication_ack.entries] == list(range(200))
     assert frame.envelope.correlation_id == 0
-    link.send(append(1), [memoryview(b"one"), memoryview(b"two")])
-    link.send(append(2, 1), [memoryview(b"three")])
+    link.send(OneWay(append(1), [memoryview(b"one"), memoryview(b"two")]))
+    link.send(OneWay(append(2, 1), [memoryview(b"three")]))
     frame = await fake.frame()
     assert [entry.length for entry in frame.envelope.append_batch.entries] == [6, 5]
     assert bytes(frame.attachment) == b"onetwothree"
@@ -114,12 +114,12 @@ async def test_a_message_that_comes_alone_leaves_at_once_and_those_behind_it_in_
 ) -> None:
     link = await fake.greeted()
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
-    link.send(append(1), [memoryview(b"one"), memoryview(b"two")])
+    link.send(OneWay(append(1), [memoryview(b"one"), memoryview(b"two")]))
     assert not link._outbox
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
-    link.send(append(2), [memoryview(b"three")])
+    link.send(OneWay(append(2), [memoryview(b"three")]))
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
-    link.send(append(3), [memoryview(b"four")])  # what waits already goes first
+    link.send(OneWay(append(3), [memoryview(b"four")]))  # what waits already goes first
     first, then = await fake.frame(), await fake.frame()
     assert [[entry.epoch for entry in frame.envelope.append_batch.entries] for frame in (first, then)] == [[1], [2, 3]]
     assert [bytes(frame.attachment) for frame in (first, then)] == [b"onetwo", b"threefour"]
@@ -133,18 +133,18 @@ async def deaf(fake: FakeNode) -> int:
     link = await fake.greeted(queue_bytes=bound)
     data = memoryview(batch(b"x" * MIB))
     for number in range(200):
-        link.send(append(number), [data])
+        link.send(OneWay(append(number), [data]))
         assert link.waiting_bytes <= bound + ENVELOPE_BYTES_MAX
         await asyncio.sleep(0)
     lost = dropped(link)
-    link.send(ack(1))
+    link.send(OneWay(ack(1)))
     assert dropped(link) == lost, "batches crowd out an acknowledgement"
     with pytest.raises(ProtocolError) as caught:
         link.request(pb.Envelope(publish=pb.Publish()), [data], timeout_s=20)
     assert caught.value.code == pb.OVERLOADED
     assert caught.value.definite
     for number in range(200_000):  # nor are messages without batches endless
-        link.send(ack(number))
+        link.send(OneWay(ack(number)))
     assert link.waiting_bytes <= bound + KEPT_BACK_BYTES + ENVELOPE_BYTES_MAX
     assert dropped(link) > lost
     await end(link)
@@ -175,8 +175,8 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
     fake: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = await fake.greeted()
-    link.send(pb.BackfillReply(topic_id=TOPIC, producers=bytes(2 * MIB)))
-    link.send(ack(1))
+    link.send(OneWay(pb.BackfillReply(topic_id=TOPIC, producers=bytes(2 * MIB))))
+    link.send(OneWay(ack(1)))
     assert (await fake.frame()).envelope.replication_ack.entries[0] == ack(1)
     assert dropped(link) == 1
     assert "is not sent" in caplog.text
@@ -245,9 +245,9 @@ async def test_requests_in_flight_are_bounded(fake: FakeNode, monkeypatch: pytes
 async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link = await fake.greeted()
-    link.send(ack(1))  # still in the outbox
+    link.send(OneWay(ack(1)))  # still in the outbox
     await end(link)
-    link.send(ack(2))
+    link.send(OneWay(ack(2)))
     assert dropped(link) == 2
     with pytest.raises(ProtocolError) as caught:
         link.request(pb.Envelope(topic_list=pb.TopicList()), timeout_s=20)
@@ -284,7 +284,7 @@ async def test_requests_past_the_nodes_bound_are_declined_and_messages_still_rea
     with pytest.raises(ProtocolError) as caught:
         await publish()
     assert caught.value.code == pb.OVERLOADED
-    link.send(append(1), [memoryview(data)])
+    link.send(OneWay(append(1), [memoryview(data)]))
     await ear.heard(1)
     stand.disk.heal()
     assert not (await first).envelope.publish_reply.results[0].HasField("error")
@@ -294,7 +294,7 @@ async def test_requests_past_the_nodes_bound_are_declined_and_messages_still_rea
 async def test_links_count_in_the_nodes_metrics() -> None:
     metrics = NodeMetrics()
     link = Link("b", queue_bytes=MIB, metrics=metrics)
-    link.send(ack(1))
+    link.send(OneWay(ack(1)))
     assert metrics.peer_dropped_out.tally("b").value == 1
 
 
@@ -338,15 +338,15 @@ async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("tidelog_broker.wire.link.encode_frame", counted)
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
-    shared = LastFrame()
     wires = [Wire(), Wire()]
-    links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics(), last_frame=shared) for name in "bc"]
+    links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics()) for name in "bc"]
     for link, wire in zip(links, wires, strict=True):
         link.connection_made(cast("asyncio.Transport", wire))
     batches = [memoryview(bytes([number]) * size_bytes) for number in range(2)]
     for message, data in zip([append(1), append(2)], batches, strict=True):
+        one_way = OneWay(message, [data])
         for link in links:
-            link.send(message, [data])
+            link.send(one_way)
     assert wires[0].written == wires[1].written
     assert len(set(wires[0].written)) == 2
     assert [link._bytes_out.value for link in links] == [2 * size_bytes] * 2

@@ -78,8 +78,8 @@ async def test_order_is_kept_whatever_the_sizes(stand: Stand, links: Links, eye:
     await eye.saw("established b")
     small, large = batch(b"x"), batch(b"x" * MIB)
     for number in range(60):
-        links.send("b", append(number), [memoryview(large if number % 7 == 0 else small)])
-        links.send("b", ack(number))
+        links.send(["b"], append(number), [memoryview(large if number % 7 == 0 else small)])
+        links.send(["b"], ack(number))
         if number % 5 == 0:
             await asyncio.sleep(0)
     got = await ear.heard(120)
@@ -99,12 +99,12 @@ async def test_a_node_that_comes_back_is_called_again(stand: Stand, links: Links
     assert links.connected == frozenset()
     assert "refuses connections" in (links.problem("b") or "")
     assert not links.refusals(), "it may come back"
-    links.send("b", ack(1))  # lost
+    links.send(["b"], ack(1))  # lost
     ear = Ear()
     await started(stand, ear, port=port)
     await eye.saw("established b", 2)
     assert links.problem("b") is None
-    links.send("b", ack(2))
+    links.send(["b"], ack(2))
     assert [message for _, message, _ in await ear.heard(1)] == [ack(2)]
     assert eye.incarnations == [9, 9]
     assert links._metrics.peer_connects.tally("b").value == 2
@@ -178,7 +178,7 @@ async def test_a_link_that_stood_does_not_survive_what_is_no_message(stand: Stan
     link._transport.write(b"\xff" * 100)
     await eye.saw("lost b")
     await eye.saw("established b", 2)
-    links.send("b", ack(1))
+    links.send(["b"], ack(1))
     await ear.heard(1)
 
 
@@ -238,7 +238,7 @@ async def test_a_one_way_message_with_a_correlation_id_is_refused(stand: Stand, 
     await eye.saw("established b")
     with pytest.raises(ProtocolError, match="has no answer"):
         await links.request("b", pb.Envelope(replication_ack=pb.ReplicationAcks()), timeout_s=20)
-    links.send("b", ack(1))
+    links.send(["b"], ack(1))
     await ear.heard(1)
 
 
@@ -282,7 +282,7 @@ async def test_what_was_sent_before_the_end_arrives(
     # Else the kernel would take all of it at once, and nothing would be left to wait for.
     link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
     for number in range(20):  # small enough to be verified as they come: what waits for that ends with a connection
-        links.send("b", append(number), [memoryview(batch(b"x" * (MIB // 8)))])
+        links.send(["b"], append(number), [memoryview(batch(b"x" * (MIB // 8)))])
     link.flush()
     assert link.waiting_bytes > MIB
     await links.close()

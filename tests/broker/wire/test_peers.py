@@ -7,6 +7,7 @@ from tests.broker.linked import Ear, ack, identity, join, linked
 from tests.broker.stand import settled
 
 from tidelog_broker.node.node import Node
+from tidelog_broker.wire.link import OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -18,7 +19,7 @@ async def test_a_new_connection_of_a_node_replaces_its_old_one(node: Node) -> No
     new = await linked(node.port)
     async with asyncio.timeout(20):
         await old.lost
-    new.send(ack(1))
+    new.send(OneWay(ack(1)))
     await ear.heard(1)
     assert peers.connected == {"a"}
     new.close("done")
@@ -32,7 +33,7 @@ async def test_an_earlier_start_of_a_node_does_not_replace_a_later_one(node: Nod
     with pytest.raises(ProtocolError, match="a later start") as caught:
         await linked(node.port, identity("a", incarnation=7))
     assert caught.value.code == pb.FORBIDDEN
-    later.send(ack(1))
+    later.send(OneWay(ack(1)))
     await ear.heard(1)
     later.close("done")
 
@@ -43,7 +44,7 @@ async def test_several_nodes_are_told_apart(node: Node) -> None:
     links = [await linked(node.port, identity(name)) for name in ("a", "c")]
     assert peers.connected == {"a", "c"}
     for end, link in enumerate(links):
-        link.send(ack(end))
+        link.send(OneWay(ack(end)))
     assert {(peer, message.end_offset) for peer, message, _ in await ear.heard(2)} == {("a", 0), ("c", 1)}
     for link in links:
         link.close("done")

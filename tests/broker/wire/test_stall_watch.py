@@ -168,6 +168,6 @@ async def test_a_link_that_stalls_is_made_again_at_once(
     await eye.saw("lost b")
     monkeypatch.setattr(stall_watch, "progress_of", progress_of)
     await eye.saw("established b", 2)
-    links.send("b", ack(7))
+    links.send(["b"], ack(7))
     assert [message for _, message, _ in await ear.heard(1)] == [ack(7)]
     await links.close()

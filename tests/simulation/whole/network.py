@@ -239,10 +239,11 @@ class SimLinks:
                 peer = self._peers[node_id] = _Peer(address)
                 peer.task = self._life.loop.create_task(self._keep(node_id, peer))
 
-    def send(self, node_id: str, message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
-        peer = self._peers.get(node_id)
-        if peer is not None and peer.link is not None:
-            peer.link.send(message, batches)
+    def send(self, to: Sequence[str], message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
+        for node_id in to:
+            peer = self._peers.get(node_id)
+            if peer is not None and peer.link is not None:
+                peer.link.send(message, batches)
 
     def request(
         self, node_id: str, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float

@@ -15,7 +15,7 @@ out. There are three kinds:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,11 +39,15 @@ PeerMessage = (
 
 
 class Send(NamedTuple):
-    """Send `message` to a node, with whole batches as its attachment. Lost silently if the node is away."""
+    """Send `message` to nodes, with whole batches as its attachment. Lost silently to those that are away."""
 
-    to: str
+    to: Sequence[str]
     message: PeerMessage
     batches: Sequence[memoryview] = ()
+
+
+Sending = Callable[[Sequence[str], PeerMessage, Sequence[memoryview]], None]
+"""Carries out a `Send`: to whom, the message, its batches."""
 
 
 # ------------------------------------------------------------------------------------------------- writes

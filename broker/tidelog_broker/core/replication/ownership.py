@@ -268,11 +268,11 @@ class Ownership:
             state.append(group.batches, positions, self._own_written)
             if self._pushes is not None:
                 commit, log_start = state.high_watermark, state.log_start
-                state.emit(
-                    *self._pushes.add(
-                        base, positions[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
-                    )
+                send = self._pushes.add(
+                    base, positions[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
                 )
+                if send is not None:
+                    state.effects.append(send)
         return group
 
     def _own_written(self, durable: Position, _now_ms: int) -> None:

@@ -103,23 +103,22 @@ class Pushes:
 
     def add(
         self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
-    ) -> list[Send]:
+    ) -> Send | None:
         """Keep a new group and send it to all who keep up."""
         if not self.followers:
-            return []
+            return None
         sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
         self._recent.append(sent)
         self.recent_bytes += sent.size_bytes
         self._trim()
         self._end_offset = end.offset
-        message = self._message(sent, commit=commit, log_start=log_start)
-        sends: list[Send] = []
+        to: list[str] = []
         for follower in self.followers.values():
             follower.aim(end.offset, now_ms)
             if follower.streaming:
-                sends.append(Send(follower.node_id, message, batches))
+                to.append(follower.node_id)
                 self._told(follower, commit, log_start, now_ms)
-        return sends
+        return Send(to, self._message(sent, commit=commit, log_start=log_start), batches) if to else None
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
         """Note what a replica holds durably."""
@@ -147,7 +146,7 @@ class Pushes:
             return None
         follower.streaming = True
         sends = [
-            Send(node_id, self._message(sent, commit=commit, log_start=log_start), sent.batches)
+            Send((node_id,), self._message(sent, commit=commit, log_start=log_start), sent.batches)
             for sent in self._recent
             if sent.end.offset > from_offset
         ]
@@ -166,7 +165,7 @@ class Pushes:
             if now_ms < follower.next_heartbeat_ms:
                 continue
             beat = Sent(end, end, (), 0, now_ms)
-            sends.append(Send(follower.node_id, self._message(beat, commit=commit, log_start=log_start)))
+            sends.append(Send((follower.node_id,), self._message(beat, commit=commit, log_start=log_start)))
             self._told(follower, commit, log_start, now_ms)
             # One that gets lost would leave readers there waiting until the next publish.
             follower.answered = False

@@ -217,7 +217,7 @@ class ReplicaState:
         if to == self.node_id:
             self.to_self.append(message)
         else:
-            self.effects.append(Send(to, message, batches))
+            self.effects.append(Send((to,), message, batches))
 
     def about(self, message: MessageT, epoch: int) -> MessageT:
         """Fill in which partition and epoch a message is about."""

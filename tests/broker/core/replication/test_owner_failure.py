@@ -27,7 +27,7 @@ class QuietStage(Stage):
         super().__init__()
 
     def deliver(self) -> None:
-        if self.messages[0][0] in self.mute and self.messages[0][1].to not in self.mute:
+        if self.messages[0][0] in self.mute and self.mute.isdisjoint(self.messages[0][1].to):
             self.messages.popleft()
             return
         self.delivered += 1

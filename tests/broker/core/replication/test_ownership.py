@@ -209,11 +209,11 @@ def test_a_group_is_queued_here_and_sent_to_all_others_at_once() -> None:
     trial.own()
     trial.publish(2, 1)
     effects = trial.peek()
-    assert [type(effect) for effect in effects] == [Append, Send, Send]
+    assert [type(effect) for effect in effects] == [Append, Send]
     [append] = [effect for effect in effects if isinstance(effect, Append)]
     assert (append.epoch, append.base_offset, append.end_offset) == (1, 5, 8)
     sends = [effect for effect in effects if isinstance(effect, Send)]
-    assert {send.to for send in sends} == {"a", "c"}
+    assert [send.to for send in sends] == [["a", "c"]]
     assert trial.owner is not None
     assert trial.tail.queued == Position(8, trial.owner.digest)
 
@@ -336,7 +336,7 @@ def test_a_replica_is_pushed_to_again_only_by_an_owner_without_a_promise() -> No
     trial.take()
     assert not trial.ownership.resume("z", 5, 0)
     assert trial.ownership.resume("c", 5, 0)
-    assert [send.to for send in trial.take(Send)] == ["c"]
+    assert [send.to for send in trial.take(Send)] == [("c",)]
     assert trial.fence is not None
     trial.fence.promise(ballot(1))
     assert not trial.ownership.resume("c", 5, 0)

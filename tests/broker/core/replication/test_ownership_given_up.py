@@ -24,7 +24,7 @@ def test_an_owner_that_is_halted_says_so_to_all_others_again_and_again_and_sends
     while at_ms[-1] < 30_000:
         at_ms.append(trial.ownership.deadline_ms() or 0)
         trial.ownership.tick(at_ms[-1])
-        sent = {to: send.message for send in trial.take(Send) for to in [send.to]}
+        sent = {to: send.message for send in trial.take(Send) for to in send.to}
         assert set(sent) == {"a", "c"}
         for message in sent.values():
             assert isinstance(message, pb.ReplicationAck)

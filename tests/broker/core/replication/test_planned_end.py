@@ -37,7 +37,7 @@ class Planning(Bench):
                 assert isinstance(effect, Send)
                 assert isinstance(effect.message, pb.PreVote)
                 assert effect.message.probe, "it must promise nothing, and look for no takeover"
-                found[effect.to] = effect.message.attempt
+                found |= dict.fromkeys(effect.to, effect.message.attempt)
         return found
 
     def hears(self, *nodes: str, attempt: int, now_ms: int = 0, status: pb.ReplicaStatus = pb.HELD) -> None:

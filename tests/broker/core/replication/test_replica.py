@@ -205,9 +205,10 @@ class Stage:
 
     def deliver(self) -> None:
         sender, send = self.messages.popleft()
-        if send.to in self.replicas and not {send.to, sender} & self.down:
+        [to] = send.to
+        if to in self.replicas and not {to, sender} & self.down:
             batches = [Batch(unpack_header(data), data) for data in send.batches]
-            self.replicas[send.to].receive(sender, send.message, batches, self.now_ms)
+            self.replicas[to].receive(sender, send.message, batches, self.now_ms)
 
     def carry_out(self, node: str) -> None:
         replica, log = self.replicas[node], self.logs[node]
@@ -215,7 +216,7 @@ class Stage:
             for effect in effects:
                 match effect:
                     case Send():
-                        self.messages.append((node, effect))
+                        self.messages.extend((node, effect._replace(to=(to,))) for to in effect.to)
                     case ReadLog():
                         held = [
                             (h, d)
@@ -459,7 +460,7 @@ class HeldBack(Stage):
 
     def deliver(self) -> None:
         _, send = self.messages[0]
-        if send.to in self.held_back and isinstance(send.message, pb.BackfillReply) and send.batches:
+        if self.held_back.issuperset(send.to) and isinstance(send.message, pb.BackfillReply) and send.batches:
             self.messages.popleft()
         else:
             super().deliver()

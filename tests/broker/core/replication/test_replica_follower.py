@@ -66,6 +66,9 @@ class Follower:
     def acks(self) -> list[tuple[int, pb.ReplicaStatus]]:
         return [(ack.end_offset, ack.status) for ack in self.said() if isinstance(ack, pb.ReplicationAck)]
 
+    def due_ms(self) -> int | None:
+        return self.replica.deadline_ms
+
     @property
     def queued(self) -> int:
         return self.replica.state.tail.queued.offset
@@ -120,17 +123,16 @@ def test_what_is_not_contiguous_is_fetched_and_not_taken() -> None:
 
 def test_an_append_that_continues_the_log_makes_nothing_due_and_any_other_may() -> None:
     follower = Follower()
-    before_ms = follower.replica.deadline_ms
-    assert before_ms is not None, "an owner that was never heard is waited for"
+    assert follower.due_ms() is not None, "an owner that was never heard is waited for"
     assert not follower.append(BATCHES[:1], ZERO, commit=2)
     follower.replica.wrote(0)
-    assert follower.replica.deadline_ms is None
+    assert follower.due_ms() is None
     assert not follower.append([], end_of(BATCHES[:1]), commit=2)
     assert not follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
-    assert follower.replica.deadline_ms is None
+    assert follower.due_ms() is None
     assert follower.append(BATCHES[2:], end_of(BATCHES[:2]), log_start=2), "older records may be missing now"
     assert follower.append(BATCHES[2:], Position(9, 9))
-    assert follower.replica.deadline_ms is not None, "it asks again for what it lacks"
+    assert follower.due_ms() is not None, "it asks again for what it lacks"
     assert follower.append(OTHERS[:1], ZERO)
 
 

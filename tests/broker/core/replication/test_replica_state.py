@@ -81,7 +81,7 @@ def test_what_is_for_this_node_itself_is_not_sent() -> None:
     assert bench.take(Send) == []
     bench.send("c", pb.Seal(), [memoryview(b"x")])
     [send] = bench.take(Send)
-    assert (send.to, [bytes(data) for data in send.batches]) == ("c", [b"x"])
+    assert (send.to, [bytes(data) for data in send.batches]) == (("c",), [b"x"])
 
 
 def test_messages_say_which_partition_and_epoch_they_are_about() -> None:
@@ -123,7 +123,7 @@ def test_a_node_is_asked_for_its_chain_only_so_often() -> None:
     assert asked_at_ms == [0, 50, 100]
     bench.ask_chain("a", 121)
     bench.ask_chain("b", 121)
-    assert [send.to for send in bench.take(Send)] == ["a"], "another one may be asked at once"
+    assert [send.to for send in bench.take(Send)] == [("a",)], "another one may be asked at once"
     assert not bench.to_self
 
 

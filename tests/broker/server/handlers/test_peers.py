@@ -11,6 +11,7 @@ from tests.broker.stand import Stand
 from tidelog_broker.core.peer_auth import hello_of
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.node.node import Node
+from tidelog_broker.wire.link import OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
@@ -22,7 +23,7 @@ async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
     peers = join(node, ear, identity("b", incarnation=9))
     link = await linked(node.port)
     assert peers.connected == {"a"}
-    link.send(ack(5))
+    link.send(OneWay(ack(5)))
     ((sender, message, _),) = await ear.heard(1)
     assert (sender, message) == ("a", ack(5))
     assert node.broker.bounds.open_clients == 0
