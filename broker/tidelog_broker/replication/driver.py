@@ -65,6 +65,8 @@ class _Queued(NamedTuple):
 
     effect: Write | RebuildProducers
     size_bytes: int
+    has_space: bool
+    """Whether there is surely space for it: an owner makes sure of that before it gives out offsets."""
 
 
 class ReplicaDriver:
@@ -171,7 +173,10 @@ class ReplicaDriver:
             self.pump()
 
     def reserve(self, candidates: Sequence[Candidate]) -> Group:
-        """Give offsets to verified batches; they are sent and written by the `go` that must follow."""
+        """Give offsets to verified batches, for which the log has space: they are sent and written by `go`.
+
+        That must follow, and no other group before this one is written.
+        """
         return self.replica.reserve(candidates, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
 
     def roll_over(self, plan: Plan) -> None:
@@ -281,9 +286,11 @@ class ReplicaDriver:
     # --- writes ----------------------------------------------------------------------------------------
 
     def _enqueue(self, effect: Write | RebuildProducers) -> None:
-        size_bytes = 0
+        size_bytes, has_space = 0, False
         if isinstance(effect, Append):
-            if not self._is_own(effect):
+            owner = self.replica.state.owner
+            has_space = owner is not None and owner.epoch == effect.epoch
+            if not (has_space or self._is_own(effect)):
                 size_bytes = sum(map(len, effect.batches))
                 self._count(size_bytes)
         elif isinstance(effect, AppendFill):
@@ -293,12 +300,11 @@ class ReplicaDriver:
             self._cuts.append(effect.end_offset)
         elif isinstance(effect, SetAside):
             self._cuts.append(self.replica.state.start_of(effect.epoch))
-        self._queue.append(_Queued(effect, size_bytes))
+        self._queue.append(_Queued(effect, size_bytes, has_space))
 
     def _is_own(self, effect: Append) -> bool:
-        owner, active = self.replica.state.owner, self.replica.state.chain.active
-        if owner is not None and owner.epoch == effect.epoch:
-            return True
+        """Whether an append is of an epoch that this node owns, or owned before it was started again."""
+        active = self.replica.state.chain.active
         descriptor = active if active.epoch == effect.epoch else self.view.descriptor(effect.epoch)
         return descriptor.owner == self.replica.state.node_id
 
@@ -349,7 +355,9 @@ class ReplicaDriver:
         inline_writes = self._tools.inline_writes
         if not synced and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
-            if inline_writes.allows(size_bytes, started) and log_writer.has_room(self.view, group[0], size_bytes):
+            if inline_writes.allows(size_bytes, started) and (
+                (len(group) == 1 and self._queue[0].has_space) or log_writer.has_room(self.view, group[0], size_bytes)
+            ):
                 failed: StorageError | None = None
                 sleeps_before = sleeps()
                 try:

@@ -13,6 +13,7 @@ from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -224,6 +225,24 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]
+
+
+async def test_the_log_is_asked_for_space_once_before_the_loop_writes_by_itself(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create(flush=pb.NEVER)
+    await peer.publish(topic.topic_id, batch(b"the first one takes space and begins the epoch"))
+    node.broker.inline_writes._paused_until_s = 0
+    asked: list[int] = []
+    has_room = EpochLog.has_room
+
+    def noted(self: EpochLog, needed_bytes: int) -> bool:
+        asked.append(needed_bytes)
+        return has_room(self, needed_bytes)
+
+    monkeypatch.setattr(EpochLog, "has_room", noted)
+    await peer.publish(topic.topic_id, batch(b"x"))
+    assert len(asked) == 1
 
 
 async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
