@@ -4,7 +4,8 @@ One heap holds when each replica wants to be ticked and one timer of the event l
 deadline that has moved earlier is pushed again; one that has moved later is found out when it comes up. After an append
 or an acknowledgement nothing is due for a heartbeat's time. So a replica that is busy with those, and is not ticked
 within that time anyway, has its deadline looked at every few milliseconds, together with others: to look at one with
-every record cost as much as to store the record.
+every record cost as much as to store the record. A follower that is sent what continues its log has no reason to: that
+moves no deadline to an earlier time (`Replica.receive`).
 """
 
 from __future__ import annotations
