@@ -11,7 +11,9 @@ from crc32c import crc32c
 
 from tidelog_broker.core.incarnation import NONCE_BITS
 from tidelog_broker.storage.io.filesystem import RealFileSystem
-from tidelog_broker.storage.node import fences, journal, meta_journal, node_dir
+from tidelog_broker.storage.node import journal, node_dir
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_broker.storage.partition import snapshots
 from tidelog_broker.storage.segment import index, layout
@@ -118,7 +120,7 @@ def test_an_index() -> None:
     assert list(entry.values()) == [7, 200, 640 // 64, 50]
 
 
-@pytest.mark.parametrize("magic", [meta_journal.MAGIC, fences.MAGIC])
+@pytest.mark.parametrize("magic", [CHAINS.magic, FENCES.magic])
 def test_a_journal(tmp_path: Path, magic: bytes) -> None:
     journal.Journal.make(RealFileSystem(), tmp_path / "journal", magic)
     opened, _ = journal.Journal.open(RealFileSystem(), tmp_path / "journal", magic)

@@ -44,7 +44,6 @@ def modules_of(package: str) -> list[Path]:
 
 
 EXEMPT = {
-    ("COMPACT_AFTER_BYTES", "1048576"): "open: two journals over one",
     ("PartitionKey", "tuple[bytes, int]"): "open: the core's and the storage's",
     ("TOPIC", "'loadtest'"): "the locust file can neither import nor be imported: it is patched from its first line",
 }

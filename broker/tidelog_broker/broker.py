@@ -49,10 +49,11 @@ from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node.node_dir import NodeDir
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_dirs import sweep_trash
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.bounds import ConnectionBounds
@@ -167,8 +168,8 @@ class Broker:
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir
-        meta = self._resources.enter_context(contextlib.closing(MetaJournal.open(fs, directory.meta_journal)))
-        fences = self._resources.enter_context(contextlib.closing(FenceJournal.open(fs, directory.fences)))
+        meta = self._resources.enter_context(contextlib.closing(TypedJournal.open(fs, directory.meta_journal, CHAINS)))
+        fences = self._resources.enter_context(contextlib.closing(TypedJournal.open(fs, directory.fences, FENCES)))
         chains = Chains(
             meta,
             fences,

@@ -24,8 +24,7 @@ from tests.simulation.truth import Truth, ViolationError
 from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, unpack_header
@@ -198,18 +197,19 @@ class Checks:
             lost = [path for path, size_bytes in files if disk.node(path).lacks(size_bytes)]
             self.require(not lost, "I17", f"{name} counts on {lost}, a sync of which has failed")
 
-    def booted(self, process: Process, chains: MetaJournal, fences: FenceJournal) -> None:
+    def booted(
+        self, process: Process, chains: TypedJournal[pb.ChainEntry], fences: TypedJournal[pb.FenceEntry]
+    ) -> None:
         """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
         self._written_anew(process.node_id, process, [(META / name, sys.maxsize) for name in ("journal", "fences")])
         known = [
-            (key, entry.decision)
-            for key, entries in chains.load().items()
-            for entry in entries
+            ((entry.topic_id, entry.partition), entry.decision)
+            for entry in chains.load()
             if entry.WhichOneof("entry") == "decision"
         ]
         for key, decision in known:
             self._go_over(key, process.node_id, decision)
-        for fence in fences.load().values():
+        for fence in fences.load():
             self._by_disk((fence.topic_id, fence.partition), process.node_id).fenced(process.node_id, fence)
         for key, decision in known:
             self._by_disk(key, process.node_id).learned(decision, process.node_id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.meta_journal import CHAINS
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -17,23 +18,18 @@ META = Path("/meta")
 MADE = Path("/made")
 
 
-class _Chains(MetaJournal):
+E = TypeVar("E", bound=pb.ChainEntry | pb.FenceEntry)
+
+
+class _Watched(TypedJournal[E]):
     process: Process
 
-    def append(self, entries: Sequence[pb.ChainEntry]) -> None:
+    def append(self, entries: Sequence[E]) -> None:
         super().append(entries)
         self.process.world.checks.journalled(self.process, entries)
 
 
-class _Fences(FenceJournal):
-    process: Process
-
-    def append(self, entries: Sequence[pb.FenceEntry]) -> None:
-        super().append(entries)
-        self.process.world.checks.journalled(self.process, entries)
-
-
-def open_journals(process: Process) -> tuple[MetaJournal, FenceJournal]:
+def open_journals(process: Process) -> tuple[TypedJournal[pb.ChainEntry], TypedJournal[pb.FenceEntry]]:
     """Open both, making them on a new disk; a file says that they are there, as node.json does.
 
     Raises:
@@ -41,12 +37,12 @@ def open_journals(process: Process) -> tuple[MetaJournal, FenceJournal]:
     """
     fs = process.sim_disk
     if not fs.exists(MADE):
-        MetaJournal.make(fs, META / "journal")
-        FenceJournal.make(fs, META / "fences")
+        TypedJournal.make(fs, META / "journal", CHAINS)
+        TypedJournal.make(fs, META / "fences", FENCES)
         fs.open(MADE, create=True).close()
         fs.sync_dir(MADE.parent)
-    chains, fences = _Chains.open(fs, META / "journal"), _Fences.open(fs, META / "fences")
-    assert isinstance(chains, _Chains)
-    assert isinstance(fences, _Fences)
+    chains, fences = _Watched.open(fs, META / "journal", CHAINS), _Watched.open(fs, META / "fences", FENCES)
+    assert isinstance(chains, _Watched)
+    assert isinstance(fences, _Watched)
     chains.process = fences.process = process
     return chains, fences

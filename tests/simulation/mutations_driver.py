@@ -19,9 +19,9 @@ from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.owed_names import OwedNames
-from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -29,11 +29,16 @@ Replacements = Sequence[tuple[object, str, object]]
 def fences_not_written() -> Replacements:
     """Promises are kept in memory only."""
 
-    def append(self: FenceJournal, entries: Sequence[pb.FenceEntry]) -> None:
-        for entry in entries:
-            self._take(entry)
+    original = TypedJournal.append
 
-    return [(FenceJournal, "append", append)]
+    def append(self: TypedJournal[Any], entries: Sequence[Any]) -> None:
+        if self.kind is not FENCES:
+            original(self, entries)
+            return
+        for entry in entries:
+            self._take(entry, entry.SerializeToString())
+
+    return [(TypedJournal, "append", append)]
 
 
 def synced_without_a_name() -> Replacements:

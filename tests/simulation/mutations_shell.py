@@ -19,7 +19,8 @@ from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.group_commit import GroupCommit
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication
-from tidelog_broker.storage.node.fences import FenceJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -54,15 +55,16 @@ def later_entries_told_too() -> Replacements:
 
 def compaction_drops_the_newest() -> Replacements:
     """A compacted journal of fences lacks the entry that made it too large."""
-    compact = FenceJournal._compact
+    compact = TypedJournal._compact
 
-    def drop(self: FenceJournal) -> None:
-        kept = dict(self._fences)
-        self._fences.popitem()
+    def drop(self: TypedJournal[Any]) -> None:
+        kept = dict(self._live)
+        if self.kind is FENCES:
+            self._live.popitem()
         compact(self)
-        self._fences = kept
+        self._live = kept
 
-    return [(FenceJournal, "_compact", drop)]
+    return [(TypedJournal, "_compact", drop)]
 
 
 # ------------------------------------------------------------------------------------------ starts

@@ -30,7 +30,7 @@ from tests.simulation.watching import watched
 from tests.simulation.world import World
 
 from tidelog_broker.partition import producer_snapshots
-from tidelog_broker.storage.node import fences, journal
+from tidelog_broker.storage.node import journal, typed_journal
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
@@ -84,7 +84,7 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
     with (
         ExitStack() as stack,
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
-        patch.object(fences, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+        patch.object(typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
         patch.object(producer_snapshots, "PRODUCER_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES),
         patch.object(secrets, "randbits", random.getrandbits),
     ):

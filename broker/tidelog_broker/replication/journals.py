@@ -16,8 +16,8 @@ from tidelog_broker.core.replication.chain import ChainError, EpochChain
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.replication.group_commit import GroupCommit
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import fence_key
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
 EntryT = TypeVar("EntryT")
@@ -39,15 +39,15 @@ class Chains:
 
     def __init__(
         self,
-        meta: MetaJournal,
-        fences: FenceJournal,
+        meta: TypedJournal[pb.ChainEntry],
+        fences: TypedJournal[pb.FenceEntry],
         *,
         offload: Offload,
         failed: Callable[[BaseException], None],
         full: Callable[[DiskFullError], None],
     ) -> None:
         self._loaded: dict[PartitionKey, EpochChain] = {}
-        self._fences = fences.load()
+        self._fences = {fence_key(fence): fence for fence in fences.load()}
         self._journalled: set[PartitionKey] = set()
         self._chain_writes: GroupCommit[pb.ChainEntry] = GroupCommit(
             meta.append, mark=meta.mark, offload=offload, key=CHAINS_WORKER, failed=failed, full=full
@@ -55,7 +55,7 @@ class Chains:
         self._fence_writes: GroupCommit[pb.FenceEntry] = GroupCommit(
             fences.append, mark=fences.mark, offload=offload, key=FENCES_WORKER, failed=failed, full=full
         )
-        self.load(meta.entries())
+        self.load(meta.load())
 
     def load(self, entries: Sequence[pb.ChainEntry]) -> None:
         """Take the chains from the metadata journal's entries, in their order.
@@ -133,7 +133,7 @@ class Chains:
                     if epoch >= 0
                 ]
         for entry in dropped:
-            self._fences.pop((topic_id, entry.partition, entry.epoch), None)
+            self._fences.pop(fence_key(entry), None)
         if gone:
             forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in gone]
             await _written(self._chain_writes, forgotten)

@@ -46,7 +46,7 @@ async def test_the_genesis_is_journalled_with_the_first_decision_and_read_from_t
 
 def meta_entries(node: Node) -> list[pb.ChainEntry]:
     journal = node.broker.replication.chains._chain_writes._append.__self__  # type: ignore[attr-defined]  # a bound method
-    return list(journal.entries())
+    return list(journal.load())
 
 
 async def test_forgetting_leaves_neither_chain_nor_fences(stand: Stand) -> None:

@@ -41,9 +41,9 @@ class Journals:
         """There was no space for them."""
         self._unsure.pop(machine)
 
-    def opened(self, machine: int, found: dict[PartitionKey, list[pb.ChainEntry]]) -> None:
+    def opened(self, machine: int, found: Sequence[pb.ChainEntry]) -> None:
         """A node reads its journal."""
-        live = {key: [entry.SerializeToString() for entry in entries] for key, entries in found.items()}
+        live = _with({}, found)
         stood, unsure = self._stands.get(machine, {}), self._unsure.pop(machine, [])
         allowed = [_with(stood, unsure[:count]) for count in range(len(unsure) + 1)]
         if live not in allowed:

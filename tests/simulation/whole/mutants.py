@@ -22,8 +22,9 @@ from tidelog_broker.server.handlers import cluster
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.node.journal import Journal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import NodeDir
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[Replacement]
@@ -117,30 +118,34 @@ def old_one_removed_first() -> Replacements:
 
 def forgotten_come_back() -> Replacements:
     """What was forgotten is left out of the next compaction's sight, and written with the rest."""
-    take = MetaJournal._take
+    take = TypedJournal._take
 
-    def taken(self: MetaJournal, entry: pb.ChainEntry, payload: bytes) -> None:
-        kept = list(self._live.get((entry.topic_id, entry.partition), []))
+    def taken(self: TypedJournal[Any], entry: Any, payload: bytes) -> None:
+        kept = list(self._live.get(self.kind.key(entry), []))
         take(self, entry, payload)
-        if entry.forgotten:
+        if self.kind is CHAINS and entry.forgotten:
             self._compacted_too = [*getattr(self, "_compacted_too", []), *kept]  # type: ignore[attr-defined]
 
-    def compact(self: MetaJournal) -> None:
+    def compact(self: TypedJournal[Any]) -> None:
         live = [payload for chain in self._live.values() for payload in chain]
         self._journal.compact([*live, *getattr(self, "_compacted_too", [])])
         self._dead_bytes = 0
 
-    return [(MetaJournal, "_take", taken), (MetaJournal, "_compact", compact)]
+    return [(TypedJournal, "_take", taken), (TypedJournal, "_compact", compact)]
 
 
 def newest_left_out() -> Replacements:
     """Compaction leaves out the newest decision of each partition."""
+    original = TypedJournal._compact
 
-    def compact(self: MetaJournal) -> None:
+    def compact(self: TypedJournal[Any]) -> None:
+        if self.kind is not CHAINS:
+            original(self)
+            return
         self._journal.compact([payload for chain in self._live.values() for payload in chain[:-1]])
         self._dead_bytes = 0
 
-    return [(MetaJournal, "_compact", compact)]
+    return [(TypedJournal, "_compact", compact)]
 
 
 MUTANTS = {

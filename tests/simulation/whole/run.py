@@ -44,9 +44,10 @@ from tidelog_broker.rebalance.standing_in import StandingIn
 from tidelog_broker.replication import driver, replicas
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.node import fences, journal, meta_journal, node_dir
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node import journal, node_dir, typed_journal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.meta_journal import CHAINS
+from tidelog_broker.storage.node.typed_journal import JournalKind, TypedJournal
 from tidelog_broker.wire import turns
 from tidelog_proto import broker_pb2 as pb
 
@@ -115,8 +116,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (node, "Management", SimManagement),
             (node_dir, "_BOOT_ID", _BootId(world)),
             (journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
-            (fences, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
-            (meta_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+            (typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
             (secrets, "randbits", random.getrandbits),
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda count: random.randbytes(count).hex()),
@@ -129,13 +129,8 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 
 def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
     """Return replacements by which the checks see what is durable, whether or not the node is told."""
-    write_record, append_fences = node_dir._write_record, FenceJournal.append
-    append, compact, opens, apply_value = (
-        MetaJournal.append,
-        MetaJournal._compact,
-        MetaJournal.open,
-        MetaLog.apply_value,
-    )
+    write_record, apply_value = node_dir._write_record, MetaLog.apply_value
+    append, compact, opens = TypedJournal.append, TypedJournal._compact, TypedJournal.open
     checks, journals = world.checks, world.checks.journals
 
     def number(fs: FileSystem) -> int | None:
@@ -145,11 +140,11 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         write_record(fs, path, record)
         checks.written(fs, record)
 
-    def watched_fences(self: FenceJournal, entries: Sequence[pb.FenceEntry]) -> None:
-        append_fences(self, entries)
-        checks.accepted(self._journal._fs, entries)
-
-    def watched_append(self: MetaJournal, entries: Sequence[pb.ChainEntry]) -> None:
+    def watched_append(self: TypedJournal[Any], entries: Sequence[Any]) -> None:
+        if self.kind is FENCES:
+            append(self, entries)
+            checks.accepted(self._journal._fs, entries)
+            return
         machine = number(self._journal._fs)
         assert machine is not None
         journals.appends(machine, entries)
@@ -161,16 +156,17 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         journals.appended(machine)
         checks.decided(self._journal._fs, entries)
 
-    def watched_compact(self: MetaJournal) -> None:
+    def watched_compact(self: TypedJournal[Any]) -> None:
         compact(self)
-        journals.compactions += self._dead_bytes == 0
+        journals.compactions += self.kind is CHAINS and self._dead_bytes == 0
 
-    def watched_open(fs: FileSystem, path: Path) -> MetaJournal:
-        opened = opens(fs, path)
-        machine = number(fs)
-        assert machine is not None
-        journals.opened(machine, opened.load())
-        checks.decided(fs, opened.entries())
+    def watched_open(fs: FileSystem, path: Path, kind: JournalKind[Any]) -> TypedJournal[Any]:
+        opened = opens(fs, path, kind)
+        if kind is CHAINS:
+            machine = number(fs)
+            assert machine is not None
+            journals.opened(machine, opened.load())
+            checks.decided(fs, opened.load())
         return opened
 
     def watched_apply(self: MetaLog, value: bytes) -> None:
@@ -184,10 +180,9 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
 
     return [
         (node_dir, "_write_record", watched_record),
-        (FenceJournal, "append", watched_fences),
-        (MetaJournal, "append", watched_append),
-        (MetaJournal, "_compact", watched_compact),
-        (MetaJournal, "open", watched_open),
+        (TypedJournal, "append", watched_append),
+        (TypedJournal, "_compact", watched_compact),
+        (TypedJournal, "open", watched_open),
         (MetaLog, "apply_value", watched_apply),
     ]
 

@@ -40,8 +40,9 @@ from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_i
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES, NODES_MAX
 from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError, StorageError
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.meta_journal import CHAINS
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 
@@ -351,8 +352,8 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
     if data:
         raise NodeDirError(_lost_record(path, f"it has {data[0].relative_to(path)}"))
     try:
-        MetaJournal.make(fs, meta / _JOURNAL)
-        FenceJournal.make(fs, meta / _FENCES)
+        TypedJournal.make(fs, meta / _JOURNAL, CHAINS)
+        TypedJournal.make(fs, meta / _FENCES, FENCES)
     except DamagedError as error:
         raise NodeDirError(_lost_record(path, error.message)) from error
     except StorageError as error:

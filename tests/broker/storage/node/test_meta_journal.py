@@ -6,9 +6,9 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.errors import DamagedError
-from tidelog_broker.storage.node import meta_journal
 from tidelog_broker.storage.node.journal import Journal
-from tidelog_broker.storage.node.meta_journal import MAGIC, MetaJournal
+from tidelog_broker.storage.node.meta_journal import CHAINS
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
 PATH = HOME / "journal"
@@ -25,10 +25,10 @@ def entries(partition: int, decisions: int = 2) -> list[pb.ChainEntry]:
     ]
 
 
-def open_journal(sim: SimDisk) -> MetaJournal:
+def open_journal(sim: SimDisk) -> TypedJournal[pb.ChainEntry]:
     if not sim.exists(PATH):
-        MetaJournal.make(sim, PATH)
-    return MetaJournal.open(sim, PATH)
+        TypedJournal.make(sim, PATH, CHAINS)
+    return TypedJournal.open(sim, PATH, CHAINS)
 
 
 def test_chains_come_back_in_order_and_forgotten_ones_do_not() -> None:
@@ -39,30 +39,17 @@ def test_chains_come_back_in_order_and_forgotten_ones_do_not() -> None:
     journal.append(entries(0)[1:])
     journal.append([pb.ChainEntry(topic_id=TOPIC_ID, partition=1, forgotten=True)])
     for view in (journal, open_journal(sim.restart())):
-        assert view.load() == {(TOPIC_ID, 0): entries(0)}
-        assert view.entries() == entries(0)
+        assert view.load() == entries(0)
     journal.append(entries(1, decisions=0))
     journal.close()
-    assert open_journal(sim).load() == {(TOPIC_ID, 0): entries(0), (TOPIC_ID, 1): entries(1, decisions=0)}
-
-
-def test_forgotten_chains_are_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meta_journal, "COMPACT_AFTER_BYTES", 10_000)
-    sim = new_disk()
-    journal = open_journal(sim)
-    journal.append(entries(0))
-    for partition in range(1, 30):
-        journal.append(entries(partition))
-        journal.append([pb.ChainEntry(topic_id=TOPIC_ID, partition=partition, forgotten=True)])
-    assert journal._journal.size_bytes < 20_000
-    assert open_journal(sim.restart()).load() == {(TOPIC_ID, 0): entries(0)}
+    assert open_journal(sim).load() == [*entries(0), *entries(1, decisions=0)]
 
 
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", pb.ChainEntry(partition=3).SerializeToString()])
 def test_an_entry_that_means_nothing_is_damage(payload: bytes) -> None:
     sim = new_disk()
     open_journal(sim).close()
-    raw, _ = Journal.open(sim, PATH, MAGIC)
+    raw, _ = Journal.open(sim, PATH, CHAINS.magic)
     raw.append([payload])
     raw.close()
     with pytest.raises(DamagedError):

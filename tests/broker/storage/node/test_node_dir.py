@@ -16,9 +16,11 @@ from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS
 from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.node import node_dir
-from tidelog_broker.storage.node.fences import FenceJournal
-from tidelog_broker.storage.node.meta_journal import MetaJournal
+from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.journal import Journal
+from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import is_new_dir, open_node_dir
+from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
 HOLDER = """
@@ -138,7 +140,7 @@ def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path:
     if has == "a partition":
         (directory.partitions / "events.00-0").mkdir()
     elif has == "promises":
-        fences = FenceJournal.open(RealFileSystem(), directory.fences)
+        fences = TypedJournal.open(RealFileSystem(), directory.fences, FENCES)
         fences.append([pb.FenceEntry(topic_id=bytes(16), promised=pb.Ballot(round=9))])
         fences.close()
     else:
@@ -152,13 +154,13 @@ def test_a_directory_with_data_and_without_its_record_is_not_a_new_one(tmp_path:
 def test_a_new_directory_has_its_journals_before_its_record_says_so(tmp_path: Path) -> None:
     directory = open_node_dir(tmp_path)
     directory.close()
-    for kind, path in ((FenceJournal, directory.fences), (MetaJournal, directory.meta_journal)):
+    for magic, path in ((FENCES.magic, directory.fences), (CHAINS.magic, directory.meta_journal)):
         path.unlink()
         again = open_node_dir(tmp_path)
         again.close()
         assert not path.exists(), "what was there once is not made anew"
         with pytest.raises(DamagedError, match="missing"):
-            kind.open(RealFileSystem(), path)
+            Journal.open(RealFileSystem(), path, magic)
 
 
 def test_no_space_for_the_journals_is_no_directory() -> None:
@@ -400,7 +402,7 @@ def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None
         sim = sim.power_cut(Random(cut))
         directory = open_node_dir(Path("/home/data"), fs=sim)
         sim = sim.power_cut(Random(cut))
-        FenceJournal.open(sim, directory.fences).close()
-        MetaJournal.open(sim, directory.meta_journal).close()
+        TypedJournal.open(sim, directory.fences, FENCES).close()
+        TypedJournal.open(sim, directory.meta_journal, CHAINS).close()
     else:
         raise AssertionError("it never opened")
