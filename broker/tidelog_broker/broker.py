@@ -47,8 +47,8 @@ from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.takeover_log import TakenOver
-from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
@@ -66,6 +66,8 @@ from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 log = logging.getLogger(__name__)
 
 SOFTWARE: Final = "tidelog-node/0.1.0"
+HEAD_STARTS_MAX: Final = 1024
+"""Of a kind, that may wait; past this an appender does the work itself."""
 
 ClusterMaker = Callable[..., Cluster]
 """Makes what a node knows of the others; takes what `Cluster` does."""
@@ -161,7 +163,9 @@ class Broker:
         self.mover = self._make_mover()
 
     def _open_disk(self, fs: FileSystem) -> Disk:
-        preallocator, syncer, namer = (Background(name) for name in ("preallocate", "sync", "name"))
+        preallocator, syncer, namer = (
+            IoWorkers(1, name=name, pending_max=HEAD_STARTS_MAX) for name in ("preallocate", "sync", "name")
+        )
         for each in (preallocator, syncer, namer):
             self._resources.callback(each.close)
         return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer)

@@ -18,7 +18,6 @@ from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import LogView
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.owed_names import OwedNames
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -46,7 +45,7 @@ def synced_without_a_name() -> Replacements:
     original = EpochLog.sync
 
     def sync(self: EpochLog) -> int:
-        with patch.object(self, "_names", OwedNames(self._disk, self.directory)):
+        with patch.object(self._deferred, "_names", None):
             return original(self)
 
     return [(EpochLog, "sync", sync)]

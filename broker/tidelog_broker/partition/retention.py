@@ -261,7 +261,7 @@ class Retention:
 
     def _prepare(self, offset: int) -> None:
         """Wait for the disk in front of a deletion. Runs on a worker of its own."""
-        self._state.log.settle()
+        self._state.log.sync_names()
         if not self._state.is_alone:
             self._keep(offset)
 

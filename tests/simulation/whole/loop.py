@@ -123,15 +123,15 @@ class WholeWorkers(SimWorkers):
 
 
 class WholeBackground:
-    """A head start, in place of `storage.io.background.Background`: done a moment later, or not at all."""
+    """A head start, in place of `storage.io.workers.IoWorkers` for one: done a moment later, or not at all."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, count: int, *, name: str, pending_max: int) -> None:
         self._life = life_here()
 
-    def request(self, work: Callable[[], None]) -> bool:
+    def offer(self, run: Callable[[], None]) -> bool:
         if self._life.world.clock.random.random() < 0.5:
             return False
-        self._life.after(self._life.write_us(), work)
+        self._life.after(self._life.write_us(), run)
         return True
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         stack.callback(logging.disable, disabled)
         for target, name, value in (
             (threads, "IoWorkers", WholeWorkers),
-            (broker, "Background", WholeBackground),
+            (broker, "IoWorkers", WholeBackground),
             (broker, "Tasks", SimTasks),
             (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
             *(

@@ -40,7 +40,7 @@ def make_epoch_dir(
         fs.make_dir(unnamed)
         first = ActiveSegment.begin(disk, unnamed, start, segment_bytes=segment_bytes)
         try:
-            first.settle()
+            first.take_name()
         finally:
             first.abandon()
         if is_lacking:

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tidelog_broker.storage.epoch.deferred_syncs import OwedSyncs
+from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
 from tidelog_broker.storage.epoch.epoch_reader import EpochReader, HeldSegments, Segment
-from tidelog_broker.storage.epoch.owed_names import OwedNames
 from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_segment, reopen_last
 from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
@@ -69,8 +68,7 @@ class EpochLog:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._active = active
-        self._unsynced = OwedSyncs(disk)
-        self._names = OwedNames(disk, directory)
+        self._deferred = DeferredSyncs(disk, directory)
         self._spare = Spare(disk.fs, disk.spares, directory)
         self._failure = ""
         self.is_repairing = False
@@ -239,11 +237,10 @@ class EpochLog:
         """
         active = self._writable()
         target = self._held.end.offset
-        if target == self.synced_offset and not self._unsynced and not self._names:
+        if target == self.synced_offset and not self._deferred:
             return target
         try:
-            self._names.settle()
-            self._unsynced.sync()
+            self._deferred.sync()
             active.datasync()
         except OSError as error:
             raise self._fail("a sync", error) from error
@@ -278,8 +275,7 @@ class EpochLog:
                 self._leave_mark()
         finally:
             self._give_up_spare()
-            self._unsynced.give_up()
-            self._names.give_up()
+            self._deferred.give_up()
             if self._active is not None:
                 self._disk.open_segments.release(self._active.opened)
                 self._active = None
@@ -305,7 +301,7 @@ class EpochLog:
         if digest is None:
             raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, where the epoch is to end")
         try:
-            self._names.settle()
+            self._deferred.sync_names()
             if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
             remove_note(self._disk.fs, self.directory)
@@ -326,7 +322,7 @@ class EpochLog:
             return
         try:
             write_note(self._disk.fs, self.directory)
-            self._names.settle()
+            self._deferred.sync_names()
             self._cut(self.end_offset, self.end_digest)
         except OSError as error:
             raise self._fail("cutting the log in front of its damage", error) from error
@@ -347,7 +343,7 @@ class EpochLog:
         self._held.damage, self.is_repairing = None, False
 
     def delete_oldest_segment(self) -> int:
-        """Delete the oldest of several segments and return the bytes given back; `settle` makes that durable.
+        """Delete the oldest of several segments and return the bytes given back; `sync_names` makes that durable.
 
         Raises:
             StorageFailedError: its name could not be removed.
@@ -356,13 +352,13 @@ class EpochLog:
         oldest = self._held.segments[0]
         try:
             # One by one: a crash must never leave a hole behind an older segment that came back.
-            self._names.settle()
+            self._deferred.sync_names()
             self._held.segments = self._held.segments[1:]
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
-            self._names.add()
-            self._unsynced.forget_all_but(len(self._held.segments) - 1)
+            self._deferred.owe_names()
+            self._deferred.forget_all_but(len(self._held.segments) - 1)
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
@@ -380,14 +376,14 @@ class EpochLog:
             freed_bytes += self.delete_oldest_segment()
         return freed_bytes
 
-    def settle(self) -> None:
+    def sync_names(self) -> None:
         """Make durable under which names the segments are. May be called by any thread, to spare the appending one.
 
         Raises:
             StorageFailedError: the disk failed, now or before; the log's next step fails with it.
         """
         try:
-            self._names.settle()
+            self._deferred.sync_names()
         except OSError as error:
             raise StorageFailedError(f"{self.directory} could not be synced: {error}; check the disk") from error
 
@@ -456,10 +452,8 @@ class EpochLog:
     def _writable(self) -> ActiveSegment:
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes nothing more: {self._failure}")
-        if (error := self._names.error) is not None or (
-            self._unsynced.owed and (error := self._unsynced.error) is not None
-        ):
-            raise self._fail("a sync in the background", error)
+        if self._deferred.error is not None:
+            raise self._fail("a sync in the background", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends, {damage.path} is damaged: {damage.reason}")
@@ -478,12 +472,12 @@ class EpochLog:
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
         """Begin the next segment and retire the old one. An OSError before the next has its name changes nothing."""
         try:
-            self._names.settle()
-            self._unsynced.make_room()
+            self._deferred.sync_names()
+            self._deferred.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
         # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
-        owed_from = max(0, len(self._held.segments) - 1 - len(self._unsynced))
+        owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
@@ -491,7 +485,7 @@ class EpochLog:
         new = ActiveSegment.begin(
             self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
         )
-        self._names.add(new.settle)
+        self._deferred.owe_names(new.take_name)
         self._active = new
         try:
             self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
@@ -499,7 +493,7 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
-            self._unsynced.add(old.opened, old.size_bytes)
+            self._deferred.owe_segment(old.opened, old.size_bytes)
         else:
             self._disk.open_segments.release(old.opened)
         return new

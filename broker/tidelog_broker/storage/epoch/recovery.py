@@ -98,7 +98,7 @@ def recover_epoch(fs: FileSystem, directory: Path, *, sealed_end_offset: int | N
     """
     try:
         _remove_unfinished(fs, directory)
-        _settle_begun(fs, directory)
+        _name_begun(fs, directory)
         found, damage = _read_headers(fs, directory)
         if sealed_end_offset is not None and damage is None:
             return _recover_sealed(fs, found, sealed_end_offset)
@@ -113,7 +113,7 @@ def _remove_unfinished(fs: FileSystem, directory: Path) -> None:
             fs.unlink(directory / name)
 
 
-def _settle_begun(fs: FileSystem, directory: Path) -> None:
+def _name_begun(fs: FileSystem, directory: Path) -> None:
     """Give segments their names that were only begun; one without a header has nothing that was ever synced, and goes.
 
     Such a header was never written, or only to the page cache: where it is another's, the file was used before.

@@ -3,6 +3,10 @@
 A key always goes to the same thread, so the work of one partition runs in the order in which it was submitted. A
 thread is begun by the first work that needs it. Rejected: `ThreadPoolExecutor`, which has one queue for all threads
 and gives no order per key.
+
+Some work is only a head start: taking space ahead, syncing rolled segments. Whoever needs the result does the work
+himself if it has not been done, and meets the errors where they can be answered; so it is `offer`ed, and an offer that
+does not fit the queue is simply declined.
 """
 
 from __future__ import annotations
@@ -76,6 +80,14 @@ class IoWorkers:
                 self._threads[number] = thread
                 thread.start()
             work.put(run)
+
+    def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
+        """As `post`, for a head start; False when nobody will do it and the caller is on its own."""
+        try:
+            self.post(key, run)
+        except (WorkersFullError, RuntimeError):
+            return False
+        return True
 
     def close(self) -> None:
         """Take no more work, finish what was submitted, end the threads."""

@@ -269,14 +269,14 @@ class PartitionLog:
             offset, held_bytes = segment.end_offset, held_bytes - segment.size_bytes
         return offset
 
-    def settle(self) -> None:
-        """See `EpochLog.settle`. May be called by any thread.
+    def sync_names(self) -> None:
+        """See `EpochLog.sync_names`. May be called by any thread.
 
         Raises:
             StorageFailedError: the disk failed, now or before.
         """
         for log in self._held.epochs:
-            log.settle()
+            log.sync_names()
 
     def delete_before(self, offset: int) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.

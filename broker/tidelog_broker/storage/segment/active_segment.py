@@ -77,7 +77,7 @@ class ActiveSegment:
     def begin(
         cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, spare: Path | None = None
     ) -> ActiveSegment:
-        """Make a new segment file, or take a `spare` one; `settle` makes its header durable and gives it its name.
+        """Make a new segment file, or take a `spare` one; `take_name` makes its header durable and gives it its name.
 
         Raises:
             OSError: nothing has changed.
@@ -111,7 +111,7 @@ class ActiveSegment:
         end = SegmentEnd(start.base_offset, SEGMENT_HEADER_BYTES, start.start_digest)
         return cls(disk, path, header, opened, end, marked_offset=start.synced_offset, segment_bytes=segment_bytes)
 
-    def settle(self) -> None:
+    def take_name(self) -> None:
         """Make the header durable, then give the file its name; whoever calls it syncs the directory. From any thread.
 
         Raises:
@@ -155,7 +155,7 @@ class ActiveSegment:
             self._grow_to(needed)
         preallocator = self._disk.preallocator
         if preallocator is not None and self._allocated_bytes - needed < self._left_bytes_min:
-            self._growing = preallocator.request(self._grow_ahead)
+            self._growing = preallocator.offer(self._grow_ahead)
             self._look_ahead()
 
     def abandon(self) -> None:

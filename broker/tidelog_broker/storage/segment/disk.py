@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.spare import SpareBudget
 
@@ -189,7 +189,7 @@ class Disk:
 
     fs: FileSystem = field(default_factory=RealFileSystem)
     open_segments: OpenSegments = field(default_factory=OpenSegments)
-    preallocator: Background | None = None
-    syncer: Background | None = None
-    namer: Background | None = None
+    preallocator: IoWorkers | None = None
+    syncer: IoWorkers | None = None
+    namer: IoWorkers | None = None
     spares: SpareBudget = field(default_factory=SpareBudget)

@@ -53,7 +53,7 @@ MARK_BYTES: Final = 64
 SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
 BEGUN_SUFFIX: Final = ".beg"
-"""A segment whose header may not be on the disk yet; see `owed_names`."""
+"""A segment whose header may not be on the disk yet; see `deferred_syncs`."""
 NEW_SUFFIX: Final = ".new"
 """What is being made; a leftover of a crash, removed at open."""
 

@@ -1,25 +1,31 @@
-"""The sync that a rolled segment still owes: done once, by whoever comes first, and never tried again."""
+"""Syncs that are owed, of names and of rolled segments: done once, by whoever comes first, and never tried again."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import threading
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch
-from tests.broker.storage.sim_disk import SimDisk
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
+from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX, DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX, begun_path
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX, begun_path, segment_path
+from tidelog_broker.storage.segment.spare import SPARE_NAME
 from tidelog_proto.limits import SEGMENT_BYTES_MIN
 
 ROOT = Path("/")
+BROKEN = OSError(errno.EIO, "broken")
 
 
 def rolling_log(disk: Disk) -> EpochLog:
@@ -57,7 +63,7 @@ def count_syncs(sim: SimDisk) -> list[Path]:
 
 
 def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
-    sim, background = SimDisk(), Background("sync")
+    sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     synced = count_syncs(sim)
     append(log, [batch(b"x")])
@@ -74,12 +80,12 @@ def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
 
 
 def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many_are_owed_as_may_be() -> None:
-    sim, background = SimDisk(), Background("sync")
+    sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     synced = count_syncs(sim)
     for _ in range(UNSYNCED_SEGMENTS_MAX - 1):
         roll_once(log)
-    assert (len(log._unsynced), synced) == (UNSYNCED_SEGMENTS_MAX - 1, [])
+    assert (log._deferred.segment_count, synced) == (UNSYNCED_SEGMENTS_MAX - 1, [])
     roll_once(log)
     background.close()
     assert synced == [log._held.segments[0].path]
@@ -119,7 +125,7 @@ def test_a_power_cut_takes_no_more_than_what_was_owed(seed: int) -> None:
 
 
 def test_what_retention_deletes_is_never_synced() -> None:
-    sim, background = SimDisk(), Background("sync")
+    sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     synced = count_syncs(sim)
     for _ in range(3 * UNSYNCED_SEGMENTS_MAX):
@@ -133,7 +139,7 @@ def test_what_retention_deletes_is_never_synced() -> None:
 
 
 def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> None:
-    sim, background = SimDisk(), Background("sync")
+    sim, background = SimDisk(), IoWorkers(1, name="sync")
     log = rolling_log(Disk(sim, syncer=background))
     append(log, [batch(b"x")])
     log.sync()
@@ -147,7 +153,7 @@ def test_a_failed_sync_in_the_background_stops_the_log_at_its_next_step() -> Non
         return None
 
     sim.fail = fail
-    with contextlib.suppress(StorageFailedError):  # the thread may be faster than the append behind the roll
+    with suppress(StorageFailedError):  # the thread may be faster than the append behind the roll
         roll_once(log)
     background.close()
     assert failed
@@ -162,12 +168,13 @@ def test_a_log_that_is_dropped_owes_nothing_more() -> None:
     sim = SimDisk()
     queue: list[object] = []
 
-    class Later(Background):
-        def request(self, work: object) -> bool:
-            queue.append(work)
+    class Later(IoWorkers):
+        def offer(self, run: object, *, key: int = 0) -> bool:
+            del key
+            queue.append(run)
             return True
 
-    log = rolling_log(Disk(sim, syncer=Later("sync")))
+    log = rolling_log(Disk(sim, syncer=Later()))
     append(log, [batch(b"x")])
     log.sync()
     roll_once(log)
@@ -179,3 +186,203 @@ def test_a_log_that_is_dropped_owes_nothing_more() -> None:
         assert callable(work)
         work()
     assert synced == []
+
+
+# ------------------------------------------------------------------------------------ names
+
+
+def roll(log: EpochLog) -> list[bytes]:
+    """Append until another segment has begun."""
+    batches: list[bytes] = []
+    segments = log.segment_count
+    while log.segment_count == segments:
+        batches += append(log, [batch(b"x" * 700)])
+    return batches
+
+
+def names(sim: SimDisk) -> list[str]:
+    return [Path(name).suffix for name in sim.list_dir(EPOCH) if not name.endswith(".idx")]
+
+
+def test_names_and_what_goes_before_them_are_owed_until_they_are_synced_and_once() -> None:
+    sim, done = new_disk(), list[str]()
+    sim.make_dir(EPOCH)
+    owed = DeferredSyncs(Disk(sim), EPOCH)
+    assert not owed
+    for name in "ab":
+        owed.owe_names(partial(done.append, name))
+        assert (bool(owed), done[-1:]) == (True, [] if name == "a" else ["a"])
+        owed.sync_names()
+        steps = sim.steps
+        owed.sync_names()
+        assert (bool(owed), done[-1:], sim.steps) == (False, [name], steps)
+
+
+def test_a_change_of_names_is_not_owed_beside_another() -> None:
+    sim = new_disk()
+    sim.make_dir(EPOCH)
+    owed = DeferredSyncs(Disk(sim), EPOCH)
+    owed.owe_names()
+    with pytest.raises(AssertionError, match="not durable"):
+        owed.owe_names()
+
+
+def test_an_append_does_not_wait_for_the_disk_and_a_sync_does(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    background = IoWorkers(1, name="name")
+    log = EpochLog.create(
+        Disk(disk, namer=background),
+        tmp_path / "epoch",
+        topic_id=bytes(16),
+        partition=0,
+        epoch=0,
+        start_offset=0,
+        segment_bytes=4096,
+    )
+    disk.hold("sync", BEGUN_SUFFIX)
+    batches = roll(log)
+    batches += append(log, [batch(b"more")])
+    assert disk.reached.wait(10)
+    assert [path.suffix for path in sorted((tmp_path / "epoch").glob("0*4.*"))] == [BEGUN_SUFFIX]
+    assert read_all(log) == batches
+    syncing = threading.Thread(target=log.sync)
+    syncing.start()
+    syncing.join(0.2)
+    assert syncing.is_alive(), "something is called durable whose file has no name yet"
+    disk.heal()
+    syncing.join(10)
+    assert [path.suffix for path in sorted((tmp_path / "epoch").glob("0*4.*"))] == [SEGMENT_SUFFIX]
+    background.close()
+    log.close()
+
+
+def test_a_segment_that_was_begun_is_there_after_a_kill() -> None:
+    sim = new_disk()
+    log = create(sim)
+    batches = roll(log)
+    assert names(sim) == [".seg", ".beg"]
+    again = reopen(sim.restart())
+    assert names(sim) == [".seg", ".seg"]
+    assert read_all(again) == batches
+    roll(again)
+    assert not any(len(sim.node(path).durable) == 0 for path in sim.files(EPOCH, SEGMENT_SUFFIX)), "a name came first"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_segment_without_a_header_was_never_begun(seed: int) -> None:
+    """The power goes before the header is on the disk: all that was synced is there, and the log goes on."""
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"first")])
+    log.sync()
+    roll(log)
+    sim = sim.power_cut(Random(seed))
+    again = reopen(sim)
+    assert again.state == "active", again.damage
+    assert read_all(again)[:1] == batches
+    assert BEGUN_SUFFIX not in names(sim)
+    append(again, [batch(b"next")])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_cut_while_a_start_gives_it_its_name_costs_nothing_that_was_synced(seed: int) -> None:
+    for cut in range(12):
+        sim = new_disk()
+        log = create(sim)
+        batches = append(log, [batch(b"first")])
+        log.sync()
+        roll(log)
+        sim = sim.restart()
+        sim.cut_at = cut
+        with suppress(PowerCutError):
+            reopen(sim)
+        again = reopen(sim.power_cut(Random(seed)))
+        assert again.state == "active", again.damage
+        assert read_all(again)[:1] == batches
+
+
+def test_a_begun_file_with_the_header_that_it_had_before_is_not_taken_for_a_segment() -> None:
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"first")])
+    log.close()
+    header = bytes(sim.node(segment_path(EPOCH, 0)).current)
+    begun = begun_path(segment_path(EPOCH, 77))
+    with_another = sim.open(begun, create=True)
+    with_another.pwritev([header], 0)
+    with_another.close()
+    assert read_all(reopen(sim)) == batches
+    assert not sim.exists(begun)
+
+
+def test_a_begun_file_beside_its_segment_is_an_older_copy_of_it() -> None:
+    """As when the directory of a running node was copied in two goes."""
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"first")])
+    log.close()
+    path = segment_path(EPOCH, 0)
+    stale = sim.open(begun_path(path), create=True)
+    stale.pwritev([bytes(sim.node(path).current[:128])], 0)
+    stale.close()
+    assert read_all(reopen(sim)) == batches
+    assert not sim.exists(begun_path(path))
+
+
+@pytest.mark.parametrize("operation", ["sync", "rename", "sync_dir"])
+def test_what_fails_in_the_background_fails_the_next_step_and_is_never_tried_again(operation: str) -> None:
+    sim, background = new_disk(), IoWorkers(1, name="name")
+    log = EpochLog.create(
+        Disk(sim, namer=background), EPOCH, topic_id=bytes(16), partition=0, epoch=0, start_offset=0, segment_bytes=4096
+    )
+    append(log, [batch(b"x" * 3900)])
+    sim.fail = lambda what, path: BROKEN if what == operation and path.suffix != ".idx" else None
+    log.reserve(3000)
+    background.close()
+    sim.fail = lambda what, path: None
+    with pytest.raises(StorageFailedError, match="broken"):
+        log.sync_names()
+    with pytest.raises(StorageFailedError, match=r"background.*broken"):
+        log.reserve(10)
+    assert log.state == "failed"
+    log.close()
+    assert sim.open_files == 0
+
+
+def test_a_deletion_waits_for_the_one_before_it_and_for_the_newest_beginning() -> None:
+    """Without this a crash may bring back an older segment alone, or leave only a file without a header."""
+    sim = new_disk()
+    log = create(sim)
+    for _ in range(3):
+        roll(log)
+    assert names(sim) == [".seg", ".seg", ".seg", ".beg"]
+    log.delete_oldest_segment()
+    assert names(sim) == [".seg", ".seg", ".seg", ".new"]
+    steps: list[str] = []
+    sim.fail = lambda operation, path: steps.append(operation)
+    log.delete_oldest_segment()
+    assert steps[0] == "sync_dir"
+
+
+def test_a_file_is_used_again_only_when_its_old_name_is_gone_durably() -> None:
+    sim = new_disk()
+    log = create(sim)
+    roll(log)
+    roll(log)
+    log.delete_oldest_segment()
+    assert sim.exists(EPOCH / SPARE_NAME)
+    steps: list[tuple[str, str]] = []
+    sim.fail = lambda operation, path: steps.append((operation, path.suffix))
+    roll(log)
+    assert steps.index(("sync_dir", "")) < steps.index(("rename", BEGUN_SUFFIX))
+
+
+def test_a_closed_log_is_touched_by_nobody() -> None:
+    sim = new_disk()
+    log = create(sim)
+    roll(log)
+    log.close(sync=False)
+    steps = sim.steps
+    log.sync_names()
+    assert sim.steps == steps
+    assert sim.open_files == 0

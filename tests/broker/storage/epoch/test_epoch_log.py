@@ -278,9 +278,9 @@ def test_a_log_that_is_never_told_to_sync_owes_only_a_few_segments() -> None:
     for _ in range(60):
         append(log, [batch(b"x" * 1500)])
     assert log.segment_count > 20
-    assert len(log._unsynced) <= 4
+    assert log._deferred.segment_count <= 4
     log.sync()
-    assert not log._unsynced
+    assert not log._deferred.segment_count
     log.close()
     assert sim.open_files == 0
 

@@ -224,7 +224,7 @@ def test_what_is_kept_in_front_of_damage_is_written_anew(seed: int) -> None:
     batches: list[bytes] = []
     while log.segment_count < 3:
         batches += append(log, [batch(b"x" * 900)])
-    log.settle()
+    log.sync_names()
     for path in sim.files(EPOCH, ".seg"):
         sim.node(path).sync_failed()
     sim.node(sim.files(EPOCH, ".seg")[-1]).current[50] ^= 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -78,3 +79,28 @@ def test_nothing_runs_before_the_first_work() -> None:
     workers = IoWorkers(4)
     assert threading.active_count() == before
     workers.close()
+
+
+def test_offers_are_done_in_order_and_declined_after_the_end() -> None:
+    workers = IoWorkers(1)
+    seen: list[int] = []
+    for number in range(20):
+        assert workers.offer(partial(seen.append, number))
+    workers.close()
+    assert seen == list(range(20))
+    assert not workers.offer(partial(seen.append, 20))
+    workers.close()
+    assert seen == list(range(20))
+
+
+def test_an_offer_that_does_not_fit_is_declined() -> None:
+    workers = IoWorkers(1, pending_max=5)
+    gate = threading.Event()
+
+    def wait() -> None:
+        gate.wait()
+
+    taken = sum(workers.offer(wait) for _ in range(20))
+    gate.set()
+    workers.close()
+    assert 5 <= taken <= 6, "one is being done, the others wait"

@@ -13,8 +13,8 @@ from tests.broker.storage.decided import DIRECTORY, copy, decided, fill, rot, st
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.errors import DivergedError, LimboError, NotHeldError, StorageFailedError
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.header import unpack_header
@@ -223,7 +223,7 @@ def test_truncating_takes_snapshots_of_the_tail_along() -> None:
 
 
 def test_a_real_disk_does_what_the_simulated_one_does(tmp_path: Path) -> None:
-    preallocator = Background("preallocate")
+    preallocator = IoWorkers(1, name="preallocate")
     disk = Disk(preallocator=preallocator)
 
     def reopened() -> PartitionLog:

@@ -67,7 +67,7 @@ def test_a_segment_has_its_name_only_with_a_durable_header() -> None:
     assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
     assert not sim.node(begun_path(segment.path)).durable
     write(segment, b"a", synced_offset=40)
-    segment.settle()
+    segment.take_name()
     assert sim.list_dir(HOME) == ["00000000000000000040.seg"]
     assert SegmentHeader.unpack(sim.node(segment.path).durable) == segment.header
     assert len(sim.node(segment.path).durable) == SECTOR_BYTES, "what else it holds waits for a sync"
@@ -91,7 +91,7 @@ def test_a_header_that_does_not_get_to_the_disk_gives_no_name(operation: str) ->
     segment = create(sim)
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
     with pytest.raises(OSError, match="broken"):
-        segment.settle()
+        segment.take_name()
     assert sim.list_dir(HOME) == ["00000000000000000040.beg"]
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_costs_a_sealed_segment_its_index_and_nothing_else(operation
     sim = new_disk()
     segment = create(sim)
     write(segment, b"a", synced_offset=40)
-    segment.settle()
+    segment.take_name()
     full = OSError(errno.ENOSPC, "full")
     sim.fail = lambda what, path: full if what == operation and ".idx" in path.suffixes else None
     segment.seal()

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.background import Background
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.preallocate import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, next_chunk_bytes
 
@@ -17,7 +17,7 @@ def test_chunks_double_within_bounds() -> None:
 
 
 def test_a_log_grows_ahead_on_real_files(tmp_path: Path) -> None:
-    preallocator = Background("preallocate")
+    preallocator = IoWorkers(1, name="preallocate")
     log = EpochLog.create(
         Disk(preallocator=preallocator),
         tmp_path / "epoch",
