@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
-from tidelog_broker.rebalance.ownership_advice import LeftAlone, Owned
+from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 
 class Homing:
@@ -43,24 +43,24 @@ class Homing:
         self._now_ms = now_ms
         self._clock_s = clock_s
         self._version = cluster.version
-        self._seen: dict[PartitionKey, tuple[int, float]] = {}
-        """Epochs that were here since the last change, and since when they have been seen."""
-        self._left = LeftAlone()
+        self._here = EpochTimes()
+        """Epochs that were here since the last change, as far as they have been seen."""
         self._at_home: dict[PartitionKey, int] = {}
         """Epochs that are owned by whom placement prefers: to find that out means to look at every node."""
 
+    @property
+    def again_s(self) -> float:
+        """See `Adviser`. Should a partition come back, it stays for longer than the calm that an epoch needs anyway."""
+        return 2 * self._calm_s
+
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch by which a partition goes to the owner that placement prefers; None to leave it."""
-        now_s = self._clock_s()
         if self._cluster.version != self._version:
             self._version = self._cluster.version
-            self._seen.clear()
+            self._here.clear()
             self._at_home.clear()
-        epoch, since_s = self._seen.get(owned.key, (-1, now_s))
-        if epoch != owned.active.epoch:
-            since_s = now_s
-            self._seen[owned.key] = owned.active.epoch, now_s
-        if not self._calm_s or now_s - since_s < self._calm_s or self._left.includes(owned.key, now_s):
+        here_s = self._here.held_s(owned, self._clock_s())
+        if not self._calm_s or here_s < self._calm_s:
             return None
         if self._at_home.get(owned.key) == owned.active.epoch:
             return None
@@ -68,7 +68,3 @@ class Homing:
         if plan is None:
             self._at_home[owned.key] = owned.active.epoch
         return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
-
-    def taken(self, key: PartitionKey) -> None:
-        """The partition goes. Should it come back, it stays for longer than the calm that an epoch needs anyway."""
-        self._left.add(key, self._clock_s(), first_s=2 * self._calm_s)

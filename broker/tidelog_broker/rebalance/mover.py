@@ -16,14 +16,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.placement.planning import can_live
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_broker.rebalance.copy_progress import NewCopies
-from tidelog_broker.rebalance.ownership_advice import Owned
+from tidelog_broker.rebalance.ownership_advice import Advice, Adviser, Owned
 from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -37,18 +37,7 @@ REBALANCE_MS: Final = 10_000
 """A rebalancing looks around for so long at least: who was just started can own only once it has answered."""
 
 
-class Adviser(Protocol):
-    """Knows of a reason why a partition should move."""
-
-    def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch that would be better than this one, if there is one."""
-        ...
-
-    def taken(self, key: PartitionKey) -> None:
-        """The plan for a partition is being carried out."""
-
-
-_Move = tuple[Owned, Plan, Adviser | None]
+_Move = tuple[Owned, Plan, Advice | None]
 
 
 class Mover:
@@ -79,7 +68,7 @@ class Mover:
         self._roll_over = roll_over
         self._cluster = cluster
         self._nodes = nodes
-        self._advisers = advisers
+        self._advice = [Advice(adviser) for adviser in advisers]
         self._copies = copies
         self._now_ms = now_ms
         self._rebalancing = False
@@ -163,27 +152,28 @@ class Mover:
         asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
         self._holds_back = False
-        for owned, plan, adviser in _by_turns(self._advised(), asked):
+        for owned, plan, advice in _by_turns(self._advised(), asked):
             if len(moved) >= AT_ONCE:
                 break
             if owned.key in moved:
                 continue
-            new, advised = set(plan.placement).difference(owned.active.placement), adviser is not None
+            new, advised = set(plan.placement).difference(owned.active.placement), advice is not None
             if new and not self._copies.has_room(owned.key, advised=advised):
                 self._holds_back = True
             elif self._move(owned, plan):
                 moved.add(owned.key)
                 if new:
                     self._copies.begun(owned.key, owned.active.epoch + 1, new, advised=advised)
-                if adviser is not None:
-                    adviser.taken(owned.key)
+                if advice is not None:
+                    advice.taken(owned.key, self._now_ms() / 1000)
         return len(moved)
 
     def _advised(self) -> Iterator[_Move]:
-        for owned, adviser in itertools.product(self._owned(), self._advisers):
-            plan = adviser.plan(owned) if not owned.is_moving else None
+        now_s = self._now_ms() / 1000
+        for owned, advice in itertools.product(self._owned(), self._advice):
+            plan = advice.plan(owned, now_s) if not owned.is_moving else None
             if plan is not None:
-                yield owned, plan, adviser
+                yield owned, plan, advice
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
         """Move a partition, unless that was tried often enough or its writers would have to wait."""

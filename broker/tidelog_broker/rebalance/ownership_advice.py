@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.replication.ports import PartitionKey, Plan
@@ -64,34 +64,72 @@ class Owned(NamedTuple):
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
 
+class Adviser(Protocol):
+    """Knows of a reason why a partition should move."""
+
+    @property
+    def again_s(self) -> float:
+        """For how long a partition is left alone after the first move for this reason."""
+        ...
+
+    def plan(self, owned: Owned) -> Plan | None:
+        """Return the epoch that would be better than this one, if there is one. Asked also about what is left alone."""
+        ...
+
+
 @dataclass(slots=True)
 class _Left:
-    """A partition that is left alone until a time, and for how long it will be after the next remedy."""
+    """A partition that is left alone until a time, and for how long it will be after the next move."""
 
     until_s: float
     next_s: float
 
 
-class LeftAlone:
-    """Partitions that nothing is done about for a while, after each time for twice as long.
+class Advice:
+    """What an adviser plans, but for partitions that are left alone: after each move for twice as long.
 
-    Which is forgotten when nothing was done for `AGAIN_S_MAX` longer than that.
+    Which is forgotten when nothing was moved for `AGAIN_S_MAX` longer than that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, adviser: Adviser) -> None:
+        self._adviser = adviser
         self._left: dict[PartitionKey, _Left] = {}
 
-    def includes(self, key: PartitionKey, now_s: float) -> bool:
-        """Whether a partition is to be left alone."""
-        left = self._left.get(key)
-        return left is not None and now_s < left.until_s
+    def plan(self, owned: Owned, now_s: float) -> Plan | None:
+        """Return the epoch that would be better than this one; None when there is none, or it has to wait."""
+        plan = self._adviser.plan(owned)
+        left = self._left.get(owned.key)
+        return plan if left is None or now_s >= left.until_s else None
 
-    def add(self, key: PartitionKey, now_s: float, *, first_s: float) -> None:
-        """Something is done now: leave the partition alone for `first_s`, or for longer than the last time."""
+    def taken(self, key: PartitionKey, now_s: float) -> None:
+        """The plan for a partition is being carried out: leave it alone for a while, or for longer than last time."""
         self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
-        before = self._left.get(key)
+        first_s, before = self._adviser.again_s, self._left.get(key)
         wait_s = before.next_s if before is not None else first_s
         self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
+
+
+class EpochTimes:
+    """For how long something has been seen to hold of partitions, each in one epoch."""
+
+    def __init__(self) -> None:
+        self._since: dict[PartitionKey, tuple[int, float]] = {}
+
+    def held_s(self, owned: Owned, now_s: float) -> float:
+        """Return for how long it has held by now, where it does: 0 when it is seen for the first time."""
+        epoch, since_s = self._since.get(owned.key, (-1, now_s))
+        if epoch != owned.active.epoch:
+            since_s = now_s
+            self._since[owned.key] = owned.active.epoch, now_s
+        return now_s - since_s
+
+    def broken(self, key: PartitionKey) -> None:
+        """It does not hold of a partition."""
+        self._since.pop(key, None)
+
+    def clear(self) -> None:
+        """It holds of none."""
+        self._since.clear()
 
 
 class Remedies:
@@ -116,19 +154,17 @@ class Remedies:
         self._lag_ms = lag_ms
         self._now_ms = now_ms
         self._clock_s = clock_s
-        self._left = LeftAlone()
         self._lagged_s: dict[str, float] = {}
+
+    @property
+    def again_s(self) -> float:
+        """See `Adviser`."""
+        return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch that would be better than this one; None when this one is fine, or nothing can be done."""
-        if self._left.includes(owned.key, self._clock_s()):
-            return None
         is_full = owned.full_since_s is not None and self._clock_s() - owned.full_since_s >= FULL_S
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
-
-    def taken(self, key: PartitionKey) -> None:
-        """A plan is being carried out: leave the partition alone for a while."""
-        self._left.add(key, self._clock_s(), first_s=AGAIN_S)
 
     def _another_owner(self, owned: Owned) -> Plan | None:
         return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))

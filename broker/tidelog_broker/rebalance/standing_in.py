@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
-from tidelog_broker.rebalance.ownership_advice import LeftAlone, Owned
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 STEADY_S: Final = 10.0
 """So long a replica that may own has to keep up with this node before it does."""
@@ -39,24 +39,17 @@ class StandingIn:
         self._cluster = cluster
         self._now_ms = now_ms
         self._clock_s = clock_s
-        self._since: dict[PartitionKey, tuple[int, float]] = {}
-        """Epochs that could go elsewhere, and since when."""
-        self._left = LeftAlone()
+        self._could_go = EpochTimes()
+
+    @property
+    def again_s(self) -> float:
+        """See `Adviser`. Should a partition be back, it stays for longer."""
+        return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch by which a partition goes to a replica that may own it; None while this node must."""
-        key, now_s = owned.key, self._clock_s()
-        plan = self._cluster.relief(key, owned.active, behind=owned.behind(self._now_ms()))
+        plan = self._cluster.relief(owned.key, owned.active, behind=owned.behind(self._now_ms()))
         if plan is None:
-            self._since.pop(key, None)
+            self._could_go.broken(owned.key)
             return None
-        epoch, since_s = self._since.get(key, (-1, now_s))
-        if epoch != owned.active.epoch:
-            since_s = now_s
-            self._since[key] = owned.active.epoch, now_s
-        is_steady = now_s - since_s >= STEADY_S
-        return plan if is_steady and not self._left.includes(key, now_s) else None
-
-    def taken(self, key: PartitionKey) -> None:
-        """The partition goes. Should it be back, it stays for longer."""
-        self._left.add(key, self._clock_s(), first_s=AGAIN_S)
+        return plan if self._could_go.held_s(owned, self._clock_s()) >= STEADY_S else None

@@ -8,7 +8,7 @@ from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.rebalance import mover
 from tidelog_broker.rebalance.homing import Homing
-from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Owned
+from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned
 from tidelog_proto import broker_pb2 as pb
 
 CALM_MS = 300_000
@@ -21,9 +21,10 @@ class Trial:
     def __init__(self, *, calm_ms: int = CALM_MS) -> None:
         self.world = World()
         self.now_s = 1000.0
-        self.homing = Homing(
+        homing = Homing(
             self.world.cluster, calm_ms=calm_ms, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s
         )
+        self.advice = Advice(homing)
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
 
     def homes(self, *, epoch: int = 0) -> dict[PartitionKey, str]:
@@ -31,7 +32,7 @@ class Trial:
         found: dict[PartitionKey, str] = {}
         for index in range(PARTITIONS):
             active = pb.EpochDescriptor(epoch=epoch, owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
-            plan = self.homing.plan(Owned((TOPIC, index), active, self.followers))
+            plan = self.advice.plan(Owned((TOPIC, index), active, self.followers), self.now_s)
             if plan is not None:
                 assert (plan.placement, plan.ack_quorum) == (ALL, 2)
                 found[TOPIC, index] = plan.owner
@@ -86,7 +87,7 @@ def test_what_comes_back_stays_for_longer_and_longer() -> None:
     key = next(iter(trial.homes()))
     waits_s = []
     for epoch in range(1, 8):
-        trial.homing.taken(key)
+        trial.advice.taken(key, trial.now_s)
         since_s = trial.now_s
         while key not in trial.homes(epoch=epoch):
             trial.now_s += CALM_MS / 1000
@@ -131,7 +132,7 @@ async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, mo
     await founded.start("b")
     await founded.settled()
     for node in founded.nodes.values():
-        for adviser in node.broker.mover._advisers:
-            if isinstance(adviser, Homing):
-                adviser._calm_s = 0.5
+        for advice in node.broker.mover._advice:
+            if isinstance(advice._adviser, Homing):
+                advice._adviser._calm_s = 0.5
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")

@@ -150,9 +150,9 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     partition = owned(three, key)
     owner, neighbours = partition.replica.state.node_id, partition.tools.neighbours
     slow = next(name for name in partition.replica.state.active.placement if name != owner)
-    for adviser in three.nodes[owner].broker.mover._advisers:
-        if isinstance(adviser, Remedies):
-            adviser._lag_ms = 300
+    for advice in three.nodes[owner].broker.mover._advice:
+        if isinstance(advice._adviser, Remedies):
+            advice._adviser._lag_ms = 300
     send = neighbours.send
 
     def lossy(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:

@@ -12,7 +12,7 @@ from tidelog_broker.core.replication.ports import PartitionKey, Timing
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.rebalance import mover, standing_in
-from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Owned
+from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned
 from tidelog_broker.rebalance.standing_in import AGAIN_S, STEADY_S, StandingIn
 from tidelog_proto import broker_pb2 as pb
 
@@ -39,13 +39,15 @@ class Trial:
         set_roles(self.world, "a", roles)
         set_roles(self.world, "c", STORES)
         self.now_s = 1000.0
-        self.adviser = StandingIn(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
+        self.advice = Advice(
+            StandingIn(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
+        )
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
 
     def plan(self, *, epoch: int = 0) -> str | None:
         """Return to whom a partition would go."""
         active = pb.EpochDescriptor(epoch=epoch, owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
-        plan = self.adviser.plan(Owned((TOPIC, 0), active, self.followers))
+        plan = self.advice.plan(Owned((TOPIC, 0), active, self.followers), self.now_s)
         assert plan is None or (plan.placement, plan.ack_quorum) == (ALL, 2)
         return plan.owner if plan is not None else None
 
@@ -95,7 +97,7 @@ def test_a_replica_that_comes_and_goes_does_not_take_the_partition_along_each_ti
         while trial.plan(epoch=epoch) is None:
             trial.now_s += STEADY_S
         waits_s.append(trial.now_s - since_s)
-        trial.adviser.taken((TOPIC, 0))
+        trial.advice.taken((TOPIC, 0), trial.now_s)
     assert waits_s[:4] == [STEADY_S, AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
     assert waits_s[-1] == AGAIN_S_MAX
 
