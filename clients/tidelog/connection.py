@@ -5,6 +5,9 @@ of its own. `request` writes at once and returns a future, so that the producer 
 one tick and keep their order; `call` is the comfortable form that waits for its turn. What breaks the connection
 (the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
 
+`check_answer` and `results_of` say whether an answer is one to the question: one that is not is garbage, and nothing
+behind it on the connection can be trusted.
+
 A peer can be gone without a word: stopped, or behind a cut cable. `silent_s` says for how long an answer has been due
 and nothing came; what to do about it is decided by who knows of other nodes (`owner_moves.py`). Keep-alive probes and a
 bound on unacknowledged bytes let the kernel end such a connection in the end.
@@ -14,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from tidelog.errors import (
     BadReplyError,
@@ -33,6 +36,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
+from tidelog_proto.pending import PendingRequests, settle
 from tidelog_proto.receiver import FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
@@ -47,23 +51,28 @@ KEEPALIVE_EVERY_S: Final = 5
 UNACKNOWLEDGED_MS_MAX: Final = 30_000
 """How long the kernel waits for the peer's kernel; also for a peer that takes no bytes, so not shorter than a stall."""
 
+ANSWERS: Final = {
+    "metadata": "metadata_reply",
+    "publish": "publish_reply",
+    "fetch": "fetch_reply",
+    "list_offsets": "list_offsets_reply",
+    "subscribe": "subscribe_reply",
+    "unsubscribe": "unsubscribe_reply",
+    "commit": "commit_reply",
+    "committed": "committed_reply",
+    "topic_create": "topic_reply",
+    "topic_describe": "topic_reply",
+    "topic_list": "topic_reply",
+    "topic_alter": "topic_reply",
+    "topic_delete": "topic_reply",
+    "cluster_status": "cluster_status_reply",
+    "cluster_change": "cluster_change_reply",
+}
+"""The kind that answers each kind of request."""
+
 Address = tuple[str, int]
 
-
-class Pending(NamedTuple):
-    """A request without its answer.
-
-    Attributes:
-        answered: gets it.
-        timeout_s: what was granted for it.
-        expires_at: the loop time at which that is over.
-        due_at: the loop time from which on silence is no longer what was asked for.
-    """
-
-    answered: Answered
-    timeout_s: float
-    expires_at: float
-    due_at: float
+R = TypeVar("R")
 
 
 Answered = Callable[[Frame | TidelogError], None]
@@ -92,10 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
-        self._correlation_id = 0
-        self._pending: dict[int, Pending] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._requests = PendingRequests(loop, self._late)
         self._heard_at = loop.time()
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_id = 0
@@ -118,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def ready(self) -> bool:
         """Whether a request can be written right now."""
-        return self._writable and len(self._pending) < REQUESTS_IN_FLIGHT_MAX and not self.closed
+        return self._writable and len(self._requests.waiting) < REQUESTS_IN_FLIGHT_MAX and not self.closed
 
     @property
     def quiet_s(self) -> float:
@@ -128,10 +134,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def silent_s(self) -> float:
         """For how long an answer has been due while nothing at all came, in seconds; 0 when nothing is due."""
-        if not self._pending:
-            return 0.0
-        due_at = min(pending.due_at for pending in self._pending.values())
-        return max(0.0, min(self.quiet_s, self._loop.time() - due_at))
+        due_at = self._requests.due_at
+        return 0.0 if due_at is None else max(0.0, min(self.quiet_s, self._loop.time() - due_at))
 
     def request(
         self,
@@ -150,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
             attachment_bytes=attachment_bytes,
             timeout_s=timeout_s,
             wait_s=wait_s,
-            answered=partial(_settle, future),
+            answered=partial(settle, future),
         )
         return future
 
@@ -180,15 +184,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             why = self._error or "the connection broke"
             raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {why}")
-        self._correlation_id += 1
-        correlation_id = envelope.correlation_id = self._correlation_id
+        envelope.correlation_id = self._requests.last_id + 1
         self._write(envelope, attachment, attachment_bytes)
-        now = self._loop.time()
-        expires_at = now + timeout_s
-        self._pending[correlation_id] = Pending(answered, timeout_s, expires_at, now + wait_s)
+        self._requests.add(answered, timeout_s=timeout_s, wait_s=wait_s)
         self._idle_poll.waits(attachment_bytes)
-        if self._timer is None or expires_at < self._timer_at:
-            self._arm(expires_at)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
         """Send a request as soon as there is room and return its answer.
@@ -229,9 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         """End a subscription: tell the node, and drop what it still pushes."""
         if self._subscribers.pop(subscription_id, None) is not None and not self.closed:
             envelope = pb.Envelope(unsubscribe=pb.Unsubscribe(subscription_id=subscription_id))
-            answer = self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)
-            # Whatever the answer is, there is nothing left to do about it.
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)  # whatever the answer is, nothing is left to do
 
     def close(self, error: TidelogError | None = None) -> None:
         """Close; whatever is pending ends with `error`."""
@@ -308,14 +305,14 @@ class Connection(asyncio.BufferedProtocol):
         if correlation_id == 0:
             self._push(frame)
             return
-        pending = self._pending.pop(correlation_id, None)
+        pending = self._requests.waiting.pop(correlation_id, None)
         if pending is None:
-            if correlation_id > self._correlation_id:
+            if correlation_id > self._requests.last_id:
                 raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
             return  # the answer to a request that timed out
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error) if is_error else frame)
-        if len(self._pending) == REQUESTS_IN_FLIGHT_MAX - 1:
+        if len(self._requests.waiting) == REQUESTS_IN_FLIGHT_MAX - 1:
             self._wake()
 
     def _push(self, frame: Frame) -> None:
@@ -332,21 +329,8 @@ class Connection(asyncio.BufferedProtocol):
         if subscriber is not None:
             subscriber.pushed(frame)
 
-    def _arm(self, at: float) -> None:
-        """Look for requests past their time at `at`. One timer serves all: an answer does not touch it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(at, self._expire), at
-
-    def _expire(self) -> None:
-        self._timer = None
-        rang_at = max(self._timer_at, self._loop.time())
-        for correlation_id, pending in list(self._pending.items()):
-            if pending.expires_at <= rang_at and self._pending.pop(correlation_id, None) is not None:
-                what = f"no answer from {_name(self.address)} within {pending.timeout_s:g} s"
-                pending.answered(RequestTimeoutError(what))
-        if self._pending and self._error is None:
-            self._arm(min(pending.expires_at for pending in self._pending.values()))
+    def _late(self, timeout_s: float) -> TidelogError:
+        return RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s")
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -358,12 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             callback()
 
     def _finish(self, error: TidelogError) -> None:
-        pending, self._pending = self._pending, {}
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for one in pending.values():
-            one.answered(error)
+        self._requests.end(error)
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers.values():
             subscriber.connection_lost(error)
@@ -408,14 +387,34 @@ async def connect(
     return connection
 
 
-def _settle(future: asyncio.Future[Frame], answer: Frame | TidelogError) -> None:
-    """Give a future its answer, unless whoever waited has gone."""
-    if future.done():
-        return
-    if isinstance(answer, TidelogError):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
+    """Return `frame` if it is what answers `kind`; otherwise close the connection.
+
+    Raises:
+        BadReplyError: it is not.
+    """
+    answered = frame.envelope.WhichOneof("kind")
+    if answered == ANSWERS[kind]:
+        return frame
+    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
+    connection.close(bad)
+    raise bad
+
+
+def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
+    """Return an answer's results if there is one for each question; otherwise close the connection.
+
+    Raises:
+        BadReplyError: there are more or fewer.
+    """
+    found = list(results)
+    if len(found) != count:
+        bad = BadReplyError(
+            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
+        )
+        connection.close(bad)
+        raise bad
+    return found
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface

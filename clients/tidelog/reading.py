@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
-from tidelog.answers import results_of
-from tidelog.connection import Connection
+from tidelog.connection import Connection, results_of
 from tidelog.errors import (
     EpochChangingError,
     InvalidRequestError,

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from tidelog.answers import check_answer
 from tidelog.backoff import Backoff
-from tidelog.connection import Address, Connection
+from tidelog.connection import Address, Connection, check_answer
 from tidelog.ends import Ends
 from tidelog.errors import (
     ClosedError,

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from tidelog.answers import check_answer, results_of
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
-from tidelog.connection import Connection
+from tidelog.connection import Connection, check_answer, results_of
 from tidelog.errors import ClosedError, TidelogError, error_of
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error

@@ -21,9 +21,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog.answers import results_of
 from tidelog.backoff import Backoff
-from tidelog.connection import Address, Connection
+from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import ConsumerOptions, resolve_added
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
 from tidelog.metadata import gone_error

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
-from tidelog.answers import ANSWERS, results_of
+from tidelog.connection import ANSWERS, results_of
 from tidelog.errors import BadReplyError
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router

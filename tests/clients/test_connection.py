@@ -67,17 +67,19 @@ async def test_every_request_has_its_own_time_whatever_the_others_have(
     waits = connection.request(STATUS, timeout_s=60.0)
     soon = connection.request(STATUS, timeout_s=0.02)
     soonest = connection.request(STATUS, timeout_s=0.01)
-    assert connection._timer_at < asyncio.get_running_loop().time() + 0.02, "the first to be late is looked for first"
+    assert connection._requests._timer_at < asyncio.get_running_loop().time() + 0.02, (
+        "the first to be late is looked for first"
+    )
     for late in (soonest, soon):
         with pytest.raises(RequestTimeoutError, match=r"within 0\.0"):
             await late
     assert not waits.done()
-    assert connection._timer is not None, "the one that waits is still timed"
+    assert connection._requests._timer is not None, "the one that waits is still timed"
     await connection.call(pb.Envelope(topic_describe=pb.TopicDescribe(name="t")), timeout_s=5.0)
     connection.close()
     with pytest.raises(TidelogError):
         await waits
-    assert connection._timer is None
+    assert connection._requests._timer is None
 
 
 async def test_a_late_answer_is_dropped_and_a_wrong_number_is_not(connection: Connection, node: FakeNode) -> None:

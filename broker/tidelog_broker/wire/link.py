@@ -16,7 +16,8 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from functools import partial
+from typing import Final, cast
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
@@ -33,6 +34,7 @@ from tidelog_proto.limits import (
     MIB,
     PEER_NONCE_BYTES,
 )
+from tidelog_proto.pending import PendingRequests, settle
 from tidelog_proto.receiver import FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
@@ -47,11 +49,6 @@ GATHER_S: Final = 0.0001
 
 class RemovedError(ProtocolError):
     """The other node has proven that it is of this cluster, and says that this one is not any more."""
-
-
-class _Pending(NamedTuple):
-    future: asyncio.Future[Frame]
-    timer: asyncio.TimerHandle
 
 
 class OneWay:
@@ -100,8 +97,7 @@ class Link(asyncio.BufferedProtocol):
         self._outbox = Outbox()
         self._left_s = 0.0
         """When something last left at once."""
-        self._correlation_id = 0
-        self._pending: dict[int, _Pending] = {}
+        self._requests = PendingRequests(self._loop, self._late)
         self._why = ""
 
     async def greet(self, own: Identity, *, called: str | None, timeout_s: float) -> int:
@@ -210,17 +206,18 @@ class Link(asyncio.BufferedProtocol):
             raise unreachable(self.peer_id)
         assert self._transport is not None
         size_bytes = sum(map(len, attachment))
-        if len(self._pending) >= FORWARDED_IN_FLIGHT_MAX or self.waiting_bytes + size_bytes > self._queue_bytes:
+        if (
+            len(self._requests.waiting) >= FORWARDED_IN_FLIGHT_MAX
+            or self.waiting_bytes + size_bytes > self._queue_bytes
+        ):
             raise ProtocolError(
                 pb.OVERLOADED, f"too much waits for the node {self.peer_id!r}; send again", retry_after_ms=RETRY_MS
             )
-        self._correlation_id += 1
-        correlation_id = envelope.correlation_id = self._correlation_id
+        envelope.correlation_id = self._requests.last_id + 1
         head = encode_frame(envelope, size_bytes)
         _write(self._transport, [head, *attachment], len(head) + size_bytes)
         future: asyncio.Future[Frame] = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._expire, correlation_id, timeout_s)
-        self._pending[correlation_id] = _Pending(future, timer)
+        self._requests.add(partial(settle, future), timeout_s=timeout_s)
         return future
 
     def close(self, why: str) -> None:
@@ -263,10 +260,8 @@ class Link(asyncio.BufferedProtocol):
         if self._stall_watch is not None:
             self._stall_watch.stop()
         why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
-        pending, self._pending = self._pending, {}
-        for one in pending.values():
-            one.timer.cancel()
-            _fail(one.future, f"the connection to the node {self.peer_id!r} broke: {why}; the outcome is unknown")
+        what = f"the connection to the node {self.peer_id!r} broke: {why}; the outcome is unknown"
+        self._requests.end(ProtocolError(pb.TIMED_OUT, what))
         self.flush()
         if not self.lost.done():
             self.lost.set_result(why)
@@ -277,7 +272,7 @@ class Link(asyncio.BufferedProtocol):
         """Take what somebody waits for; an answer that nobody waits for any more is read past."""
         if envelope.correlation_id == 0 and attachment_bytes:
             raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that nobody has asked for")
-        return envelope.correlation_id in self._pending or not attachment_bytes
+        return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
@@ -286,21 +281,12 @@ class Link(asyncio.BufferedProtocol):
                 raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers nothing")
             self.close(str(_error_of(envelope.error)))
             return
-        pending = self._pending.pop(envelope.correlation_id, None)
-        if pending is None:
-            return
-        pending.timer.cancel()
-        if pending.future.done():
-            return
-        if envelope.WhichOneof("kind") == "error":
-            pending.future.set_exception(_error_of(envelope.error))
-            pending.future.exception()  # whoever has stopped waiting need not fetch it
-        else:
-            pending.future.set_result(frame)
+        pending = self._requests.waiting.pop(envelope.correlation_id, None)
+        if pending is not None:
+            pending.answered(_error_of(envelope.error) if envelope.WhichOneof("kind") == "error" else frame)
 
-    def _expire(self, correlation_id: int, timeout_s: float) -> None:
-        pending = self._pending.pop(correlation_id)
-        _fail(pending.future, f"no answer from the node {self.peer_id!r} within {timeout_s:g} s")
+    def _late(self, timeout_s: float) -> ProtocolError:
+        return ProtocolError(pb.TIMED_OUT, f"no answer from the node {self.peer_id!r} within {timeout_s:g} s")
 
 
 def unreachable(peer_id: str) -> ProtocolError:
@@ -315,12 +301,6 @@ def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], si
         transport.write(b"".join(parts))
     else:
         write_parts(transport, parts)
-
-
-def _fail(future: asyncio.Future[Frame], message: str) -> None:
-    if not future.done():
-        future.set_exception(ProtocolError(pb.TIMED_OUT, message))
-        future.exception()  # whoever has stopped waiting need not fetch it
 
 
 def _expect(answer: pb.Envelope, kind: str) -> None:
