@@ -1,4 +1,4 @@
-"""A limit or an alias is defined once: what two modules of a package, or of one below it, define can drift apart."""
+"""A limit, an alias and a name are defined once: what two modules define can drift apart, or be mixed up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def modules_of(package: str) -> list[Path]:
 
 
 EXEMPT = {
-    ("PartitionKey", "tuple[bytes, int]"): "open: the core's and the storage's",
     ("TOPIC", "'loadtest'"): "the locust file can neither import nor be imported: it is patched from its first line",
 }
 
@@ -61,12 +60,32 @@ def test_a_limit_or_an_alias_is_defined_once(package: str) -> None:
     assert twice == {}
 
 
-def test_the_rule_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def classes(paths: list[Path]) -> dict[str, list[str]]:
+    """Return the modules that define a public class of each name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module_name(path))
+    return found
+
+
+def test_a_class_of_the_node_has_a_name_of_its_own() -> None:
+    found = classes(modules_of("tidelog_broker"))
+    assert found
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.test_layering.ROOT", tmp_path)
     package = tmp_path / "broker" / "tidelog_broker"
     package.mkdir(parents=True)
-    (package / "one.py").write_text("LIMIT: Final = 16 * KIB\nKey = tuple[bytes, int]\n_OWN = 1\nAGAIN_S = 1\n")
-    (package / "two.py").write_text("LIMIT = 16 * 1024\nKey = tuple[bytes, int]\n_OWN = 1\nAGAIN_S = 2\n")
+    shared = "class Tail: ...\nclass _Own: ...\n"
+    (package / "one.py").write_text(
+        shared + "LIMIT: Final = 16 * KIB\nKey = tuple[bytes, int]\n_OWN = 1\nAGAIN_S = 1\nclass One: ...\n"
+    )
+    (package / "two.py").write_text(shared + "LIMIT = 16 * 1024\nKey = tuple[bytes, int]\n_OWN = 1\nAGAIN_S = 2\n")
+    assert {name for name, places in classes(sources("tidelog_broker")).items() if len(places) > 1} == {"Tail"}
     assert {name for (name, _), places in definitions(sources("tidelog_broker")).items() if len(places) > 1} == {
         "LIMIT",
         "Key",

@@ -25,9 +25,16 @@ from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.ring import RingBudget
-from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY, OFFSETS_TOPIC_ID, TopicRegistry
+from tidelog_broker.core.topics import (
+    META_KEY,
+    META_TOPIC_ID,
+    OFFSETS_KEY,
+    OFFSETS_TOPIC_ID,
+    PartitionKey,
+    TopicRegistry,
+)
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config

@@ -22,7 +22,8 @@ from tests.broker.stand import DEFAULTS, abort_connections, settled
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Batch, Plan
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir

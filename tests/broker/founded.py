@@ -13,8 +13,7 @@ from tests.broker.stand import DEFAULTS
 
 from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition

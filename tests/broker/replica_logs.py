@@ -9,7 +9,7 @@ from tests.broker.storage.build import batch, stamp
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Append
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
@@ -46,9 +46,9 @@ def open_log(disk: FaultyDisk, home: Path) -> PartitionLog:
     return PartitionLog.open(Disk(fs=disk), home, topic="t", topic_id=b"T" * 16, partition=0, segment_bytes=64 * 1024)
 
 
-def view_of(store: PartitionLog, chain: EpochChain, *, log_start: int = 0) -> LogView:
+def view_of(store: PartitionLog, chain: EpochChain, *, log_start: int = 0) -> ReplicaLog:
     """Look at a log as node `a`."""
-    return LogView.open(store, chain, node_id="a", log_start=log_start)
+    return ReplicaLog.open(store, chain, node_id="a", log_start=log_start)
 
 
 def group(offset: int, digest: int, *bodies: bytes, epoch: int = 0, start_offset: int = 0) -> Append:
@@ -62,7 +62,7 @@ def write_epoch(store: PartitionLog, epoch: int, *bodies: bytes) -> tuple[int, i
     store.start_epoch(epoch, store.end_offset)
     for body in bodies:
         one = stamp([batch(body)], offset=store.end_offset, digest=store.end_digest, epoch=epoch)
-        store.reserve(4096)
+        store.ensure_space(4096)
         store.append(one)
         store.sync()
     return store.end_offset, store.end_digest

@@ -20,7 +20,7 @@ from tests.broker.stand import settled
 from tests.simulation.mutants import MUTANTS
 
 from tidelog_broker.core.topics import OFFSETS_KEY
-from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 
@@ -281,7 +281,7 @@ async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
     pipeline = three.nodes[owner].broker.partitions.get(topic_id, 0).pipeline
     submit = pipeline.submit
 
-    def noting(pending: Pending) -> None:
+    def noting(pending: PendingPublish) -> None:
         seen.append(pending.acks)
         submit(pending)
 

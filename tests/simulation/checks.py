@@ -22,7 +22,7 @@ from tests.simulation.journals import META
 from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core.replication import effects as fx
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb

@@ -14,7 +14,7 @@ from tests.simulation import forks
 from tests.simulation.history import Delivered, Publish, PublishReply, Seen
 from tests.simulation.payload import is_sound, make_batch, payload_of
 
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.history import PublishReply
 
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -58,9 +59,9 @@ class Copy:
             reply(self._reply(outcome))
 
         if random.random() >= VERIFIED_LATE:
-            pipeline.submit(Pending(memoryview(data), header, settle, acks=acks))
+            pipeline.submit(PendingPublish(memoryview(data), header, settle, acks=acks))
             return
-        pending = Pending(memoryview(data), None, settle, acks=acks)
+        pending = PendingPublish(memoryview(data), None, settle, acks=acks)
 
         def verified() -> None:
             pending.header = header

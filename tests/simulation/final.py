@@ -8,7 +8,7 @@ from tests.simulation import forks
 from tests.simulation.payload import is_sound, payload_of
 from tests.simulation.truth import Truth, ViolationError
 
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch import recovery, truncation
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.node import journal
@@ -52,7 +52,7 @@ def journal_only_synced() -> Replacements:
 def lost_directory_is_empty() -> Replacements:
     """A copy whose directory is missing is one that has never begun."""
 
-    def begin_nothing(_: LogView) -> None:
+    def begin_nothing(_: ReplicaLog) -> None:
         pass
 
-    return [(LogView, "_begin_again", begin_nothing)]
+    return [(ReplicaLog, "_begin_again", begin_nothing)]

@@ -11,12 +11,12 @@ from tests.simulation.machine import Machine
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import SyncLog
-from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.typed_journal import TypedJournal
@@ -64,7 +64,7 @@ def wiped_node_keeps_its_id() -> Replacements:
 def truncates_to_watermark() -> Replacements:
     """A node that starts again keeps of the open epoch what it knew to be committed."""
     known: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
-    carry_on, open_view = ReplicaDriver._carry_on, LogView.open
+    carry_on, open_view = ReplicaDriver._carry_on, ReplicaLog.open
 
     def remember(self: ReplicaDriver, **how: bool) -> None:
         carry_on(self, **how)
@@ -73,32 +73,32 @@ def truncates_to_watermark() -> Replacements:
             self.replica.state.high_watermark,
         )
 
-    def open_cut(store: PartitionLog, chain: EpochChain, *, node_id: str, **rest: Any) -> LogView:
+    def open_cut(store: PartitionLog, chain: EpochChain, *, node_id: str, **rest: Any) -> ReplicaLog:
         view, newest = open_view(store, chain, node_id=node_id, **rest), store.active
         epoch, watermark = known.get((node_id, (store.name.topic_id, store.name.partition)), (-1, 0))
         if newest is not None and newest.epoch == epoch == chain.active.epoch and watermark < newest.end_offset:
             store.truncate_epoch(epoch, watermark)
         return view
 
-    return [(ReplicaDriver, "_carry_on", remember), (LogView, "open", open_cut)]
+    return [(ReplicaDriver, "_carry_on", remember), (ReplicaLog, "open", open_cut)]
 
 
 def reboot_forgotten() -> Replacements:
     """That the machine went down is not heeded."""
 
-    def note_reboot(self: LogView) -> None:
+    def note_reboot(self: ReplicaLog) -> None:
         return
 
-    return [(LogView, "_note_reboot", note_reboot)]
+    return [(ReplicaLog, "_note_reboot", note_reboot)]
 
 
 def reboot_noted_in_memory() -> Replacements:
     """That the machine went down is heeded at the first start after it, and not at the next."""
 
-    def note_reboot(self: LogView) -> None:
+    def note_reboot(self: ReplicaLog) -> None:
         self._short = self._rebooted and not self.synced(self._chain.active.epoch)
 
-    return [(LogView, "_note_reboot", note_reboot)]
+    return [(ReplicaLog, "_note_reboot", note_reboot)]
 
 
 def reads_past_commit() -> Replacements:
@@ -116,26 +116,26 @@ def reads_past_cut() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def producers_at(self: LogView, offset: int, *, log_start: int) -> tuple[ProducerTable, int]:
+    def producers_at(self: ReplicaLog, offset: int, *, log_start: int) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
-    return [(LogView, "producers_at", producers_at)]
+    return [(ReplicaLog, "producers_at", producers_at)]
 
 
 def tells_before_sync() -> Replacements:
     """Appends count as durable when they are in the page cache."""
 
-    def synced(self: LogView, epoch: int) -> bool:
+    def synced(self: ReplicaLog, epoch: int) -> bool:
         return False
 
-    return [(LogView, "synced", synced), *reboot_forgotten()]
+    return [(ReplicaLog, "synced", synced), *reboot_forgotten()]
 
 
 def accepts_unsynced() -> Replacements:
     """An end is accepted while the log in front of it is in the page cache."""
     perform = log_writer.perform
 
-    def skip(view: LogView, effect: Any) -> bool:
+    def skip(view: ReplicaLog, effect: Any) -> bool:
         return isinstance(effect, SyncLog) or perform(view, effect)
 
     return [(log_writer, "perform", skip)]
@@ -143,11 +143,11 @@ def accepts_unsynced() -> Replacements:
 
 def limbo_not_heeded() -> Replacements:
     """A damaged log takes part as what is left of it."""
-    heal = LogView._heal
+    heal = ReplicaLog._heal
 
-    def cut(self: LogView) -> None:
+    def cut(self: ReplicaLog) -> None:
         heal(self)
         if self.repairing:
             self.end_doubt()
 
-    return [(LogView, "_heal", cut)]
+    return [(ReplicaLog, "_heal", cut)]

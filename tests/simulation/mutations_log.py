@@ -97,7 +97,7 @@ def backfill_unchecked() -> Replacements:
         filled(self, pull)
 
     def append(self: EpochFill, batches: Sequence[Buffer]) -> LogPosition:
-        self.log.reserve(sum(padded(len(batch)) for batch in batches))
+        self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
         self.log.append(batches)
         return self.position
 

@@ -9,7 +9,7 @@ from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import replica_log, replicas
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition import partition_log
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 
@@ -73,7 +73,7 @@ def lost_copies_are_not_left_behind() -> Replacements:
 def snapshot_unchecked() -> Replacements:
     """A snapshot of the producers counts whatever log it was made from, also one of what was cut off since."""
 
-    def at_most(self: LogView, offset: int) -> Any:
+    def at_most(self: ReplicaLog, offset: int) -> Any:
         store = self.store
         at = min(offset, store.end_offset)
         headers = list(store.reader.scan_headers(store.start_offset))
@@ -84,12 +84,12 @@ def snapshot_unchecked() -> Replacements:
             return replica_log._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
         return None
 
-    return [(LogView, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]
+    return [(ReplicaLog, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]
 
 
 def producers_deleted_with_the_log() -> Replacements:
     """Retention leaves no snapshot behind."""
-    return [(LogView, "keep_producers", lambda *_, **__: None)]
+    return [(ReplicaLog, "keep_producers", lambda *_, **__: None)]
 
 
 def producers_of_cut_batches_kept() -> Replacements:

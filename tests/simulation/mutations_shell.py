@@ -117,13 +117,13 @@ def doubt_ended_by_any_write() -> Replacements:
 
 def clock_taken_as_it_is() -> Replacements:
     """Batches are stamped with what the clock shows, also when it was set back."""
-    reserve = Owner.reserve
+    assign = Owner.assign
 
     def stamp(self: Owner, *arguments: Any, now_us: int) -> Any:
         self._last_append_timestamp_us = 0
-        return reserve(self, *arguments, now_us=now_us)
+        return assign(self, *arguments, now_us=now_us)
 
-    return [(Owner, "reserve", stamp)]
+    return [(Owner, "assign", stamp)]
 
 
 # ------------------------------------------------------------------------------------------ answers

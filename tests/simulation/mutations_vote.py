@@ -207,7 +207,7 @@ def second_value_at_reserved_ballot() -> Replacements:
         if self.state.owner is not None:
             self.state.role = "retiring"
             self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     return [(Replica, "roll_over", roll_over)]
 

@@ -18,8 +18,7 @@ from tests.simulation.machine import Machine
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.paxos import seal_quorum
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.handlers import unsafe_recovery
 from tidelog_broker.wire.connection import Request

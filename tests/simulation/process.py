@@ -26,15 +26,16 @@ from tests.simulation.workers import SimWorkers
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster.route_watch import RouteNews
-from tidelog_broker.core.replication.ports import Batch, PartitionKey
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.ring import RingBudget
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
-from tidelog_broker.replication.replicas import Founding, Replication
+from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -257,7 +258,7 @@ class Process:
     async def _open_partition(self, key: PartitionKey) -> None:
         record, io_key = self.world.topic, key[1]
         store = await self.io.call(io_key, self._open_log, key)
-        founding = Founding(key, f"{record.name}/{key[1]}", self.world.genesis[key])
+        founding = NewPartition(key, f"{record.name}/{key[1]}", self.world.genesis[key])
         driver = await self.replication.open(founding, store, io_key)
         copy = Copy(self, key, driver)
         self.world.copies[driver.view] = copy

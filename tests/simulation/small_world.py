@@ -19,9 +19,9 @@ from tests.simulation.truth import Truth
 
 from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.epoch_writer import Candidate
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Batch, Plan
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
 
@@ -201,7 +201,7 @@ class SmallWorld:
         self.published += 1
         header, data = make_batch(self.published << 4, 1, producer_id=0, base_sequence=0)
         assert node.replica is not None
-        node.replica.reserve([Candidate(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
+        node.replica.assign([Batch(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
         self._pump(node)
 
     def _take_over(self, node: Node) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.machine import Machine
 
-from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from tests.simulation.clock import Clock
 from tests.simulation.scenario import Scenario
 
 from tidelog_broker.core.replication.effects import Sending
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_US = 80_000

@@ -21,7 +21,7 @@ from tidelog_broker.partition import partition
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.log_writer import LogWrite
-from tidelog_broker.replication.replica_log import LogView, Stretch
+from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -37,7 +37,7 @@ def watched(world: World) -> Iterator[None]:
             (log_writer, "append", watch.append),
             (log_writer, "append_in_place", watch.append_in_place),
             (log_writer, "perform", watch.perform),
-            (LogView, "read_epoch", watch.read_epoch),
+            (ReplicaLog, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
         ):
             stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
@@ -64,7 +64,7 @@ class _Watch:
         self._world = world
 
     def append(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
+        def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
             done = original(view, group, synced=synced)
             self._tell(view, group, done=done)
             return done
@@ -72,14 +72,14 @@ class _Watch:
         return append
 
     def append_in_place(self, original: Callable[..., None]) -> Callable[..., None]:
-        def append_in_place(view: LogView, group: Sequence[Append]) -> None:
+        def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
             original(view, group)
             self._tell(view, group, done=True)
 
         return append_in_place
 
     def perform(self, original: Callable[..., bool]) -> Callable[..., bool]:
-        def perform(view: LogView, effect: Any) -> bool:
+        def perform(view: ReplicaLog, effect: Any) -> bool:
             done = original(view, effect)
             self._tell(view, [effect], done=done)
             return done
@@ -97,7 +97,7 @@ class _Watch:
         return prepare
 
     def read_epoch(self, original: Callable[..., Stretch]) -> Callable[..., Stretch]:
-        def read_epoch(view: LogView, effect: ReadLog) -> Stretch:
+        def read_epoch(view: ReplicaLog, effect: ReadLog) -> Stretch:
             found, copy = original(view, effect), self._copy(view)
             if copy.process.machine.lies and self._know_the_end(copy, effect):
                 return Stretch(*lie(*found))
@@ -116,10 +116,10 @@ class _Watch:
             and effect.epoch < other.replica.state.active.epoch
         )
 
-    def _tell(self, view: LogView, effects: Sequence[LogWrite], *, done: bool) -> None:
+    def _tell(self, view: ReplicaLog, effects: Sequence[LogWrite], *, done: bool) -> None:
         copy = self._copy(view)
         for effect in effects:
             self._world.checks.performed(copy, effect, done=done)
 
-    def _copy(self, view: LogView) -> Copy:
+    def _copy(self, view: ReplicaLog) -> Copy:
         return self._world.copies[view]

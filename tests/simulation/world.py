@@ -17,8 +17,9 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.surroundings import Wishes
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.core.replication.ports import PartitionKey, Timing
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.core.replication.ports import Timing
+from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class World:
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
         self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
-        self.copies: dict[LogView, Copy] = {}
+        self.copies: dict[ReplicaLog, Copy] = {}
         """Of all processes that there ever were."""
         self.checks = Checks(self)
         self.operator = Operator(self)

@@ -36,8 +36,8 @@ from tidelog_broker.core.placement.planning import (
 )
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.effects import PeerMessage, Sending
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.wire.link import unreachable
 from tidelog_broker.wire.links import Address, Links
 from tidelog_proto import broker_pb2 as pb

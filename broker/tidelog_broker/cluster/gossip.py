@@ -1,4 +1,4 @@
-"""Membership's shell: a UDP socket, the timer and the seal around `core.membership.swim`.
+"""Membership's shell: a UDP socket, the timer and the authentication around `core.membership.swim`.
 
 What is forged, replayed or of another cluster is counted, logged now and then, and not answered. Seeds are names as
 well as addresses; they are resolved beside the loop and again from time to time, because a seed that was restarted
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from tidelog_broker.core.membership.datagram_seal import Sealer
+from tidelog_broker.core.membership.datagram_auth import DatagramAuth
 from tidelog_broker.core.membership.members import Address, Member, Members
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.membership.swim import Effects, Refusal, Swim
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _SEEDS_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S_MAX: Final = 3600.0
-_FORGED: Final = "not sealed with this cluster's secret"
+_FORGED: Final = "not signed with this cluster's secret"
 
 
 class _Again(NamedTuple):
@@ -74,7 +74,7 @@ class Gossip:
         """Datagrams that were dropped because the socket took no more."""
         self._me = me
         self._cluster_id = cluster_id
-        self._sealer = Sealer(secret)
+        self._auth = DatagramAuth(secret)
         self._listen = listen
         self._seeds = tuple(seeds)
         self._on_event = on_event
@@ -136,7 +136,7 @@ class Gossip:
         await asyncio.wait([self._resolving])
         if leave:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
-                transport.sendto(self._sealer.seal(payload), to)
+                transport.sendto(self._auth.sign(payload), to)
         transport.close()  # sends what it still holds
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
@@ -185,7 +185,7 @@ class Gossip:
     def _received(self, datagram: bytes, source: Address) -> None:
         if self._transport is None or self._swim is None:
             return
-        payload = self._sealer.open(datagram)
+        payload = self._auth.verify(datagram)
         if payload is None:
             self.forged += 1
             self._log_refusal(_FORGED, source)
@@ -210,7 +210,7 @@ class Gossip:
         if self._receiver.full:
             self.unsent += 1
         else:
-            self._transport.sendto(self._sealer.seal(payload), to)
+            self._transport.sendto(self._auth.sign(payload), to)
 
     def _log_refusal(self, reason: str, source: Address) -> None:
         """Say so after ten seconds again, then after longer and longer; there are few reasons, so this stays small.

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 
 

@@ -6,14 +6,12 @@ nothing more is sent until the client has lifted both above zero again. Partitio
 
 from __future__ import annotations
 
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 CREDIT_MAX = 2**53
 """More credit than this cannot be held: it stays exact in every language's numbers."""
-
-PartitionKey = tuple[bytes, int]
-"""Topic id and partition."""
 
 
 class Subscription:

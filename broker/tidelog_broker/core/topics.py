@@ -15,6 +15,9 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
+PartitionKey = tuple[bytes, int]
+"""Topic id and partition number."""
+
 META_TOPIC_ID: Final = bytes(15) + b"\x01"
 OFFSETS_TOPIC_ID: Final = bytes(15) + b"\x02"
 META_KEY: Final = (META_TOPIC_ID, 0)

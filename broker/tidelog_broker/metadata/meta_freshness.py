@@ -25,8 +25,7 @@ from typing import Final
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Routes
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, TopicRegistry
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -24,7 +24,7 @@ from tidelog_broker.core.placement.registry import NodeRegistry, node_in, wrappe
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -170,7 +170,7 @@ class StateLog:
                 settled.set_result(None)
 
         self._unsettled += 1
-        self._partition.pipeline.submit(Pending(data, unpack_header(data), settle))
+        self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await settled

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap, open_directory
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.core.membership.datagram_seal import SECRET_BYTES_MIN
+from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
 from tidelog_broker.storage.io.errors import NodeDirError

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups import GroupOffsets
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
-from tidelog_broker.replication.replicas import Founding, Replication
+from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.storage.epoch.presence import has_directory_note
 from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -123,8 +122,8 @@ class Partitions:
             key = (record.topic_id, index)
             io_key = hash(key) & 0x7FFFFFFF
             store = await self._tools.io.call(io_key, self._open_log, record, index)
-            founding = Founding(key, f"{record.name}/{index}", self._genesis(record, index))
-            driver = await self._replication.open(founding, store, io_key)
+            new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
+            driver = await self._replication.open(new, store, io_key)
             standing = self._topics.get(record.topic_id)
             if standing is not None and standing.deleted:
                 driver.stop()

@@ -1,4 +1,4 @@
-"""A partition's pipeline: the single writer. Drain, verify, reserve, append, sync, complete.
+"""A partition's pipeline: the single writer. Drain, verify, assign, append, sync, complete.
 
 One group is on its way to the disk at a time. While it is written and synced the next one gathers in the queue, so a
 partition under load makes few large writes and an idle one answers at once; no linger knob is needed. Verification
@@ -21,7 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -39,7 +40,7 @@ DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
 
 
-class Pending:
+class PendingPublish:
     """A batch on its way through the pipeline. `header` is None until its verification has passed."""
 
     __slots__ = ("acks", "data", "header", "refusal", "settle")
@@ -81,7 +82,7 @@ class Pipeline:
         self._disk_failed = failed
         self._bytes_max = tools.settings.partition_in_flight_bytes
         self._group_bytes = tools.settings.group_bytes
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[PendingPublish] = deque()
         self._waiting = Waiting()
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
@@ -115,7 +116,7 @@ class Pipeline:
                 if not done.done():
                     done.set_result(None)
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: PendingPublish) -> None:
         """Queue a batch. It is settled exactly once, possibly before this returns."""
         if self._refusal is not None:
             pending.settle(self._refusal, False)
@@ -190,9 +191,9 @@ class Pipeline:
             lambda rolled, error: self._made_space(owner, picked, error, rolled=bool(rolled)),
         )
 
-    def _drain(self) -> list[Pending]:
+    def _drain(self) -> list[PendingPublish]:
         """Take verified batches from the head, up to a group's size; settle refused ones."""
-        picked: list[Pending] = []
+        picked: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
             head = self._queue[0]
@@ -206,12 +207,14 @@ class Pipeline:
         self.queued_bytes -= size_bytes
         return picked
 
-    def _take(self) -> Pending:
+    def _take(self) -> PendingPublish:
         pending = self._queue.popleft()
         self.queued_bytes -= len(pending.data)
         return pending
 
-    def _made_space(self, owner: Owner, picked: list[Pending], error: BaseException | None, *, rolled: bool) -> None:
+    def _made_space(
+        self, owner: Owner, picked: list[PendingPublish], error: BaseException | None, *, rolled: bool
+    ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
             # Deleted or stopped while space was taken: the files may be closed by the time a write came to them.
@@ -231,18 +234,18 @@ class Pipeline:
             self.full_since_s = None
             self._append(owner, picked)
 
-    def _turn_down(self, picked: list[Pending], refusal: ProtocolError) -> None:
+    def _turn_down(self, picked: list[PendingPublish], refusal: ProtocolError) -> None:
         """Refuse a group that has no offsets yet, and go on."""
         for pending in picked:
             pending.settle(refusal, False)
         self._busy = False
         self.go_on()
 
-    def _append(self, owner: Owner, picked: list[Pending]) -> None:
+    def _append(self, owner: Owner, picked: list[PendingPublish]) -> None:
         """Give offsets to a group and let it be written; `owner` may still append."""
-        candidates = [Candidate(pending.header, pending.data) for pending in picked if pending.header is not None]
-        assert len(candidates) == len(picked), "only verified batches are drained"
-        group = self._driver.reserve(candidates)
+        batches = [Batch(pending.header, pending.data) for pending in picked if pending.header is not None]
+        assert len(batches) == len(picked), "only verified batches are drained"
+        group = self._driver.assign(batches)
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
                 self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
@@ -258,7 +261,7 @@ class Pipeline:
         self._uncommitted_bytes += size_bytes
         self._driver.go()
 
-    def _fail(self, picked: list[Pending], error: BaseException) -> None:
+    def _fail(self, picked: list[PendingPublish], error: BaseException) -> None:
         """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""
         failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: the log cannot be written any more: {error}")
         for pending in picked:

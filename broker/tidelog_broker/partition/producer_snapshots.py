@@ -10,7 +10,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class SnapshotWriter:
         workers, io_key: for writes to its log.
     """
 
-    def __init__(self, state: PartitionState, view: LogView, workers: Offload, io_key: int) -> None:
+    def __init__(self, state: PartitionState, view: ReplicaLog, workers: Offload, io_key: int) -> None:
         self._state = state
         self._view = view
         self._workers = workers

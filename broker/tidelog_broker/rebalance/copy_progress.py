@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 

@@ -21,7 +21,8 @@ from typing import Final
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.placement.planning import can_live
 from tidelog_broker.core.placement.registry import NodeRegistry
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance.copy_progress import NewCopies
 from tidelog_broker.rebalance.ownership_advice import Advice, Adviser, Owned
 from tidelog_proto import broker_pb2 as pb

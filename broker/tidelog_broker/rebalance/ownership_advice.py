@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.push import Follower
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 FULL_S: Final = 5.0

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replicas import Replication
 

@@ -41,14 +41,15 @@ from tidelog_broker.core.replication.effects import (
     WriteChain,
     WriteFences,
 )
-from tidelog_broker.core.replication.epoch_writer import Candidate, Group
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan, Position
+from tidelog_broker.core.replication.epoch_writer import Group
+from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.inline_writes import sleeps
-from tidelog_broker.replication.replica_log import LogView, Stretch
+from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageError
 from tidelog_proto import broker_pb2 as pb
@@ -88,7 +89,7 @@ class ReplicaDriver:
         io_key: int,
         *,
         replica: Replica,
-        view: LogView,
+        view: ReplicaLog,
         tools: Tools,
         schedule: Callable[[ReplicaDriver], None],
         schedule_later: Callable[[ReplicaDriver], None],
@@ -172,12 +173,12 @@ class ReplicaDriver:
             self.replica.want_owner(self._tools.now_ms())
             self.pump()
 
-    def reserve(self, candidates: Sequence[Candidate]) -> Group:
+    def assign(self, batches: Sequence[Batch]) -> Group:
         """Give offsets to verified batches, for which the log has space: they are sent and written by `go`.
 
         That must follow, and no other group before this one is written.
         """
-        return self.replica.reserve(candidates, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
+        return self.replica.assign(batches, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
 
     def roll_over(self, plan: Plan) -> None:
         """End the epoch by plan, if this node owns it."""
@@ -205,7 +206,7 @@ class ReplicaDriver:
         self._carry_on(soon=True)
 
     def go(self) -> None:
-        """Carry out what `reserve` has ordered."""
+        """Carry out what `assign` has ordered."""
         self._carry_on(soon=False)
 
     def _carry_on(self, *, soon: bool, writes: bool = True, may_be_due: bool = True) -> None:

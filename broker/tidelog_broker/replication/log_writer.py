@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 LogWrite = Append | Truncate | SyncLog | AppendFill | FinishFill | SetAside
 
 
-def has_room(view: LogView, first: Append, size_bytes: int) -> bool:
+def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
     """Whether an append needs no space, segment or epoch to be made first; `size_bytes` with padding."""
     active = view.store.active
     return (
@@ -41,7 +41,7 @@ def padded_bytes(group: Sequence[Append]) -> int:
     return size_bytes
 
 
-def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
+def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
     """Write appends that continue each other as one, and sync once; False when they find no space.
 
     An append that does not continue the log is one whose predecessor found no space.
@@ -62,7 +62,7 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
             active = store.start_epoch(first.epoch, first.start_offset)
         needed_bytes = padded_bytes(group)
         if not active.has_room(needed_bytes):
-            store.reserve(needed_bytes)
+            store.ensure_space(needed_bytes)
     except DiskFullError as error:
         log.warning("%s: no space for what the owner sends: %s", store.directory.name, error)
         return False
@@ -72,7 +72,7 @@ def append(view: LogView, group: Sequence[Append], *, synced: bool) -> bool:
     return True
 
 
-def append_in_place(view: LogView, group: Sequence[Append]) -> None:
+def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
     """Write appends for which `has_room` has just been true, without a sync.
 
     Raises:
@@ -81,7 +81,7 @@ def append_in_place(view: LogView, group: Sequence[Append]) -> None:
     view.store.append(group[0].batches if len(group) == 1 else [batch for one in group for batch in one.batches])
 
 
-def perform(view: LogView, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> bool:
+def perform(view: ReplicaLog, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> bool:
     """Do what is no append.
 
     Raises:
@@ -112,7 +112,7 @@ def perform(view: LogView, effect: Truncate | SyncLog | AppendFill | FinishFill 
     return True
 
 
-def _fill(view: LogView, effect: AppendFill) -> bool:
+def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     store = view.store
     end = (effect.epoch_end_offset, effect.epoch_end_digest)
     try:
@@ -139,7 +139,7 @@ def _fill(view: LogView, effect: AppendFill) -> bool:
     return True
 
 
-def _finish_fill(view: LogView, epoch: int) -> None:
+def _finish_fill(view: ReplicaLog, epoch: int) -> None:
     try:
         if view.store.copies.fill_position(epoch) is not None:
             view.store.copies.finish_fill(epoch)

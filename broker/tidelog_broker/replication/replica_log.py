@@ -44,7 +44,7 @@ class _Known(NamedTuple):
     headers: Iterator[BatchHeader]
 
 
-class LogView:
+class ReplicaLog:
     """What the core asks of a log, see `core.replication.ports.LogView`; used by the event loop. Made by `open`.
 
     Args:
@@ -70,7 +70,7 @@ class LogView:
     @classmethod
     def open(
         cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
-    ) -> LogView:
+    ) -> ReplicaLog:
         """Heal what can be healed; runs on the partition's I/O worker.
 
         Raises:

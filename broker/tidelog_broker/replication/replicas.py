@@ -19,11 +19,12 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ownership import Ownership
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Timing
+from tidelog_broker.core.replication.ports import Batch, Timing
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Tools
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.log_start import load_log_start
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -42,7 +43,7 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
-class Founding(NamedTuple):
+class NewPartition(NamedTuple):
     """A partition as its topic's record names it: key, name for people, and its first epoch."""
 
     key: PartitionKey
@@ -90,18 +91,18 @@ class Replication:
 
     # --- partitions ------------------------------------------------------------------------------------
 
-    async def open(self, founding: Founding, store: PartitionLog, io_key: int) -> ReplicaDriver:
+    async def open(self, new: NewPartition, store: PartitionLog, io_key: int) -> ReplicaDriver:
         """Make the replica of a partition whose log is open; it does nothing before `ReplicaDriver.start`.
 
         Raises:
             StorageError: the disk failed while the log was healed.
         """
-        key = founding.key
-        chain = self.chains.chain(key, founding.genesis)
+        key = new.key
+        chain = self.chains.chain(key, new.genesis)
 
-        def open_view() -> LogView:
+        def open_view() -> ReplicaLog:
             log_start = load_log_start(self._tools.fs, store.directory)
-            return LogView.open(store, chain, node_id=self.node_id, log_start=log_start, rebooted=self._rebooted)
+            return ReplicaLog.open(store, chain, node_id=self.node_id, log_start=log_start, rebooted=self._rebooted)
 
         view = await self._tools.io.call(io_key, open_view)
         replica = Replica(
@@ -118,7 +119,7 @@ class Replication:
         )
         driver = ReplicaDriver(
             key,
-            founding.name,
+            new.name,
             io_key,
             replica=replica,
             view=view,

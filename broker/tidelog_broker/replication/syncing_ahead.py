@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import SyncAhead
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 
 
 class SyncingAhead:
@@ -27,7 +27,7 @@ class SyncingAhead:
         self,
         offload: Offload,
         key: int,
-        view: LogView,
+        view: ReplicaLog,
         *,
         done: Callable[[SyncAhead], None],
         failed: Callable[[BaseException], None],

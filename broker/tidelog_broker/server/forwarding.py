@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

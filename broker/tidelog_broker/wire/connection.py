@@ -78,7 +78,7 @@ class Request:
         self.reply(pb.Envelope(error=error.to_message()))
 
 
-class Host(Protocol):
+class ConnectionHost(Protocol):
     """Who a connection belongs to: the server."""
 
     settings: NodeSettings
@@ -118,7 +118,7 @@ class Pushing(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The shell of a connection. The server makes one per accepted socket."""
 
-    def __init__(self, server: Host) -> None:
+    def __init__(self, server: ConnectionHost) -> None:
         self.server = server
         self.greeted = False
         self.client_id = ""

@@ -22,7 +22,7 @@ from typing import Final, cast
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
 from tidelog_broker.core.placement.registry import removal
-from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, Outgoing, alone
+from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -176,7 +176,7 @@ class Link(asyncio.BufferedProtocol):
         else:
             write_parts(transport, one_way.parts)
 
-    def _write(self, transport: asyncio.Transport, outgoing: Outgoing) -> None:
+    def _write(self, transport: asyncio.Transport, outgoing: OutgoingEnvelope) -> None:
         size_bytes = outgoing.attachment_bytes
         head = encode_frame(outgoing.envelope, size_bytes)
         if size_bytes:

@@ -39,7 +39,7 @@ def data(tmp_path: Path) -> Path:
             owner_incarnation=1,
             previous_digest=digest,
         )
-        log.reserve(padded(len(batch)))
+        log.ensure_space(padded(len(batch)))
         log.append([memoryview(batch)])
         log.sync()
     log.close()

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tidelog_broker.cluster.gossip import Gossip
-from tidelog_broker.core.membership.datagram_seal import Sealer
+from tidelog_broker.core.membership.datagram_auth import DatagramAuth
 from tidelog_broker.core.membership.gossip_messages import Ack, Datagram, DatagramWriter, Ping, decode
 from tidelog_broker.core.membership.members import Address, Member, MemberState
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict, MembershipChange
@@ -104,7 +104,7 @@ class Stranger(asyncio.DatagramProtocol):
         return self
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        payload = Sealer(SECRET).open(data)
+        payload = DatagramAuth(SECRET).verify(data)
         assert payload is not None
         self.heard.put_nowait(decode(payload))
 
@@ -127,7 +127,7 @@ class Stranger(asyncio.DatagramProtocol):
 
     async def answered(self) -> None:
         """Ping and wait for the answer: all that was sent before has then been read. Loopback keeps the order."""
-        self.send(Sealer(SECRET).seal(self.payload()))
+        self.send(DatagramAuth(SECRET).sign(self.payload()))
         async with asyncio.timeout(20):
             while (await self.heard.get()).body != Ack(self.counter):
                 pass
@@ -203,7 +203,7 @@ async def test_the_same_id_twice(nodes: Nodes) -> None:
 
 async def test_the_wrong_secret_gets_in_nowhere_and_gets_no_answer(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
-    forged = Sealer(b"another secret, as long").seal(stranger.payload(stranger.me))
+    forged = DatagramAuth(b"another secret, as long").sign(stranger.payload(stranger.me))
     for _ in range(5):
         stranger.send(forged)
     await stranger.answered()
@@ -216,7 +216,7 @@ async def test_garbage(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     for datagram in (b"\x01", b"GET / HTTP/1.1\r\n\r\n", bytes(33), b"\x01" + bytes(1_199), bytes(60_000)):
         stranger.send(datagram)
-    stranger.send(Sealer(SECRET).seal(b"sealed nonsense"))
+    stranger.send(DatagramAuth(SECRET).sign(b"signed nonsense"))
     await stranger.answered()
     assert (gossip.forged, gossip.refusals[Refusal.MALFORMED]) == (5, 1)
     assert list(gossip.members) == ["n0"]
@@ -224,7 +224,7 @@ async def test_garbage(stranger: Stranger) -> None:
 
 async def test_a_replayed_datagram_counts_once(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
-    once = Sealer(SECRET).seal(stranger.payload(stranger.me))
+    once = DatagramAuth(SECRET).sign(stranger.payload(stranger.me))
     for _ in range(3):
         stranger.send(once)
     await stranger.answered()
@@ -236,10 +236,10 @@ async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) 
     gossip = stranger.node.gossip
     stranger.me = replace(stranger.me, incarnation=2 << 24)
     await stranger.answered()
-    stranger.send(Sealer(SECRET).seal(stranger.payload(stranger.me)))
+    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(stranger.me)))
     await stranger.answered()
     newer, stranger.me = stranger.me, replace(stranger.me, incarnation=1 << 24)
-    stranger.send(Sealer(SECRET).seal(stranger.payload(replace(stranger.me, node_id="n7"))))
+    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(replace(stranger.me, node_id="n7"))))
     async with asyncio.timeout(20):
         while newer not in (heard := await stranger.heard.get()).members or heard.body is not None:
             pass
@@ -250,7 +250,7 @@ async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) 
 async def test_another_cluster_with_the_same_secret_stays_outside(nodes: Nodes, stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     other = await nodes.start(member(5), gossip.address, cluster_id=b"d" * 16)
-    stranger.send(Sealer(SECRET).seal(stranger.payload(stranger.me, cluster_id=b"d" * 16)))
+    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(stranger.me, cluster_id=b"d" * 16)))
     await stranger.answered()
     assert gossip.refusals[Refusal.FOREIGN_CLUSTER] >= 1
     assert not {"n5", "n9"} & set(gossip.members)
@@ -264,7 +264,7 @@ async def test_refusals_are_logged_once_and_not_each_time(stranger: Stranger, ca
         await stranger.answered()
     said = [record.getMessage() for record in caplog.records if "was dropped" in record.getMessage()]
     assert len(said) == 1
-    assert "not sealed with this cluster's secret" in said[0]
+    assert "not signed with this cluster's secret" in said[0]
 
 
 async def test_seeds_may_be_names_and_one_that_is_unknown_does_no_harm(nodes: Nodes) -> None:

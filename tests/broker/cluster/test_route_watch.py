@@ -9,7 +9,7 @@ import pytest
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.cluster.route_watch import LOOKS_PER_TURN, Held, RouteNews, TopicView, check_known, is_news, view_of
 from tidelog_broker.cluster.routes import Route
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

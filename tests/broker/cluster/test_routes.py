@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from tidelog_broker.cluster.routes import Route, Routes
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 
 TOPIC = b"t" * 16

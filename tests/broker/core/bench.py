@@ -13,13 +13,14 @@ from tests.broker.core.replication.test_replica import KEY, Log
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send
-from tidelog_broker.core.replication.epoch_writer import Candidate, Owner
+from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.log_tail import Tail
 from tidelog_broker.core.replication.paxos import decision_value
-from tidelog_broker.core.replication.ports import Batch, PartitionKey, Plan, Position, Timing
+from tidelog_broker.core.replication.ports import Batch, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.header import unpack_header
@@ -55,17 +56,17 @@ def descriptor(
     )
 
 
-def candidate(records: int = 1, *, producer: int = 0, sequence: int = 0, fill: bytes = b"x") -> Candidate:
+def candidate(records: int = 1, *, producer: int = 0, sequence: int = 0, fill: bytes = b"x") -> Batch:
     columns = pa.record_batch({"value": pa.array([fill] * records, pa.binary())})
     encoded = encode_batch(columns, now_us=5, producer_id=producer, base_sequence=sequence)
     data = memoryview(bytearray(encoded.to_bytes()))
-    return Candidate(unpack_header(data), data)
+    return Batch(unpack_header(data), data)
 
 
 def run_of(active: pb.EpochDescriptor, *counts: int, fill: bytes = b"x") -> list[Batch]:
     """Return the first batches of an epoch as its owner stamps them, `counts` records each."""
     owner = Owner(active, producers=ProducerTable())
-    group = owner.reserve([candidate(count, fill=fill) for count in counts], now_us=1)
+    group = owner.assign([candidate(count, fill=fill) for count in counts], now_us=1)
     return [Batch(header, data) for header, data in zip(group.headers, group.batches, strict=True)]
 
 

@@ -7,7 +7,8 @@ from tests.broker.core.bench import INCARNATION, KEY, NODES, Hints, ballot, desc
 from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()

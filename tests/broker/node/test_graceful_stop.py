@@ -7,8 +7,7 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.core.replication import planned_end
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
+from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY, PartitionKey
 from tidelog_broker.node import graceful_stop
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.node import Node

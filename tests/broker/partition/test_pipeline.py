@@ -12,7 +12,7 @@ from tests.broker.stand import Stand
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -49,10 +49,10 @@ async def partition(node: Node, peer: Peer) -> Partition:
     return node.broker.partitions.get(topic.topic_id, 0)
 
 
-def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[Pending, Settled]:
+def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[PendingPublish, Settled]:
     settle = Settled()
     view = memoryview(bytearray(data))
-    pending = Pending(view, unpack_header(view) if verified else None, settle)
+    pending = PendingPublish(view, unpack_header(view) if verified else None, settle)
     partition.pipeline.submit(pending)
     return pending, settle
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 from tests.broker.founded import Founded
 
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance.copy_progress import MOVES_MAX, STALLED_MS, NewCopies, Told, ask
 from tidelog_proto import broker_pb2 as pb
 

@@ -11,7 +11,8 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import PartitionKey, Timing
+from tidelog_broker.core.replication.ports import Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.rebalance import mover, ownership_advice
 from tidelog_broker.rebalance.mover import Mover
@@ -189,7 +190,7 @@ async def test_an_owner_that_is_halted_is_replaced_while_its_node_runs(three: Fo
     peer = await three.peer("a")
     key = await used(three, peer)
     for copy in await three.copies(key, end_offset=1):
-        copy.replica.state.timing = Timing(settled_ms=0)
+        copy.replica.state.timing = Timing(grace_ms=0)
     partition = owned(three, key)
     partition.replica.state.halt("a test says so")
     partition.driver.pump()

@@ -8,9 +8,9 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 
-from tidelog_broker.core.replication.ports import PartitionKey, Timing
+from tidelog_broker.core.replication.ports import Timing
 from tidelog_broker.core.replication.push import Follower
-from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.rebalance import mover, standing_in
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned
 from tidelog_broker.rebalance.standing_in import AGAIN_S, STEADY_S, StandingIn
@@ -219,7 +219,7 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
     key = (topic.topic_id, 0)
     await mixed.publish(front, topic.topic_id, b"first")
     for name in "abd":
-        mixed.nodes[name].broker.partitions.get(*key).replica.state.timing = Timing(settled_ms=0)
+        mixed.nodes[name].broker.partitions.get(*key).replica.state.timing = Timing(grace_ms=0)
     halted = mixed.nodes["b"].broker.partitions.get(*key)
     halted.replica.state.halt("a test says so")
     halted.driver.pump()

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import anti_entropy
 from tidelog_broker.replication.anti_entropy import EVERY, AntiEntropy
 from tidelog_broker.replication.replicas import Replication

@@ -10,12 +10,12 @@ from tests.broker.storage.build import read_all
 
 from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
 from tidelog_broker.replication import log_writer
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_proto.header import unpack_header
 
 
-def fresh(path: Path) -> tuple[FaultyDisk, LogView]:
+def fresh(path: Path) -> tuple[FaultyDisk, ReplicaLog]:
     disk = FaultyDisk()
     return disk, view_of(open_log(disk, path), chain_of())
 

@@ -11,7 +11,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.replication import log_writer
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 
@@ -161,7 +161,7 @@ def test_a_reboot_throws_doubt_on_what_was_not_synced(
     store = open_log(disk, tmp_path)
     write_epoch(store, 0, b"one")
     store.close()
-    view = LogView.open(open_log(disk, tmp_path), chain_of(flush=flush), node_id="a", log_start=0, rebooted=rebooted)
+    view = ReplicaLog.open(open_log(disk, tmp_path), chain_of(flush=flush), node_id="a", log_start=0, rebooted=rebooted)
     assert view.doubt == doubt
 
 
@@ -170,12 +170,12 @@ def test_a_second_start_after_a_reboot_does_not_trust_what_the_first_one_did_not
     store = open_log(disk, tmp_path)
     write_epoch(store, 0, b"one")
     store.close()
-    LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True).store.close()
-    view = LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0)
+    ReplicaLog.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True).store.close()
+    view = ReplicaLog.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0)
     assert view.doubt == "short"
     view.end_doubt()
     view.store.close()
-    assert LogView.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0).doubt == ""
+    assert ReplicaLog.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0).doubt == ""
 
 
 def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tidelog_broker.core.replication import planned_end
 from tidelog_broker.core.replication.effects import SyncAhead
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.replication import log_writer
-from tidelog_broker.replication.replica_log import LogView
+from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
@@ -29,7 +29,7 @@ class Stand:
 
     def __init__(self, path: Path, workers: IoWorkers) -> None:
         self.disk = FaultyDisk()
-        self.view: LogView = view_of(open_log(self.disk, path), chain_of())
+        self.view: ReplicaLog = view_of(open_log(self.disk, path), chain_of())
         self.append(b"a")
         self.done: list[SyncAhead] = []
         self.failed: list[BaseException] = []

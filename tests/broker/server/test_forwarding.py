@@ -11,8 +11,7 @@ from tests.broker.peer import batch
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.core.replication.ports import PartitionKey
-from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
+from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY, PartitionKey
 from tidelog_broker.server import forwarding
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

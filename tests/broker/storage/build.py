@@ -23,7 +23,7 @@ class Appendable(Protocol):
     def end_offset(self) -> int: ...
     @property
     def end_digest(self) -> int: ...
-    def reserve(self, needed_bytes: int) -> None: ...
+    def ensure_space(self, needed_bytes: int) -> None: ...
     def append(self, batches: Sequence[bytes | bytearray | memoryview]) -> object: ...
 
 
@@ -73,13 +73,13 @@ def stamp(batches: Sequence[bytearray], *, offset: int, digest: int, epoch: int 
 
 
 def needed(batches: Sequence[bytearray]) -> int:
-    """Return what `reserve` is asked for."""
+    """Return what `ensure_space` is asked for."""
     return sum(padded(len(one)) for one in batches)
 
 
 def append(log: Appendable, batches: Sequence[bytearray], *, epoch: int = 0) -> list[bytes]:
     """Reserve, stamp and append a group; return its bytes."""
-    log.reserve(needed(batches))
+    log.ensure_space(needed(batches))
     log.append(stamp(batches, offset=log.end_offset, digest=log.end_digest, epoch=epoch))
     return [bytes(one) for one in batches]
 

@@ -66,7 +66,7 @@ def fill(log: PartitionLog, epoch: DecidedEpoch) -> bool:
 def copy(log: PartitionLog, batches: list[bytes]) -> None:
     """Append as a replica does."""
     for one in batches:
-        log.reserve(needed([bytearray(one)]))
+        log.ensure_space(needed([bytearray(one)]))
         log.append([one])
 
 

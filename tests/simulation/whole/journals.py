@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Live = dict[PartitionKey, list[bytes]]

@@ -21,9 +21,9 @@ from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
 """What goes over any path without fragments: IPv6's least MTU (1280) less the headers."""
-SEAL_BYTES: Final = 1 + 32
+AUTH_BYTES: Final = 1 + 32
 """What the shell puts in front: a version and the authentication."""
-PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - SEAL_BYTES
+PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - AUTH_BYTES
 HOST_BYTES_MAX: Final = 255
 ZONE_BYTES_MAX: Final = 200
 _U32_MAX: Final = 2**32 - 1

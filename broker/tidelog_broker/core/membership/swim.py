@@ -48,8 +48,8 @@ _LEAVE_FANOUT: Final = 16
 _STALE_NOTICE_MS: Final = 1_000
 
 
-class Outgoing(NamedTuple):
-    """A payload to seal and send."""
+class OutgoingDatagram(NamedTuple):
+    """A payload to sign and send."""
 
     to: Address
     payload: bytes
@@ -68,7 +68,7 @@ class Refusal(Enum):
 class Effects:
     """What an input led to, in order."""
 
-    outgoing: list[Outgoing]
+    outgoing: list[OutgoingDatagram]
     events: list[Event]
     refusal: Refusal | None = None
 
@@ -115,7 +115,7 @@ class Swim:
         self._dead_rotation = Rotation(chooser)
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[OutgoingDatagram] = []
         self._counter = 0
         self._sequence = chooser.randrange(_SEQUENCE_MASK)
         self._refreshed_live = self._refreshed_gone = 0
@@ -226,7 +226,7 @@ class Swim:
             self._stale_notices_ms[sender] = now_ms
             writer = self._writer(None)
             writer.add(self.members[sender])
-            self._outgoing.append(Outgoing(source, writer.finish()))
+            self._outgoing.append(OutgoingDatagram(source, writer.finish()))
 
     def _take(self, datagram: Datagram, source: Address, now_ms: int) -> None:
         for member in datagram.members:
@@ -421,7 +421,7 @@ class Swim:
             self._refreshed_live = _fill(writer, live, self._refreshed_live)
             gone = [member for member in self.members.values() if not member.is_live]
             self._refreshed_gone = _fill(writer, gone, self._refreshed_gone)
-        self._outgoing.append(Outgoing(to, writer.finish()))
+        self._outgoing.append(OutgoingDatagram(to, writer.finish()))
 
     def _forget(self, node_id: str) -> None:
         self._digests.pop(node_id, None)

@@ -73,7 +73,7 @@ class Placement(NamedTuple):
     ack_quorum: int
 
 
-class PartitionState(NamedTuple):
+class PlacedPartition(NamedTuple):
     """The active epoch of a partition and what its topic asks for. `topic_ack_quorum` 0: a majority."""
 
     topic_id: bytes
@@ -208,7 +208,7 @@ def takeover_rank(
 
 
 def rebalance_plan(
-    partitions: Iterable[PartitionState], nodes: Sequence[NodeEntry], *, alive: Collection[str]
+    partitions: Iterable[PlacedPartition], nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> list[Move]:
     """Return the partitions whose active epoch is not what placement asks for, and what it asks for.
 

@@ -21,7 +21,7 @@ from tidelog_broker.core.placement.placement import (
     BOTH_ROLES,
     NodeEntry,
     NoPersistenceError,
-    PartitionState,
+    PlacedPartition,
     Role,
     partition_key,
     place,
@@ -30,7 +30,8 @@ from tidelog_broker.core.placement.placement import (
     takeover_rank,
 )
 from tidelog_broker.core.replication.paxos import seal_quorum
-from tidelog_broker.core.replication.ports import PartitionKey, Plan
+from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -122,7 +123,7 @@ def move_plan(
 
     Args: as `takeover_plan`.
     """
-    state = PartitionState(
+    state = PlacedPartition(
         key[0],
         key[1],
         active.owner,

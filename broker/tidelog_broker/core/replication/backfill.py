@@ -185,7 +185,7 @@ class History:
         """What the owner has written is here, or it pushes the rest."""
         self.forget_tail()
         self._state.doubt_ends = source_end
-        self._state.settle_doubt()
+        self._state.end_doubt_if_whole()
         self._acknowledge(now_ms)
 
     def pushed(self) -> None:

@@ -26,7 +26,8 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
 from tidelog_broker.core.replication.fence import RESERVED_ROUND
 from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, decision_value, seal_quorum
-from tidelog_broker.core.replication.ports import PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening"]

@@ -176,7 +176,7 @@ class RebuildProducers:
 
 @dataclass(frozen=True, slots=True)
 class OwnerReady:
-    """This incarnation owns the active epoch and may reserve offsets."""
+    """This incarnation owns the active epoch and may assign offsets."""
 
 
 @dataclass(frozen=True, slots=True)

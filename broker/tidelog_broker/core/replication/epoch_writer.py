@@ -1,40 +1,33 @@
 """The owner's side of an epoch: who gets which offset, and when a publish is complete.
 
-Theory of operation. Batches wait in the pipeline until the owner reserves a group: each batch is judged by
+Theory of operation. Batches wait in the pipeline until the owner assigns offsets to a group: each batch is judged by
 the producer table, gets the next offsets and the owner's header fields. The group is then appended here and
 sent to the replicas. Every replica (the owner is one) reports the contiguous end of what it holds durably;
 the ack quorum's smallest report is the high watermark; whatever ends at or below it is complete.
 
-    reserve(batches) -> Group      offsets assigned, headers stamped
+    assign(batches) -> Group       offsets assigned, headers stamped
     acknowledge(node, end)         a replica holds everything below `end`
     high_watermark                 the end of what is committed
 
-Offsets are never given back: the shell makes sure of disk space before it reserves, and a write that fails
-after that ends the epoch on this node for good.
+Offsets are never given back: the shell makes sure of disk space before that, and a write that fails
+afterwards ends the epoch on this node for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, stamp_owner
 
 
-class Candidate(NamedTuple):
-    """A verified batch that waits for its offsets; `data` is header and body, writable."""
-
-    header: BatchHeader
-    data: memoryview
-
-
 @dataclass(slots=True)
 class Group:
-    """What one `reserve` decided, one outcome a candidate: stored, stored before, or refused."""
+    """What one `assign` decided, one outcome a batch: stored, stored before, or refused."""
 
     base_offset: int
     end_offset: int
@@ -74,15 +67,15 @@ class Owner:
         self._start_offset = descriptor.start_offset
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
 
-    def reserve(self, candidates: Sequence[Candidate], *, now_us: int) -> Group:
-        """Assign offsets to `candidates` in order and stamp their headers in place.
+    def assign(self, batches: Sequence[Batch], *, now_us: int) -> Group:
+        """Assign offsets to `batches` in order and stamp their headers in place: their bytes are writable.
 
         A retry and a refused batch get their outcome and take no offset; their neighbours do not notice.
         Append timestamps never go backwards, whatever the clock does.
         """
         group = Group(self.next_offset, self.next_offset, self.digest)
         timestamp_us = max(now_us, self._last_append_timestamp_us)
-        for header, data in candidates:
+        for header, data in batches:
             try:
                 stored = self.producers.check(header)
             except ProtocolError as error:
@@ -129,7 +122,7 @@ class Owner:
         ends = self._durable_ends
         held = ends.get(node_id)
         if held is not None and end_offset > held:
-            assert end_offset <= self.next_offset, "a replica holds what was never reserved"
+            assert end_offset <= self.next_offset, "a replica holds what was never assigned"
             ends[node_id] = end_offset
             committed = sorted(ends.values())[-self.ack_quorum]
             assert committed >= self.high_watermark, "the high watermark never goes back"

@@ -10,7 +10,7 @@ roll-over); they are accepted only where nothing is promised.
 from __future__ import annotations
 
 from tidelog_broker.core.replication.paxos import ballot_key
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 RESERVED_ROUND = 0

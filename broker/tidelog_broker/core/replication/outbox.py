@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import (
@@ -64,7 +64,7 @@ KINDS_WITH_BATCHES: Final = frozenset({"append_batch", "backfill_reply"})
 assert BATCH_BYTES_MAX <= ATTACHMENT_BYTES_MAX, "a largest batch must fit a message"
 
 
-class Outgoing(NamedTuple):
+class OutgoingEnvelope(NamedTuple):
     """An envelope that is ready to be sent, with its attachment in parts."""
 
     envelope: pb.Envelope
@@ -128,7 +128,7 @@ class Outbox:
         group.attachment_bytes += attachment_bytes
         self.size_bytes += message_bytes + attachment_bytes
 
-    def drain(self) -> Iterator[Outgoing]:
+    def drain(self) -> Iterator[OutgoingEnvelope]:
         """Yield everything as envelopes, in the order in which they are to be sent; the outbox is empty after that."""
         groups, self._groups = self._groups, []
         self._newest.clear()
@@ -138,7 +138,7 @@ class Outbox:
             yield _enveloped(group.kind, group.entries, group.attachment, group.attachment_bytes)
 
 
-def alone(message: LinkMessage, batches: Sequence[memoryview]) -> Outgoing:
+def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelope:
     """Return a message as an envelope of its own.
 
     Raises:
@@ -168,11 +168,11 @@ def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str,
 
 def _enveloped(
     kind: str, entries: Sequence[LinkMessage], attachment: Sequence[memoryview], attachment_bytes: int
-) -> Outgoing:
+) -> OutgoingEnvelope:
     envelope = pb.Envelope()
     message: Any = getattr(envelope, kind)
     if kind in SINGLE_KINDS:
         message.CopyFrom(entries[0])
     else:
         message.entries.extend(entries)
-    return Outgoing(envelope, attachment, attachment_bytes, len(entries))
+    return OutgoingEnvelope(envelope, attachment, attachment_bytes, len(entries))

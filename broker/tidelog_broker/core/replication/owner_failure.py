@@ -53,7 +53,7 @@ class OwnerWatch:
     def misses(self, now_ms: int) -> bool:
         """Whether it seems to be gone."""
         if self._resigned:
-            return now_ms >= self._settled_ms()
+            return now_ms >= self._grace_until_ms()
         if self._heard_ms is not None and now_ms < self._heard_ms + self._state.timing.heard_ms:
             return False
         return self.seems_gone() or (self._heard_ms is None and now_ms >= self._silence_ms())
@@ -67,15 +67,15 @@ class OwnerWatch:
     def reconsider_ms(self) -> int | None:
         """When it may turn out to be missing although nothing is heard, from it or about it."""
         if self._resigned:
-            return self._settled_ms()
+            return self._grace_until_ms()
         if self.seems_gone():
             # Never heard: it was gone before this replica, or this epoch, was there, and nobody will tell again.
             return (self._heard_ms or 0) + self._state.timing.heard_ms
         return self._silence_ms() if self._heard_ms is None else None
 
-    def _settled_ms(self) -> int:
+    def _grace_until_ms(self) -> int:
         """Return from when on a resignation counts: an owner that resigns at once may be no worse than the next one."""
-        return self._entered_ms + self._state.timing.settled_ms
+        return self._entered_ms + self._state.timing.grace_ms
 
     def _silence_ms(self) -> int:
         state = self._state

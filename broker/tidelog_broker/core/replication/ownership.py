@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog_broker.core.replication.effects import OwnerConfirmed, OwnerReady, RebuildProducers
-from tidelog_broker.core.replication.epoch_writer import Candidate, Group, Owner
-from tidelog_broker.core.replication.ports import Plan, Position
+from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.push import Follower, Pushes
@@ -257,11 +257,11 @@ class Ownership:
 
     # --- replicating -----------------------------------------------------------------------------------
 
-    def reserve(self, candidates: Sequence[Candidate], *, now_us: int, now_ms: int) -> Group:
+    def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
         """Give offsets to verified batches, queue them for the log and send them to the replicas."""
         state = self._state
         assert state.owner is not None
-        group = state.owner.reserve(candidates, now_us=now_us)
+        group = state.owner.assign(batches, now_us=now_us)
         if group.batches:
             base = state.tail.queued
             positions = [Position(header.end_offset, header.digest) for header in group.headers]

@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader
-
-PartitionKey = tuple[bytes, int]
-"""Topic id and partition number."""
 
 
 class Position(NamedTuple):
@@ -75,7 +73,7 @@ class Timing:
     """Who has heard the owner within this time does not miss it, whatever gossip says."""
     silent_ms: int = 3000
     """An owner that has sent nothing in this epoch for so long is asked whether it is there."""
-    settled_ms: int = 5000
+    grace_ms: int = 5000
     """An owner that says that it takes no further part is not replaced sooner after its epoch has begun."""
     back_off_ms: int = 40
     back_off_ms_max: int = 5000

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog_broker.core.replication.ports import PartitionKey, Position, Timing
+from tidelog_broker.core.replication.ports import Position, Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 DOUBLINGS_MAX: Final = 3

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import Send
-from tidelog_broker.core.replication.ports import PartitionKey, Position, Timing
+from tidelog_broker.core.replication.ports import Position, Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 _EWMA_WEIGHT = 0.2

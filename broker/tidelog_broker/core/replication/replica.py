@@ -9,7 +9,7 @@ the active one are never interpreted: they only make the two chains meet (`Repli
 What it is to the open epoch, and what it may become, is a table: `replica_state.BECOMES`.
 
 Everything here is synchronous and touches nothing outside: `effects` says what the driver has to do, `ports` what
-it provides. Invariants are asserted at the end of every public step (`_settle`).
+it provides. Invariants are asserted at the end of every public step (`_finish_step`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tidelog_broker.core.replication.effects import (
     RebuildProducers,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Candidate as PublishCandidate
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.log_tail import BrokenRunError, Tail, check_run
 from tidelog_broker.core.replication.owner_failure import OwnerWatch
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
-from tidelog_broker.core.replication.ports import Batch, LogView, PartitionKey, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import Batch, LogView, Plan, Position, Surroundings, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 STALLED_MS = 300
@@ -107,7 +107,7 @@ class Replica:
             pb.Backfill: self._on_backfill,
         }
         self._load(fence, now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     # --- beginning -------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Replica:
 
     @property
     def can_append(self) -> bool:
-        """Whether `reserve` may be called."""
+        """Whether `assign` may be called."""
         state = self.state
         fence = state.fence
         return (
@@ -216,20 +216,20 @@ class Replica:
                 self._handlers[type(message)](sender, message, now_ms)
         except (DecodeError, BrokenRunError):
             pass  # the peer is wrong; nothing of the message has been taken
-        self._settle(now_ms)
+        self._finish_step(now_ms)
         return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
         """The oldest write is done; not `ok`: there was no space for it, and nothing of it is on disk."""
         self._now_ms = now_ms
         self.state.waiting_writes.popleft()(ok, now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
         """Answer a `ReadLog` with whole batches between two positions; none: it is not held any more."""
         status = pb.HELD if batches else pb.NOT_HELD
         self.history.reply(effect, batches, base, end, status)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
         """A `SyncAhead` is done: go on with the planned end, or answer the owner that has one in mind."""
@@ -238,7 +238,7 @@ class Replica:
         elif effect.to:
             ask = pb.PreVote(attempt=effect.attempt, probe=True)
             self._acceptor.on_pre_vote(effect.to, self.state.about(ask, effect.epoch), now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Run expired timers; too early or too late is fine."""
@@ -247,7 +247,7 @@ class Replica:
         self.history.tick(now_ms)
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def neighbours_changed(self, now_ms: int) -> None:
         """Look again at who is alive."""
@@ -262,11 +262,11 @@ class Replica:
 
     # --- the owner -------------------------------------------------------------------------------------
 
-    def reserve(self, candidates: Sequence[PublishCandidate], *, now_us: int, now_ms: int) -> Group:
+    def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
         """Give offsets to verified batches, queue them for the log and send them to the replicas."""
         assert self.can_append
-        group = self.ownership.reserve(candidates, now_us=now_us, now_ms=now_ms)
-        self._settle(now_ms)
+        group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
+        self._finish_step(now_ms)
         return group
 
     def roll_over(self, plan: Plan, now_ms: int) -> None:
@@ -276,7 +276,7 @@ class Replica:
         """
         if self.can_append:
             self._planned_end.begin(plan, now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
@@ -459,7 +459,7 @@ class Replica:
     ) -> None:
         """Take the producers' state at an epoch's end; None when the log here cannot tell it."""
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms)
-        self._settle(now_ms)
+        self._finish_step(now_ms)
 
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self.history.on_backfill(sender, ask, now_ms)
@@ -484,7 +484,7 @@ class Replica:
 
         return on_reply
 
-    def _settle(self, now_ms: int) -> None:
+    def _finish_step(self, now_ms: int) -> None:
         """Receive what this node has sent to itself, then see that everything is as it must be."""
         state = self.state
         while state.to_self:

@@ -15,7 +15,8 @@ from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect,
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.log_tail import Tail
-from tidelog_broker.core.replication.ports import LogView, PartitionKey, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import LogView, Position, Surroundings, Timing
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Doubt = Literal["", "short", "damaged"]
@@ -206,7 +207,7 @@ class ReplicaState:
             tail.wrote(end)
             if tail is self.tail:
                 if self.doubt:
-                    self.settle_doubt()
+                    self.end_doubt_if_whole()
                 self.note_commit(self.commit_known)
                 then(end, now_ms)
 
@@ -337,7 +338,7 @@ class ReplicaState:
             self.halted = reason
             self.emit(Halted(reason))
 
-    def settle_doubt(self) -> None:
+    def end_doubt_if_whole(self) -> None:
         """The doubt is over once this copy holds all that the owner had given out when it was asked."""
         if self.doubt and self.doubt_ends is not None and self.tail.durable.offset >= self.doubt_ends:
             self.doubt = ""

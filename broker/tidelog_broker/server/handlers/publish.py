@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import as_heard
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import Pending
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -184,9 +184,9 @@ def _submit(broker: Broker, partition: Partition, data: memoryview, settle: part
     if partition.state.is_internal:
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(Pending(data, _verified(data), settle, acks=acks))
+        partition.pipeline.submit(PendingPublish(data, _verified(data), settle, acks=acks))
         return
-    pending = Pending(data, None, settle, acks=acks)
+    pending = PendingPublish(data, None, settle, acks=acks)
 
     def judged(header: BatchHeader | None, error: BaseException | None) -> None:
         pending.header = header

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.credit import PartitionKey, Subscription
+from tidelog_broker.core.credit import Subscription
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import as_heard
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.handlers.fetch import check_entries, end_of

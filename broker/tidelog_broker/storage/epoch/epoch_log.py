@@ -1,7 +1,7 @@
 """The log of one epoch of one partition: segments in a directory, appended to by one thread, read by any.
 
-The order of a publish is `reserve`, stamp (by the caller), `append`, `sync`. Space is found before an offset is given
-out, so a full disk refuses a group with nothing changed. When a sync happens is the caller's choice (always, at
+The order of a publish is `ensure_space`, stamp (by the caller), `append`, `sync`. Space is found before an offset is
+given out, so a full disk refuses a group with nothing changed. When a sync happens is the caller's choice (always, at
 intervals, never); the log remembers how far the last one reached and writes it down with the next group.
 
 A failed write or sync ends the log's life as a writer: the kernel may have dropped the pages and would call the next
@@ -176,7 +176,7 @@ class EpochLog:
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether `reserve` for this much would find the space there already; does not touch the disk."""
+        """Whether `ensure_space` for this much would find the space there already; does not touch the disk."""
         active = self._active
         if active is None or self._failure or self._held.damage is not None:
             return False
@@ -185,7 +185,7 @@ class EpochLog:
             return False  # it must roll
         return active.has_space(needed)
 
-    def reserve(self, needed_bytes: int) -> None:
+    def ensure_space(self, needed_bytes: int) -> None:
         """Make sure of the space for a group, rolling to a new segment if need be.
 
         Args:
@@ -206,7 +206,7 @@ class EpochLog:
             if is_disk_full(error):
                 self._disk.spares.end()
                 if self._give_up_spare():
-                    return self.reserve(needed_bytes)
+                    return self.ensure_space(needed_bytes)
                 raise DiskFullError(f"no space for {needed} bytes in {self.directory}: {error}") from error
             raise self._fail("taking space", error) from error
         except StorageFailedError as error:
@@ -214,7 +214,7 @@ class EpochLog:
             raise
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
-        """Write a group of stamped batches, for which `reserve` was called, behind the end. Does not sync.
+        """Write a group of stamped batches, for which `ensure_space` was called, behind the end. Does not sync.
 
         Raises:
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.

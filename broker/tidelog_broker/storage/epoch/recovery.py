@@ -36,7 +36,7 @@ from tidelog_broker.storage.segment.layout import (
     index_path,
     segment_path,
 )
-from tidelog_broker.storage.segment.scan import SegmentScan, Tail, examine_tail, read_segment_header, scan_segment
+from tidelog_broker.storage.segment.scan import Remainder, SegmentScan, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment, peek_index_end, try_load_index
 
 
@@ -315,7 +315,7 @@ def _scan(fs: FileSystem, segment: _Found) -> SegmentScan:
         return scan_segment(file, segment.header)
 
 
-def _tail(fs: FileSystem, segment: _Found, position: int) -> Tail:
+def _tail(fs: FileSystem, segment: _Found, position: int) -> Remainder:
     with _reading(fs, segment.path) as file:
         return examine_tail(file, nonce=segment.header.nonce, position=position)
 

@@ -105,7 +105,7 @@ class EpochRepair:
         assert log.is_repairing, "cut it first"
         check_copied(batches, epoch=epoch, position=self._repaired_to(epoch))
         if batches:
-            log.reserve(sum(padded(len(batch)) for batch in batches))
+            log.ensure_space(sum(padded(len(batch)) for batch in batches))
             log.append(batches)
             log.sync()
         return self._repaired_to(epoch)

@@ -118,7 +118,7 @@ class EpochFill:
                 f"decided is {target.end.digest:#010x}"
             )
         if batches:
-            self.log.reserve(sum(padded(len(batch)) for batch in batches))
+            self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
             self.log.append(batches)
         assert self.position == reached
         return reached

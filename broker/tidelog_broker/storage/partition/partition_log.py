@@ -33,7 +33,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     partition_dir_name,
     remove_partition_dir,
 )
-from tidelog_broker.storage.partition.partition_reader import PartitionReader
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.header import Buffer
@@ -49,7 +49,7 @@ class PartitionLog:
         self._held = held
         self.directory = held.directory
         self.name = held.name
-        self.reader = PartitionReader(held)
+        self.reader = PartitionLogReader(held)
         """Reads what is here, on any thread."""
         self.copies = EpochCopies(held, dormant_fills)
         """Fills what is missing."""
@@ -149,11 +149,11 @@ class PartitionLog:
         """See `EpochLog.has_room`."""
         return self._writable().has_room(needed_bytes)
 
-    def reserve(self, needed_bytes: int) -> None:
-        """See `EpochLog.reserve`."""
+    def ensure_space(self, needed_bytes: int) -> None:
+        """See `EpochLog.ensure_space`."""
         log = self._writable()
         log.segment_bytes = self._held.segment_bytes
-        log.reserve(needed_bytes)
+        log.ensure_space(needed_bytes)
 
     def has_space(self, epoch: int, needed_bytes: int) -> bool:
         """Whether a group can be appended to an epoch without taking space, or beginning a segment or the epoch."""
@@ -165,13 +165,13 @@ class PartitionLog:
 
         Raises:
             DiskFullError: no space; nothing has changed.
-            LimboError, StorageFailedError: as `start_epoch` and `reserve`.
+            LimboError, StorageFailedError: as `start_epoch` and `ensure_space`.
         """
         active = self.active
         if active is None or active.epoch != epoch:
             active = self.start_epoch(epoch, start_offset)
         segments = active.segment_count
-        self.reserve(needed_bytes)
+        self.ensure_space(needed_bytes)
         return active.segment_count > segments
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:

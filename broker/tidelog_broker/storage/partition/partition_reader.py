@@ -14,7 +14,7 @@ from tidelog_proto.header import BatchHeader
 from tidelog_proto.limits import FETCH_BYTES_MAX
 
 
-class PartitionReader:
+class PartitionLogReader:
     """Reads what a `PartitionLog` holds."""
 
     def __init__(self, held: HeldEpochs) -> None:

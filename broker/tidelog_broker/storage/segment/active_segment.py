@@ -184,7 +184,7 @@ class ActiveSegment:
                 buffers.append(_PADDING[gap])
             places.append((position, length))
             position += length + gap
-        assert position <= self._allocated_bytes, "reserve the space first"
+        assert position <= self._allocated_bytes, "ensure the space first"
         self.opened.file.pwritev(buffers, self.end.position)
         index = self.opened.index
         for (at, length), batch_fields in zip(places, fields, strict=True):

@@ -155,7 +155,7 @@ def check_chain(header: BatchHeader, raw: memoryview, scan: SegmentScan) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class Remainder:
     """What lies behind a good prefix."""
 
     synced_offset: int | None
@@ -164,7 +164,7 @@ class Tail:
     """Stretches (position, bytes) that are not all zero."""
 
 
-def examine_tail(file: File, *, nonce: int, position: int) -> Tail:
+def examine_tail(file: File, *, nonce: int, position: int) -> Remainder:
     """Look through everything behind the good prefix for marks and for bytes that are not zero."""
     synced: int | None = None
     dirty: list[tuple[int, int]] = []
@@ -174,7 +174,7 @@ def examine_tail(file: File, *, nonce: int, position: int) -> Tail:
         dirty.append((at, len(chunk)))
         for found in _find_marks(chunk, at, nonce=nonce):
             synced = found if synced is None else max(synced, found)
-    return Tail(synced, dirty)
+    return Remainder(synced, dirty)
 
 
 def _chunks(file: File, position: int) -> Iterator[tuple[int, bytes]]:

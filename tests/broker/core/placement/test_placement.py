@@ -17,7 +17,7 @@ from tidelog_broker.core.placement.placement import (
     WEIGHT_MAX,
     NodeEntry,
     NoPersistenceError,
-    PartitionState,
+    PlacedPartition,
     Placement,
     Role,
     candidates,
@@ -284,8 +284,8 @@ def test_candidates_queue_up_behind_the_living() -> None:
     assert takeover_rank(placed[1], key, removed, alive=alive, placement=placed) is None
 
 
-def state(number: int, owner: str, placed: Placement, **fields: int) -> PartitionState:
-    return PartitionState(TOPIC, number, owner, placed.nodes, placed.ack_quorum, replication_factor=3, **fields)
+def state(number: int, owner: str, placed: Placement, **fields: int) -> PlacedPartition:
+    return PlacedPartition(TOPIC, number, owner, placed.nodes, placed.ack_quorum, replication_factor=3, **fields)
 
 
 def test_a_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None:
@@ -295,7 +295,7 @@ def test_a_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> No
         for number in range(200)
     }
     states = [
-        PartitionState(TOPIC, number, where.nodes[0], where.nodes[::-1], where.ack_quorum, replication_factor=3)
+        PlacedPartition(TOPIC, number, where.nodes[0], where.nodes[::-1], where.ack_quorum, replication_factor=3)
         for number, where in placed.items()
     ]
     assert rebalance_plan(states, nodes, alive=ids(nodes)) == [], "the order of a placement is no reason to move"
@@ -303,7 +303,7 @@ def test_a_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> No
     plan = rebalance_plan(states, grown, alive=ids(grown))
     assert 80 <= len(plan) <= 160, "three in five of the partitions get a copy on the new node"
     assert all(move.new_copies == ("n4",) for move in plan)
-    again = [PartitionState(TOPIC, move.partition, move.owner, *move.placement, replication_factor=3) for move in plan]
+    again = [PlacedPartition(TOPIC, move.partition, move.owner, *move.placement, replication_factor=3) for move in plan]
     assert rebalance_plan(again, grown, alive=ids(grown)) == [], "a plan that was carried out is the end of it"
 
 

@@ -362,7 +362,7 @@ def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
     recovered = recover(stage, left)
     assert recovered.state.active.epoch == first.state.active.epoch
     stage.down = set()
-    stage.publish("three") if stage.owner() is first else first.reserve([], now_us=0, now_ms=stage.now_ms)
+    stage.publish("three") if stage.owner() is first else first.assign([], now_us=0, now_ms=stage.now_ms)
     stage.later(3000)
     assert recovered.state.halted is None
     assert "fork" in (first.state.halted or "")

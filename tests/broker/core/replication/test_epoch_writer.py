@@ -6,7 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.epoch_writer import Candidate, Owner
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
@@ -15,11 +16,11 @@ from tidelog_proto.header import digest_after, unpack_header
 from tidelog_proto.verify import verify_batch
 
 
-def candidate(count: int = 1, *, producer: int = 0, sequence: int = 0) -> Candidate:
+def candidate(count: int = 1, *, producer: int = 0, sequence: int = 0) -> Batch:
     columns = pa.record_batch({"value": pa.array([b"x"] * count, pa.binary())})
     encoded = encode_batch(columns, now_us=5, producer_id=producer, base_sequence=sequence)
     data = memoryview(bytearray(encoded.to_bytes()))
-    return Candidate(unpack_header(data), data)
+    return Batch(unpack_header(data), data)
 
 
 def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 1) -> Owner:
@@ -33,7 +34,7 @@ def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 
 def test_offsets_are_contiguous_and_the_stamped_bytes_are_valid_and_chained(counts: list[int], start: int) -> None:
     subject = owner(start=start)
     candidates = [candidate(count) for count in counts]
-    group = subject.reserve(candidates, now_us=77)
+    group = subject.assign(candidates, now_us=77)
     assert (group.base_offset, group.end_offset) == (start, start + sum(counts))
     expected, digest = start, 0
     for item, header, outcome in zip(candidates, group.headers, group.outcomes, strict=True):
@@ -50,7 +51,7 @@ def test_offsets_are_contiguous_and_the_stamped_bytes_are_valid_and_chained(coun
 
 def test_a_refused_batch_takes_no_offset_and_its_neighbours_do_not_notice() -> None:
     subject = owner()
-    group = subject.reserve(
+    group = subject.assign(
         [candidate(2, producer=1), candidate(1, producer=1, sequence=9), candidate(3, producer=1, sequence=2)], now_us=1
     )
     assert [isinstance(outcome, ProtocolError) for outcome in group.outcomes] == [False, True, False]
@@ -60,7 +61,7 @@ def test_a_refused_batch_takes_no_offset_and_its_neighbours_do_not_notice() -> N
 
 def test_a_retry_in_the_same_group_is_stored_once() -> None:
     subject = owner()
-    group = subject.reserve([candidate(2, producer=1), candidate(2, producer=1)], now_us=1)
+    group = subject.assign([candidate(2, producer=1), candidate(2, producer=1)], now_us=1)
     assert group.duplicates == [False, True]
     assert group.end_offset == 2
     assert group.outcomes[0] == group.outcomes[1]
@@ -68,14 +69,14 @@ def test_a_retry_in_the_same_group_is_stored_once() -> None:
 
 def test_append_timestamps_never_go_back() -> None:
     subject = owner()
-    assert subject.reserve([candidate()], now_us=100).headers[0].append_timestamp_us == 100
-    assert subject.reserve([candidate()], now_us=50).headers[0].append_timestamp_us == 100
-    assert subject.reserve([candidate()], now_us=101).headers[0].append_timestamp_us == 101
+    assert subject.assign([candidate()], now_us=100).headers[0].append_timestamp_us == 100
+    assert subject.assign([candidate()], now_us=50).headers[0].append_timestamp_us == 100
+    assert subject.assign([candidate()], now_us=101).headers[0].append_timestamp_us == 101
 
 
 def test_the_high_watermark_is_what_a_quorum_holds() -> None:
     subject = owner(placement=("a", "b", "c"), quorum=2)
-    subject.reserve([candidate(10)], now_us=1)
+    subject.assign([candidate(10)], now_us=1)
     assert subject.acknowledge("a", 10) == 0
     assert subject.acknowledge("stranger", 10) == 0
     assert subject.acknowledge("c", 4) == 4

@@ -10,7 +10,7 @@ from tidelog_broker.core.replication.outbox import (
     SINGLE_KINDS,
     LinkMessage,
     Outbox,
-    Outgoing,
+    OutgoingEnvelope,
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -38,11 +38,11 @@ def ack(number: int, end: int = 0) -> pb.ReplicationAck:
     return pb.ReplicationAck(topic_id=topic_id, partition=partition, end_offset=end)
 
 
-def kinds(sent: list[Outgoing]) -> list[str | None]:
+def kinds(sent: list[OutgoingEnvelope]) -> list[str | None]:
     return [one.envelope.WhichOneof("kind") for one in sent]
 
 
-def entries(sent: Outgoing) -> list[LinkMessage]:
+def entries(sent: OutgoingEnvelope) -> list[LinkMessage]:
     kind = sent.envelope.WhichOneof("kind")
     assert kind is not None
     message = getattr(sent.envelope, kind)

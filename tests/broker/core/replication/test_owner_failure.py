@@ -9,8 +9,9 @@ from tests.broker.core.replication.test_replica import NODES, Stage
 
 from tidelog_broker.core.replication.effects import RebuildProducers
 from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerWatch
-from tidelog_broker.core.replication.ports import PartitionKey, Plan, Timing
+from tidelog_broker.core.replication.ports import Plan, Timing
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
@@ -46,7 +47,7 @@ class QuietStage(Stage):
 
 def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
     stage = Stage()
-    stage.later(TIMING.settled_ms)
+    stage.later(TIMING.grace_ms)
     owner = stage.owner()
     stage.publish("one")
     epoch = owner.state.active.epoch
@@ -77,7 +78,7 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
 def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None:
     """It takes no decision any more, so it would be answered with the same ones for ever."""
     stage = Stage()
-    stage.later(TIMING.settled_ms)
+    stage.later(TIMING.grace_ms)
     owner = stage.owner()
     epoch, away = owner.state.active.epoch, next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
@@ -96,7 +97,7 @@ def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
     first.state.halt("it lacks what nobody holds")
-    stage.later(TIMING.settled_ms - 2500)
+    stage.later(TIMING.grace_ms - 2500)
     assert first.state.active.owner == first.state.node_id, "the epoch has only just begun"
     stage.later(3000)
     assert first.state.active.owner != first.state.node_id
@@ -208,6 +209,6 @@ def test_what_was_heard_of_one_owner_says_nothing_of_the_next() -> None:
     bench = Bench()
     watch = OwnerWatch(bench, 0)
     watch.resigned()
-    assert watch.misses(TIMING.settled_ms)
-    watch.entered(TIMING.settled_ms)
-    assert not watch.misses(TIMING.settled_ms + 10_000)
+    assert watch.misses(TIMING.grace_ms)
+    watch.entered(TIMING.grace_ms)
+    assert not watch.misses(TIMING.grace_ms + 10_000)

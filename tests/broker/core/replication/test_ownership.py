@@ -46,7 +46,7 @@ class Trial(Bench):
         self.take()
 
     def publish(self, *counts: int) -> None:
-        self.ownership.reserve([candidate(count) for count in counts], now_us=1, now_ms=0)
+        self.ownership.assign([candidate(count) for count in counts], now_us=1, now_ms=0)
 
     def ack(
         self,
@@ -108,7 +108,7 @@ def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> No
             reply = pb.BackfillReply(base_offset=5, producers=table.snapshot(), append_timestamp_us=77)
             assert trial.ownership.take_producers("a", reply, 0)
         trial.take()
-        group = trial.ownership.reserve([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
+        group = trial.ownership.assign([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
         assert (group.outcomes[0], group.duplicates) == (placed, [True, False])
         assert group.headers[0].append_timestamp_us == 77, "time does not go back across the takeover either"
 
@@ -221,9 +221,9 @@ def test_a_group_is_queued_here_and_sent_to_all_others_at_once() -> None:
 def test_a_group_in_which_nothing_is_new_writes_and_sends_nothing() -> None:
     trial = Trial()
     trial.own()
-    trial.ownership.reserve([candidate(1, producer=9)], now_us=1, now_ms=0)
+    trial.ownership.assign([candidate(1, producer=9)], now_us=1, now_ms=0)
     trial.take()
-    trial.ownership.reserve([candidate(1, producer=9)], now_us=1, now_ms=0)
+    trial.ownership.assign([candidate(1, producer=9)], now_us=1, now_ms=0)
     assert trial.peek() == []
 
 

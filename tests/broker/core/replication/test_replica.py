@@ -27,7 +27,6 @@ from tidelog_broker.core.replication.effects import (
     WriteChain,
     WriteFences,
 )
-from tidelog_broker.core.replication.epoch_writer import Candidate
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
@@ -39,10 +38,10 @@ KEY = (bytes(16), 0)
 NODES: tuple[str, ...] = ("a", "b", "c")
 
 
-def batch(text: str) -> Candidate:
+def batch(text: str) -> Batch:
     columns = pa.record_batch({"value": pa.array([text.encode()], pa.binary())})
     data = memoryview(bytearray(encode_batch(columns, now_us=5).to_bytes()))
-    return Candidate(unpack_header(data), data)
+    return Batch(unpack_header(data), data)
 
 
 def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
@@ -261,7 +260,7 @@ class Stage:
 
     def publish(self, *texts: str) -> int:
         owner = self.owner()
-        group = owner.reserve([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
+        group = owner.assign([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
         self.run()
         return group.end_offset
 
@@ -350,7 +349,7 @@ def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: i
 def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() -> None:
     stage = Stage()
     first = stage.owner()
-    group = first.reserve([batch("one")], now_us=1, now_ms=stage.now_ms)
+    group = first.assign([batch("one")], now_us=1, now_ms=stage.now_ms)
     first.roll_over(Plan(first.state.node_id, NODES, 2), stage.now_ms)
     first.candidate.wait_for_all()
     stage.run()

@@ -283,7 +283,7 @@ def test_a_doubtful_copy_is_whole_once_it_holds_durably_what_the_owner_had() -> 
     bench.wrote()
     assert bench.doubt == "short", "where the owner's log ends is not known"
     bench.doubt_ends = 5
-    bench.settle_doubt()
+    bench.end_doubt_if_whole()
     assert bench.doubt == "short"
     bench.wrote()
     assert not bench.doubt

@@ -337,13 +337,13 @@ def test_what_fails_in_the_background_fails_the_next_step_and_is_never_tried_aga
     )
     append(log, [batch(b"x" * 3900)])
     sim.fail = lambda what, path: BROKEN if what == operation and path.suffix != ".idx" else None
-    log.reserve(3000)
+    log.ensure_space(3000)
     background.close()
     sim.fail = lambda what, path: None
     with pytest.raises(StorageFailedError, match="broken"):
         log.sync_names()
     with pytest.raises(StorageFailedError, match=r"background.*broken"):
-        log.reserve(10)
+        log.ensure_space(10)
     assert log.state == "failed"
     log.close()
     assert sim.open_files == 0

@@ -187,7 +187,7 @@ def test_a_full_disk_refuses_before_an_offset_and_with_nothing_changed() -> None
             before = (log.end_offset, log.end_digest, log.size_bytes, log.segment_count)
             assert error.code == pb.DISK_FULL  # noqa: PT017 (what follows needs the disk as it is now)
             with pytest.raises(DiskFullError):
-                log.reserve(10_000)
+                log.ensure_space(10_000)
             assert (log.end_offset, log.end_digest, log.size_bytes, log.segment_count) == before
             assert read_all(log) == batches
             sim.fail = lambda operation, path: None
@@ -221,7 +221,7 @@ def test_a_failed_write_or_sync_stops_the_log_for_good(operation: str) -> None:
         append_and_sync(log, [batch(b"lost")])
     sim.fail = lambda what, path: None
     assert log.state == "failed"
-    for again in (lambda: log.reserve(64), log.sync, log.seal, lambda: log.append([batch()])):
+    for again in (lambda: log.ensure_space(64), log.sync, log.seal, lambda: log.append([batch()])):
         with pytest.raises(StorageFailedError, match="broken"):
             again()
     assert not log.has_room(64)
@@ -239,7 +239,7 @@ def test_a_disk_that_fails_while_rolling_stops_the_log(operation: str) -> None:
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
 
     def roll() -> None:
-        log.reserve(3000)
+        log.ensure_space(3000)
         log.sync()
 
     with pytest.raises(StorageFailedError):
@@ -250,7 +250,7 @@ def test_a_disk_that_fails_while_rolling_stops_the_log(operation: str) -> None:
 
 def test_own_bugs_are_assertions() -> None:
     log = create(new_disk())
-    log.reserve(needed([batch()]))
+    log.ensure_space(needed([batch()]))
     for wrong in (
         stamp([batch()], offset=1, digest=0),
         stamp([batch()], offset=0, digest=5),
@@ -260,7 +260,7 @@ def test_own_bugs_are_assertions() -> None:
     ):
         with pytest.raises(AssertionError):
             log.append(wrong)
-    with pytest.raises(AssertionError, match="reserve"):
+    with pytest.raises(AssertionError, match="ensure the space"):
         log.append(stamp([batch(b"x" * 100_000)], offset=0, digest=0))
 
 
@@ -292,7 +292,7 @@ def test_a_sealed_log_takes_no_appends() -> None:
     log.seal()
     assert log.state == "sealed"
     with pytest.raises(StorageFailedError, match="sealed"):
-        log.reserve(64)
+        log.ensure_space(64)
     assert read_all(log) == batches
     log.close()
     assert sim.open_files == 0

@@ -36,7 +36,7 @@ class Story:
                 batch(self.random.randbytes(self.random.choice([1, 40, 300, 900])), records=self.random.randint(1, 3))
                 for _ in range(self.random.randint(1, 3))
             ]
-            self.log.reserve(needed(group))
+            self.log.ensure_space(needed(group))
             stamped = stamp(group, offset=self.log.end_offset, digest=self.log.end_digest)
             # It counts as appended before it is: the power may go in the middle of the write.
             self.appended += [bytes(one) for one in stamped]

@@ -46,7 +46,7 @@ def test_a_note_is_durable_and_written_once() -> None:
 def test_a_log_with_a_note_is_in_limbo_and_takes_what_is_missing() -> None:
     sim, log, batches = damaged()
     with pytest.raises(LimboError):
-        log.reserve(64)
+        log.ensure_space(64)
     log.cut_to_good()
     assert (log.state, log.is_repairing, log.has_room(64)) == ("limbo", True, False)
     assert read_all(log) == batches[:2]

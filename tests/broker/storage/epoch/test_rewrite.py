@@ -129,7 +129,7 @@ class Lives:
             log.start_epoch(0, 0)
         for _ in range(groups):
             group = [batch(self.random.randbytes(self.random.choice([40, 300, 900])))]
-            log.reserve(needed(group))
+            log.ensure_space(needed(group))
             stamp(group, offset=log.end_offset, digest=log.end_digest)
             # It counts as written before it is: the disk may fail in the middle of the write.
             self.written += map(bytes, group)

@@ -286,7 +286,7 @@ def test_an_unreadable_sealed_epoch_leaves_what_is_newer_readable_and_can_be_set
     assert (log.state, log.start_offset) == ("limbo", HISTORY[3].start_offset)
     assert read_all(log) == [raw for one in HISTORY[3:] for raw in one.batches]
     with pytest.raises(LimboError):
-        log.reserve(64)
+        log.ensure_space(64)
     with pytest.raises(LimboError):
         log.start_epoch(5, log.end_offset)
     log.copies.set_aside(2, "rot")
@@ -312,7 +312,7 @@ def test_the_newest_epoch_set_aside_is_limbo_until_a_copy_or_a_successor_is_ther
                 assert view.state == "limbo"
                 assert read_all(view) == [raw for one in HISTORY[:4] for raw in one.batches]
                 with pytest.raises(LimboError):
-                    view.reserve(64)
+                    view.ensure_space(64)
                 with pytest.raises(LimboError):
                     view.start_epoch(4, HISTORY[4].start_offset)
             if by_fill:

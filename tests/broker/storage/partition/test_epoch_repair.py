@@ -32,7 +32,7 @@ def test_the_newest_epoch_is_cut_in_front_of_its_damage_and_repaired() -> None:
     assert log.repair.cut_to_good(4) == end
     assert log.repair.cut_to_good(4) == end
     with pytest.raises(LimboError):
-        log.reserve(64)
+        log.ensure_space(64)
     with pytest.raises(ProtocolError):
         log.repair.append_repair(4, HISTORY[4].batches[4:])
     assert log.repair.append_repair(4, []) == end

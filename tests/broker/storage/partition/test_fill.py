@@ -117,7 +117,7 @@ def test_a_short_copy_is_gone_on_with_and_a_long_one_cut() -> None:
         log = create(sim, PATH, epoch=1, start_offset=EPOCH.start_offset)
         held = EPOCH.batches if extra else EPOCH.batches[:5]
         for one in held:
-            log.reserve(len(one) + 64)
+            log.ensure_space(len(one) + 64)
             log.append([one])
         if extra:
             append(log, [batch(b"tail" * 300), batch(b"tail")], epoch=1)
@@ -147,7 +147,7 @@ def test_a_copy_that_cannot_become_the_decided_one_is_set_aside() -> None:
         sim = new_disk()
         log = create(sim, PATH, epoch=1, start_offset=EPOCH.start_offset)
         for one in EPOCH.batches[:-1]:
-            log.reserve(len(one) + 64)
+            log.ensure_space(len(one) + 64)
             log.append([one])
         append(log, tail, epoch=1)
         log.close()

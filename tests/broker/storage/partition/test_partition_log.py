@@ -54,7 +54,7 @@ def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
     assert log.epoch_end(0, 7) == (7, 0)
     assert retain(log, 0) == log.delete_before(9) == 0
     with pytest.raises(StorageFailedError, match="no epoch"):
-        log.reserve(10)
+        log.ensure_space(10)
     log.delete()
     log.close()
     assert not sim.exists(DIRECTORY)
@@ -262,7 +262,7 @@ def test_damage_in_a_sealed_epoch_is_limbo_and_what_is_good_can_be_read() -> Non
     assert log.limbo is not None
     assert "damaged" in log.limbo
     with pytest.raises(LimboError):
-        log.reserve(10)
+        log.ensure_space(10)
     with pytest.raises(LimboError):
         log.start_epoch(7, log.end_offset)
     assert retain(log, 0) == 0

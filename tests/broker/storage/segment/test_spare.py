@@ -72,7 +72,7 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_bring_nothing_back(
         with suppress(PowerCutError):
             for _ in range(40):
                 group = [batch(random.randbytes(700 if fixed else random.choice([1, 300, 900])))]
-                log.reserve(needed(group))
+                log.ensure_space(needed(group))
                 stamped = stamp(group, offset=log.end_offset, digest=log.end_digest)
                 appended += [bytes(one) for one in stamped]
                 log.append(stamped)
@@ -166,7 +166,7 @@ def test_a_full_disk_gets_the_spare_back_and_no_more_are_kept() -> None:
     assert not sim.exists(SPARE)
     assert disk.spares.kept_bytes == 0
     with pytest.raises(DiskFullError):
-        log.reserve(100_000)
+        log.ensure_space(100_000)
     log.delete_oldest_segment()
     assert not sim.exists(SPARE)
     assert read_all(log) == batches[log.start_offset :]
