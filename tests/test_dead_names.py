@@ -18,8 +18,10 @@ CALLED_BY_OTHERS = {
     "RestUser": "locust finds its users",
     "WebSocketUser": "locust finds its users",
     "render": "rich, of a column",
+    "derive_batches": "open: compaction",
+    "filter_batch": "open: filters of readers",
 }
-"""Names that a library calls, each with who does."""
+"""Names that a library calls, each with who does, or that are there before what calls them."""
 
 PROPERTIES = {"property", "cached_property", "classmethod", "staticmethod"}
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import canonical, columns_of, flags_of, schema_of, with_tight_headers
+from tidelog_proto.columns import canonical, columns_of, flags_of, stored_schema_of, with_tight_headers
 from tidelog_proto.compression import encode_body, message_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import (
@@ -37,6 +37,8 @@ from tidelog_proto.record import Record
 
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
 
+_ARANGE: Final[Any] = cast("Any", pa).arange
+"""The stubs lack it."""
 _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 
@@ -146,13 +148,15 @@ class RecordBatch:
     Columns are decoded without a copy when the body is not compressed; they then keep the buffer alive.
     """
 
-    __slots__ = ("_body", "_columns", "_first", "header")
+    __slots__ = ("_body", "_columns", "_deltas", "_first", "_start", "header")
 
-    def __init__(self, header: BatchHeader, body: Buffer, *, first: int = 0) -> None:
+    def __init__(self, header: BatchHeader, body: Buffer, *, first: int = 0, start: int | None = None) -> None:
         self.header = header
         self._body = body
         self._first = first
+        self._start = header.base_offset if start is None else start
         self._columns: pa.RecordBatch | None = None
+        self._deltas: Any = None
 
     @classmethod
     def parse(cls, buffer: Buffer) -> RecordBatch:
@@ -160,23 +164,28 @@ class RecordBatch:
 
         Raises:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for
-                derived batches and batches without a value column.
+                batches with records and without a value column.
         """
         header = unpack_header(buffer)
         body = body_of(header, buffer)
-        if header.flags & Flags.DERIVED or not header.flags & Flags.VALUE:
+        if header.record_count and not header.flags & Flags.VALUE:
             raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}; this build does not read such batches")
         return cls(header, body)
 
     @property
     def base_offset(self) -> int:
-        """The offset of the first record (of the slice)."""
-        return self.header.base_offset + self._first
+        """Where the batch (the slice) begins: its first record's offset, or, of a derived batch, at most that."""
+        return self._start
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """Where the next batch begins: behind the last record, or, of a derived batch, perhaps further on."""
         return self.header.end_offset
+
+    @property
+    def derived(self) -> bool:
+        """Whether a node cut the batch down: the offsets of its records may have gaps, and there may be no records."""
+        return bool(self.header.flags & Flags.DERIVED)
 
     @property
     def control(self) -> bool:
@@ -188,23 +197,45 @@ class RecordBatch:
 
     def slice_from(self, offset: int) -> RecordBatch:
         """Return the batch without the records before `offset`; empty when all are. Shares the memory."""
-        first = min(max(self._first, offset - self.header.base_offset), self.header.record_count)
-        if first == self._first:
+        start = min(max(self._start, offset), self.end_offset)
+        if start == self._start:
             return self
-        sliced = RecordBatch(self.header, self._body, first=first)
+        skipped = self._count_below(start) if self.derived else start - self._start
+        sliced = RecordBatch(self.header, self._body, first=self._first + skipped, start=start)
         if self._columns is not None:
-            sliced._columns = self._columns.slice(first - self._first)
+            sliced._columns = self._columns.slice(skipped)
+            sliced._deltas = self._deltas.slice(skipped) if self._deltas is not None else None
         return sliced
 
     def columns(self) -> pa.RecordBatch:
         """Return the columns that the producer sent and no others (see `columns.py`), decoded once.
 
+        Those of a derived batch begin with a timestamp; what it has of others is what its records use.
+
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
         """
         if self._columns is None:
-            self._columns = decode_columns(self.header, self._body).slice(self._first)
+            columns = decode_columns(self.header, self._body).slice(self._first)
+            if self.derived and self.header.record_count:
+                self._deltas = columns.column(0)
+                columns = columns.select(columns.schema.names[1:])
+            self._columns = columns
         return self._columns
+
+    def offsets(self) -> pa.Array[Any]:
+        """Return every record's offset as int64, ascending; those of a derived batch may have gaps.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH when the body of a derived batch does not decode.
+        """
+        if not self.derived:
+            return cast("pa.Array[Any]", _ARANGE(self._start, self.end_offset))
+        self.columns()
+        if self._deltas is None:
+            return pa.array([], pa.int64())
+        offsets: pa.Array[Any] = pc.add(self._deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
+        return offsets
 
     def values(self) -> list[bytes | None]:
         """Return every record's value; None for tombstones."""
@@ -240,9 +271,14 @@ class RecordBatch:
         return result
 
     def __iter__(self) -> Iterator[Record]:
-        offsets = range(self.base_offset, self.header.end_offset)
+        offsets = self.offsets().to_pylist() if self.derived else range(self.base_offset, self.header.end_offset)
         columns = (offsets, self.timestamps_us(), self.keys(), self.values(), self.headers(), self.tags())
         return map(Record._make, zip(*columns, strict=True))
+
+    def _count_below(self, offset: int) -> int:
+        """Return how many records of a derived batch lie before an offset."""
+        is_below: Any = pc.less(self.offsets(), pa.scalar(offset, pa.int64()))
+        return is_below.true_count  # type: ignore[no-any-return]  # the stubs lack the type of comparisons
 
     def _list(self, flag: int, name: str) -> list[Any]:
         if not self.header.flags & flag:
@@ -265,11 +301,13 @@ def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:
 
 
 def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
-    """Decode a body into the columns that its header names.
+    """Decode a body into the columns that its header names, with the offset deltas of a derived one in front.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when it does not decode.
     """
+    if not header.record_count:
+        return columns_of([])
     return read_columns(header, message_of(body, header.codec, header.uncompressed_length))
 
 
@@ -280,7 +318,7 @@ def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
         ProtocolError: CORRUPT_BATCH when pyarrow refuses it or the rows are not the header's.
     """
     try:
-        columns = pa.ipc.read_record_batch(pa.py_buffer(message), schema_of(header.flags))
+        columns = pa.ipc.read_record_batch(pa.py_buffer(message), stored_schema_of(header.flags))
     except (pa.ArrowException, OSError, EOFError) as error:
         raise ProtocolError(pb.CORRUPT_BATCH, f"the body does not decode: {error}") from error
     if columns.num_rows != header.record_count:

@@ -29,6 +29,8 @@ TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999; the first is that of 1970. What lies outside is a mistaken unit."""
 HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+OFFSET_DELTA: Final = pa.field("offset_delta", pa.uint32())
+"""What stands in front of the columns of a derived batch: each record's offset less the batch's base offset."""
 
 _FIELDS: Final = (
     (Flags.TIMESTAMP, pa.field("timestamp", TIMESTAMP_TYPE)),
@@ -49,6 +51,13 @@ def schema_of(flags: int) -> pa.Schema:
 @lru_cache(maxsize=64)
 def _schema_of(flags: int) -> pa.Schema:
     return pa.schema([field for flag, field in _FIELDS if flags & flag])
+
+
+@lru_cache(maxsize=64)
+def stored_schema_of(flags: int) -> pa.Schema:
+    """Return the schema of what lies in a body with these flags: a derived one has its offset deltas in front."""
+    columns = list(schema_of(flags))
+    return pa.schema([OFFSET_DELTA, *columns] if flags & Flags.DERIVED else columns)
 
 
 def flags_of(schema: pa.Schema) -> int:

@@ -46,6 +46,7 @@ from tidelog_proto.limits import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
     BATCH_UNCOMPRESSED_BYTES_MAX,
+    DERIVED_EXTRA_BYTES,
     HEADER_BYTES,
 )
 
@@ -56,7 +57,7 @@ Buffer = bytes | bytearray | memoryview
 """What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQ16xII")
-_MAGIC_AND_LENGTH: Final = struct.Struct("<I8xI")
+_MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
 _OWNER_FIELDS: Final = struct.Struct("<QqQQ16x")
 _U32: Final = struct.Struct("<I")
 _OWNER_AT: Final = 72
@@ -67,6 +68,12 @@ _RESERVED: Final = bytes(16)
 
 assert _LAYOUT.size == HEADER_BYTES
 assert _OWNER_AT + _OWNER_FIELDS.size == _DIGEST_AT
+
+
+OFFSET_MAX: Final = 2**63 - 1
+"""What an Arrow column of offsets holds."""
+NO_TIMESTAMP_US: Final = -(2**63)
+"""Base and max timestamp of a batch without records: below every other, so that it never counts as the largest."""
 
 
 class BodyKind(IntEnum):
@@ -105,6 +112,7 @@ class Codec(IntEnum):
 COLUMN_FLAGS: Final = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS | Flags.TAG
 _CODEC_SHIFT: Final = 8
 _CODEC_MASK: Final = 0xF << _CODEC_SHIFT
+_DERIVED_COLUMNS: Final = Flags.TIMESTAMP | Flags.VALUE
 _KNOWN_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED | _CODEC_MASK
 _CODECS: Final = tuple(Codec)
 
@@ -208,15 +216,20 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     available = len(buffer) - at
     if available < HEADER_BYTES:
         raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, available)} are here")
-    magic, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
+    magic, flags, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
     if magic != MAGIC:
         raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
     length = HEADER_BYTES + int(body_length)
-    if length > BATCH_BYTES_MAX:
+    if length > BATCH_BYTES_MAX + extra_bytes(flags):
         raise ProtocolError(pb.BATCH_TOO_LARGE, f"{length} bytes; a batch has at most {BATCH_BYTES_MAX}")
     if length > available:
         raise _corrupt(f"a batch of {length} bytes, {available} are here")
     return length
+
+
+def extra_bytes(flags: int) -> int:
+    """Return how far a batch with these flags may go past the limits of bytes."""
+    return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
 
 
 def claims_plain(buffer: Buffer) -> bool:
@@ -257,24 +270,47 @@ def _check(header: BatchHeader) -> None:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} name something unknown")
     if header.schema_id:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not registered here")
-    if header.length > BATCH_BYTES_MAX:
+    extra = extra_bytes(header.flags)
+    if header.length > BATCH_BYTES_MAX + extra:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE, f"{header.length} bytes; a batch has at most {BATCH_BYTES_MAX}: send smaller ones"
         )
-    if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
+    if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX + extra:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
             f"{header.uncompressed_length} bytes uncompressed; the limit is {BATCH_UNCOMPRESSED_BYTES_MAX}",
         )
-    if not 1 <= header.record_count <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
     if header.flags & Flags.DERIVED:
-        if header.last_offset_delta < header.record_count - 1:
-            raise _corrupt("the last offset delta of a derived batch is below its record count")
+        _check_derived(header)
+    elif not 1 <= header.record_count <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
     elif header.last_offset_delta != header.record_count - 1:
         raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
     if header.base_timestamp_us > header.max_timestamp_us:
         raise _corrupt("the base timestamp is after the max timestamp")
+
+
+def _check_derived(header: BatchHeader) -> None:
+    """Refuse what no derived batch has: see `derived.py`."""
+    if header.record_count > BATCH_RECORDS_MAX:
+        raise _corrupt(f"{header.record_count} records; a batch has at most {BATCH_RECORDS_MAX}")
+    if header.last_offset_delta < header.record_count - 1:
+        raise _corrupt("the last offset delta of a derived batch is below its record count")
+    if header.end_offset > OFFSET_MAX:
+        raise _corrupt(f"a derived batch ends at {header.end_offset}; offsets are below {OFFSET_MAX}")
+    if header.producer_id or header.producer_epoch or header.base_sequence:
+        raise _corrupt("a derived batch has no producer")
+    if header.record_count:
+        if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS:
+            raise _corrupt("a derived batch with records has a timestamp and a value column")
+        if header.codec in {Codec.GZIP, Codec.SNAPPY}:
+            raise _corrupt("a derived batch is compressed by buffer or not at all")
+        return
+    lengths = (header.body_length, header.uncompressed_length, header.body_crc)
+    if header.flags != Flags.DERIVED or any(lengths):
+        raise _corrupt("a batch without records is a header alone, and derived")
+    if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
+        raise _corrupt("a batch without records has timestamps")
 
 
 def stamp_owner(

@@ -18,6 +18,7 @@ from tidelog_proto.ipc_message import Message, padded
 
 _OFFSET_BYTES: Final = 4
 _TIMESTAMP_BYTES: Final = 8
+_DELTA_BYTES: Final = 4
 _WRITER_PADDING_BYTES: Final = 64
 
 
@@ -42,6 +43,7 @@ class _Node(NamedTuple):
 
 
 _NODES: Final = (
+    (Flags.DERIVED, (_Node("offset delta", nullable=False, offsets=False, item_bytes=_DELTA_BYTES),)),
     (Flags.TIMESTAMP, (_Node("timestamp", nullable=False, offsets=False, item_bytes=_TIMESTAMP_BYTES),)),
     (Flags.KEY, (_Node("key"),)),
     (Flags.VALUE, (_Node("value"),)),
@@ -75,7 +77,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     Raises:
         ProtocolError: CORRUPT_BATCH.
     """
-    plan = _plan(flags & COLUMN_FLAGS)
+    plan = _plan(flags & (COLUMN_FLAGS | Flags.DERIVED))
     if message.record_count != record_count:
         raise _corrupt(f"{message.record_count} rows in the body, {record_count} records in the header")
     if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:

@@ -31,6 +31,9 @@ BATCH_RECORDS_MAX: Final = 1_000_000
 
 TAG_BYTES_MAX: Final = 4 * KIB
 
+DERIVED_EXTRA_BYTES: Final = 4 * KIB
+"""How far a derived batch may go past both limits of bytes: a largest record fits with the columns that it gains."""
+
 # Frames ------------------------------------------------------------------------------------------------
 
 FRAME_PREFIX_BYTES: Final = 8
@@ -89,8 +92,12 @@ SEQUENCE_WINDOW_BATCHES: Final = 8
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 """How many batches of one partition a producer keeps unacknowledged."""
 
-assert BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX + FRAME_PREFIX_BYTES <= FRAME_BYTES_MAX, "a largest batch must fit a frame"
-assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + ENVELOPE_BYTES_MAX <= FRAME_BYTES_MAX, "a largest fetch must fit a frame"
+assert BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_MAX + FRAME_PREFIX_BYTES <= FRAME_BYTES_MAX, (
+    "a largest batch must fit a frame"
+)
+assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_MAX <= FRAME_BYTES_MAX, (
+    "a largest fetch must fit a frame"
+)
 assert 2 * PAGE_BYTES + NOTE_BYTES_MAX <= ENVELOPE_BYTES_MAX, "a page and what stands beside it must fit an envelope"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "a largest uncompressed batch must be legal"
 assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must stay aligned behind the header"

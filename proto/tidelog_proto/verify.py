@@ -13,6 +13,9 @@ without nulls, and 64-bit offsets read as 32-bit ones, with wrong values and no 
 A small batch of one record without nulls, whose columns are a value and perhaps a key, is not handed to pyarrow: once
 pyarrow has read its description, two offsets a column are all that is left to check, at a twentieth of the cost.
 
+Producers send no derived batches: `verify_batch` refuses them. Nodes send each other what they store, derived batches
+among it: `verify_stored` takes both, and checks them in the same way.
+
 Whether a stranger may send a CONTROL batch is not a matter of its bytes: the caller decides.
 """
 
@@ -46,7 +49,6 @@ from tidelog_proto.limits import TAG_BYTES_MAX
 
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
 _REMEMBERED_BYTES_MAX: Final = 1024
-_UNSTORABLE: Final = Flags.DERIVED | Flags.TRANSACTIONAL
 _BYTES_ONLY: Final = frozenset({Flags.VALUE, Flags.KEY | Flags.VALUE})
 _BY_HAND_BYTES_MAX: Final = 64 * 1024
 _OFFSET_PAIR: Final = struct.Struct("<ii")
@@ -74,6 +76,29 @@ def verify_batch(view: Buffer) -> BatchHeader:
             UNSUPPORTED_BATCH when it is something that this build does not store.
     """
     header = unpack_header(view)
+    if header.flags & Flags.DERIVED:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: derived batches are made by nodes only")
+    return _verified(header, view)
+
+
+def verify_stored(view: Buffer) -> BatchHeader:
+    """Check exactly one batch's bytes in full, as another node stores them, and return its header.
+
+    These may be derived (`derived.py`), and are then held to all that `verify_batch` asks of others and to what is
+    asked of derived ones: a header alone when there are no records; else offset deltas that ascend and stay within
+    the last one, a timestamp column, and no producer.
+
+    Raises:
+        ProtocolError: as `verify_batch`.
+    """
+    header = unpack_header(view)
+    if header.flags & Flags.DERIVED and not header.record_count:
+        body_of(header, view)
+        return header
+    return _verified(header, view)
+
+
+def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
     body = body_of(header, view)
     _check_storable(header)
     codec = header.codec
@@ -90,16 +115,16 @@ def verify_batch(view: Buffer) -> BatchHeader:
     except pa.ArrowException as error:
         raise _corrupt(f"the columns are not valid: {error}") from error
     _check_timestamps(header, columns)
+    if header.flags & Flags.DERIVED:
+        _check_deltas(header, columns.column(0))
     if header.flags & Flags.TAG and checked.last_bytes > TAG_BYTES_MAX:
         _check_tags(columns.column("tag"))
     return header
 
 
 def _check_storable(header: BatchHeader) -> None:
-    if header.flags & _UNSTORABLE:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional and derived batches are not taken"
-        )
+    if header.flags & Flags.TRANSACTIONAL:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional batches are not taken")
     if not header.flags & Flags.VALUE:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "there is no value column; tombstones are null values")
 
@@ -169,10 +194,20 @@ def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, descrip
 def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
     told = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
-        if timestamp_range(columns.column(0)) != told:
+        if timestamp_range(columns.column("timestamp")) != told:
             raise _corrupt("base and max timestamp are not those of the timestamp column")
     elif told[0] != told[1]:
         raise _timestamps_differ()
+
+
+def _check_deltas(header: BatchHeader, deltas: Any) -> None:
+    count = len(deltas)
+    ascend: Any = pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1)), min_count=0)
+    if not ascend.as_py():
+        raise _corrupt("the offset deltas do not ascend")
+    last = deltas[count - 1].as_py()
+    if last > header.last_offset_delta:
+        raise _corrupt(f"an offset delta of {last}, the last of the batch is {header.last_offset_delta}")
 
 
 def _check_tags(tags: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.batches import CODECS, EVERYTHING, NOW_US, ONE, Given, batch_of, given_records, restamped
+from tests.proto.derived_batches import derived, nothing_left
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch, iter_batches
@@ -172,10 +173,9 @@ def test_parse_refuses_every_flipped_bit_and_every_cut(codec: Codec) -> None:
 
 def test_parse_refuses_what_it_cannot_place() -> None:
     good = encode_batch(columns_of([b"a", b"b"]), now_us=1).to_bytes()
-    for changes in ({"flags": int(Flags.VALUE | Flags.DERIVED), "last_offset_delta": 5}, {"flags": int(Flags.KEY)}):
-        with pytest.raises(ProtocolError) as refused:
-            RecordBatch.parse(restamped(good, **changes))
-        assert refused.value.code == pb.UNSUPPORTED_BATCH
+    with pytest.raises(ProtocolError) as refused:
+        RecordBatch.parse(restamped(good, flags=int(Flags.KEY)))
+    assert refused.value.code == pb.UNSUPPORTED_BATCH
 
 
 def test_a_body_that_is_no_arrow_message() -> None:
@@ -213,3 +213,63 @@ def test_largest_legal_counts() -> None:
     columns = pa.RecordBatch.from_arrays([pa.nulls(BATCH_RECORDS_MAX, pa.binary())], names=["value"])
     encoded = encode_batch(columns, now_us=1)
     assert verify_batch(encoded.to_bytes()).record_count == BATCH_RECORDS_MAX
+
+
+# ------------------------------------------------------------------- derived batches
+
+GAPS = derived(EVERYTHING, [12, 13, 17], base=10, end=20)
+
+
+def test_a_derived_batch_gives_each_record_its_offset() -> None:
+    batch = RecordBatch.parse(GAPS)
+    assert (batch.base_offset, batch.end_offset, len(batch), batch.derived) == (10, 20, 3, True)
+    assert batch.offsets().to_pylist() == [record.offset for record in batch] == [12, 13, 17]
+    assert [record._replace(offset=0) for record in batch] == [
+        record._replace(offset=0) for record in EVERYTHING.records()
+    ]
+    assert batch.columns().equals(EVERYTHING.columns())
+    assert batch.values() == EVERYTHING.values
+    assert batch.timestamps_us() == EVERYTHING.timestamps_us
+
+
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_slices_of_a_derived_batch(is_decoded: bool) -> None:
+    for offset in range(8, 23):
+        batch = RecordBatch.parse(GAPS)
+        if is_decoded:
+            batch.columns()
+        part = batch.slice_from(offset)
+        left = [each for each in (12, 13, 17) if each >= offset]
+        assert part.offsets().to_pylist() == [record.offset for record in part] == left
+        assert part.values() == EVERYTHING.values[3 - len(left) :]
+        assert (len(part), part.base_offset, part.end_offset) == (len(left), min(max(offset, 10), 20), 20)
+        again = part.slice_from(17)
+        assert [record.offset for record in again] == [each for each in left if each >= 17]
+        assert (part.slice_from(0) is part, again.slice_from(3) is again) == (True, True)
+
+
+def test_a_batch_without_records() -> None:
+    batch = RecordBatch.parse(nothing_left(base=10, end=10 + 2**32))
+    assert (batch.base_offset, batch.end_offset, len(batch), batch.control) == (10, 10 + 2**32, 0, False)
+    parts = (
+        list(batch),
+        batch.values(),
+        batch.keys(),
+        batch.timestamps_us(),
+        batch.headers(),
+        batch.offsets().to_pylist(),
+    )
+    assert not any(parts)
+    assert batch.columns().num_rows == 0
+    part = batch.slice_from(2**32)
+    assert (part.base_offset, part.end_offset, len(part), list(part)) == (2**32, 10 + 2**32, 0, [])
+
+
+def test_offsets_of_other_batches() -> None:
+    batch = RecordBatch.parse(
+        restamped(encode_batch(columns_of([b"a", b"b", b"c"]), now_us=1).to_bytes(), base_offset=5)
+    )
+    assert batch.offsets().to_pylist() == [5, 6, 7]
+    assert batch.slice_from(6).offsets().to_pylist() == [6, 7]
+    assert batch.slice_from(99).offsets().to_pylist() == []
+    assert not batch.derived

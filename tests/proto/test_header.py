@@ -12,6 +12,8 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto import header as header_module
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import (
+    NO_TIMESTAMP_US,
+    OFFSET_MAX,
     VERSION,
     BatchHeader,
     Codec,
@@ -23,7 +25,13 @@ from tidelog_proto.header import (
     stamp_owner,
     unpack_header,
 )
-from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
+from tidelog_proto.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    BATCH_UNCOMPRESSED_BYTES_MAX,
+    DERIVED_EXTRA_BYTES,
+    HEADER_BYTES,
+)
 
 PLAIN = BatchHeader(
     flags=Flags.VALUE, body_length=100, uncompressed_length=100, record_count=3, body_crc=1, last_offset_delta=2
@@ -187,9 +195,73 @@ def test_values_that_no_batch_has(changes: dict[str, int], code: int) -> None:
     assert refusal(PLAIN._replace(**changes).pack()).code == code  # type: ignore[arg-type]  # ints, all of them
 
 
+DERIVED = PLAIN._replace(
+    flags=Flags.VALUE | Flags.TIMESTAMP | Flags.DERIVED,
+    producer_id=0,
+    producer_epoch=0,
+    base_sequence=0,
+    last_offset_delta=10,
+    base_offset=5,
+)
+EMPTY = BatchHeader(
+    Flags.DERIVED, 0, 0, 0, 0, last_offset_delta=9, base_timestamp_us=NO_TIMESTAMP_US, max_timestamp_us=NO_TIMESTAMP_US
+)
+
+
 def test_a_derived_batch_may_have_gaps() -> None:
-    header = PLAIN._replace(flags=Flags.VALUE | Flags.DERIVED, last_offset_delta=10, base_offset=5)
-    assert unpack_header(header.pack()).end_offset == 16
+    assert unpack_header(DERIVED.pack()).end_offset == 16
+    assert unpack_header(DERIVED._replace(last_offset_delta=2**32 - 1).pack()).end_offset == 5 + 2**32
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"last_offset_delta": PLAIN.record_count - 2},
+        {"flags": Flags.VALUE | Flags.DERIVED},
+        {"flags": Flags.TIMESTAMP | Flags.DERIVED},
+        {"flags": flags_with_codec(DERIVED.flags, Codec.GZIP)},
+        {"flags": flags_with_codec(DERIVED.flags, Codec.SNAPPY)},
+        {"producer_id": 1},
+        {"producer_epoch": 1},
+        {"base_sequence": 1},
+        {"base_offset": OFFSET_MAX - 10},
+        {"record_count": BATCH_RECORDS_MAX + 1, "last_offset_delta": BATCH_RECORDS_MAX},
+    ],
+    ids=str,
+)
+def test_what_no_derived_batch_says(changes: dict[str, int]) -> None:
+    refused = refusal(DERIVED._replace(**changes).pack())  # type: ignore[arg-type]  # ints, all of them
+    assert refused.code == pb.CORRUPT_BATCH
+
+
+def test_a_batch_without_records_is_derived_and_nothing_but_a_header() -> None:
+    assert unpack_header(EMPTY.pack()) == EMPTY
+    assert batch_length(EMPTY.pack()) == HEADER_BYTES
+    for changes in (
+        {"flags": Flags.VALUE},
+        {"flags": Flags.DERIVED | Flags.VALUE},
+        {"flags": Flags.DERIVED | Flags.CONTROL},
+        {"flags": flags_with_codec(Flags.DERIVED, Codec.LZ4)},
+        {"body_length": 1},
+        {"uncompressed_length": 1},
+        {"body_crc": 1},
+        {"base_timestamp_us": NO_TIMESTAMP_US, "max_timestamp_us": 0},
+        {"base_timestamp_us": 0, "max_timestamp_us": 0},
+        {"producer_id": 1},
+    ):
+        refused = refusal(EMPTY._replace(**changes).pack() + b"\0")  # type: ignore[arg-type]  # as above
+        assert refused.code == pb.CORRUPT_BATCH, changes
+
+
+def test_derived_batches_may_be_a_little_longer() -> None:
+    for field, most in (
+        ("body_length", BATCH_BYTES_MAX - HEADER_BYTES),
+        ("uncompressed_length", BATCH_UNCOMPRESSED_BYTES_MAX),
+    ):
+        for header, extra in ((PLAIN, 0), (DERIVED, DERIVED_EXTRA_BYTES)):
+            unpack_header(header._replace(**{field: most + extra}).pack())  # type: ignore[arg-type]  # as above
+            too_long = header._replace(**{field: most + extra + 1}).pack()  # type: ignore[arg-type]  # as above
+            assert refusal(too_long).code == pb.BATCH_TOO_LARGE
 
 
 def test_properties() -> None:
