@@ -211,6 +211,8 @@ class Broker:
             io=self.threads.io,
             readers=self.threads.readers,
             notes=self.threads.notes,
+            compactor=self.threads.compactor,
+            wall_us=lambda: time.time_ns() // 1000,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

@@ -1336,7 +1336,7 @@ class Backfills(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ...) -> None: ...
 
 class BackfillReply(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us", "log_start_offset")
+    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us", "log_start_offset", "epoch_digest")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1351,6 +1351,7 @@ class BackfillReply(_message.Message):
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1365,7 +1366,8 @@ class BackfillReply(_message.Message):
     producers: bytes
     append_timestamp_us: int
     log_start_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+    epoch_digest: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch_digest: _Optional[int] = ...) -> None: ...
 
 class ChainDigest(_message.Message):
     __slots__ = ("topic_id", "partition", "epoch", "previous_hash")
@@ -1498,18 +1500,22 @@ class EpochDecision(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ...) -> None: ...
 
 class Compaction(_message.Message):
-    __slots__ = ("epoch", "horizon", "tombstones_below", "end_digest", "size_bytes")
+    __slots__ = ("epoch", "horizon", "tombstones_below", "end_digest", "size_bytes", "floor", "decided_us")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONES_BELOW_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_US_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     horizon: int
     tombstones_below: int
     end_digest: int
     size_bytes: int
-    def __init__(self, epoch: _Optional[int] = ..., horizon: _Optional[int] = ..., tombstones_below: _Optional[int] = ..., end_digest: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    floor: int
+    decided_us: int
+    def __init__(self, epoch: _Optional[int] = ..., horizon: _Optional[int] = ..., tombstones_below: _Optional[int] = ..., end_digest: _Optional[int] = ..., size_bytes: _Optional[int] = ..., floor: _Optional[int] = ..., decided_us: _Optional[int] = ...) -> None: ...
 
 class ChainEntry(_message.Message):
     __slots__ = ("topic_id", "partition", "genesis", "decision", "forgotten")

@@ -109,6 +109,10 @@ class Deriver:
                 done += self._make_room(int(rows.offsets[at]))
         return done
 
+    def skip_to(self, offset: int) -> None:
+        """Go on with the batch that begins at `offset`: nothing in front of that is left."""
+        self.end_offset = max(self.end_offset, offset)
+
     def finish(self) -> list[bytearray]:
         """Return the last output batches: they reach to the end of the last source batch.
 

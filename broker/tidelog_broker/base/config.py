@@ -160,6 +160,14 @@ class NodeSettings(BaseModel):
         description="How fast a node fetches the history that its copies lack, all partitions together; 0: as fast as "
         "it goes. What is being written is never held back.",
     )
+    compaction_bytes: int = Field(
+        64 * MIB,
+        ge=MIB,
+        description="About what a pass of compaction keeps of keys in memory; with more it reads the log more often.",
+    )
+    compaction_bytes_per_s: int = Field(
+        64 * MIB, ge=0, description="How fast passes of compaction read the logs; 0: as fast as it goes."
+    )
     idle_poll_us: int = Field(
         POLL_US_DEFAULT,
         ge=0,

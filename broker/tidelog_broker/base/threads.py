@@ -33,6 +33,8 @@ class Threads:
         self.notes = self._pool("note", 1)
         """For small files beside the logs, and for what a deletion waits for."""
         self.verifiers = self._pool("verify", 1)
+        self.compactor = self._pool("compact", 1)
+        """For passes of compaction, which take their time."""
 
     def _pool(self, name: str, count: int) -> Offload:
         workers = IoWorkers(count, name=name)

@@ -109,6 +109,7 @@ class Node:
             await self._join(self.membership)
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
+        broker.tasks.spawn(self._compact(), "compaction")
         if self.life.exit_code == 0:  # else it has been told meanwhile that it must not be there
             self.life.health.state = "running"
 
@@ -227,6 +228,19 @@ class Node:
         if all(cluster.alive(node.node_id) for node in cluster.nodes()):
             return []
         return [partition.name for partition in self.broker.partitions.all() if partition.state.lacks_quorum]
+
+    async def _compact(self) -> None:
+        """Compact what is due, one partition after the other."""
+        while True:
+            for partition in self.broker.partitions.all():
+                if not partition.compaction.wants_to_look:
+                    continue
+                try:
+                    await partition.compaction.look()
+                except StorageFailedError as error:
+                    self.life.storage_failed(partition.name, error)
+                    return
+            await asyncio.sleep(self.settings.retention_interval_ms / 1000)
 
     async def _clean(self) -> None:
         """Delete old segments, and keep the gauges of sizes current."""

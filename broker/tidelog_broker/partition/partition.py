@@ -6,6 +6,7 @@ reader      its committed records, from memory or from the log
 pipeline    what producers send, until it is committed
 changes     who waits for something new
 retention   what is deleted
+compaction  what is compacted
 snapshots   what is known of its producers, written beside the log
 """
 
@@ -19,6 +20,7 @@ from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.partition.reader import PartitionReader
@@ -56,6 +58,7 @@ class Partition:
         self.access = Access(self.state, self.changes, driver)
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.retention = Retention(self.state, self.changes, driver, tools=tools, io_key=io_key, failed=self.failed)
+        self.compaction = Compaction(self.state, self.changes, driver, tools=tools, io_key=io_key)
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.tools = tools
@@ -265,6 +268,7 @@ class Partition:
     async def remove(self) -> None:
         """Delete everything of a deleted topic's partition."""
         self.retention.close()
+        self.compaction.close()
         await self.tools.io.call(self.io_key, self.log.delete)
 
     def hide(self) -> None:
@@ -277,6 +281,7 @@ class Partition:
         """Write the producer snapshot, sync what is not, close the files."""
         self._cancel_sync()
         self.retention.close()
+        self.compaction.close()
         self.driver.stop()
         if self.state.refusal is None:
             self.snapshots.save()

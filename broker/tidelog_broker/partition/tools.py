@@ -30,6 +30,10 @@ class PartitionTools:
     """For reads that nobody's write waits for."""
     notes: Offload
     """For small files beside the logs, and for what a deletion waits for."""
+    compactor: Offload
+    """For passes of compaction, one at a time."""
+    wall_us: Callable[[], int]
+    """The clock that records are stamped with."""
     rings: RingBudget
     """The memory for newest batches."""
     metrics: NodeMetrics

@@ -451,7 +451,10 @@ class ReplicaDriver:
             self.replica.producers_rebuilt(effect, *found, self._tools.now_ms())
             self.pump()
 
-        self._tools.io.start(self._io_key, lambda: self.view.producers_at(effect.offset, log_start=log_start), done)
+        def rebuild() -> tuple[ProducerTable | None, int]:
+            return self.view.producers_at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
+
+        self._tools.io.start(self._io_key, rebuild, done)
 
     def _fail(self, error: BaseException) -> None:
         """The disk has failed, or the code: either way nothing more is written, and the node stops."""

@@ -22,7 +22,7 @@ from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.header import BatchHeader, Flags
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,9 @@ class ReplicaLog:
             return chain.genesis
         return pb.EpochDecision.FromString(chain.decisions[epoch - chain.genesis.epoch - 1]).next
 
+    def _decision(self, epoch: int) -> pb.EpochDecision:
+        return pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
+
     def synced(self, epoch: int) -> bool:
         """Whether an append to an epoch counts only once it is synced."""
         known = self._synced
@@ -158,22 +161,29 @@ class ReplicaLog:
             return
         for epoch in self.store.copies.fill_epochs:
             if self.store.copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
-                decision = pb.EpochDecision.FromString(self._chain.decisions[epoch - self._chain.genesis.epoch])
-                self._go_on_filling(epoch, decision)
+                self._go_on_filling(epoch, self._decision(epoch))
 
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
-        start_offset, end = self.descriptor(epoch).start_offset, (decision.end_offset, decision.end_digest)
+        start_offset, end_offset = self.descriptor(epoch).start_offset, decision.end_offset
+        digests = [each.terms.end_digest for each in self._chain.compactions.get(epoch, ())]
         if start_offset < decision.end_offset <= self._log_start:
             self.store.copies.abandon_fill(epoch)
             return
         # Where it begins late, the digest in front of it is not known here.
         known = 0 if start_offset >= self._log_start else None
         try:
-            position = self.store.copies.begin_fill(epoch, max(start_offset, self._log_start), *end, start_digest=known)
+            position = self.store.copies.begin_fill(
+                epoch,
+                max(start_offset, self._log_start),
+                end_offset,
+                decision.end_digest,
+                start_digest=known,
+                or_digests=digests,
+            )
         except NotHeldError as error:
             log.warning("%s: %s", self.store.directory.name, error)
             return
-        if position == end:
+        if position.offset == end_offset:
             self.store.copies.finish_fill(epoch)
 
     @property
@@ -265,10 +275,13 @@ class ReplicaLog:
             return nothing
         return Stretch(found.batches, Position(effect.from_offset, base), Position(found.next_offset, end))
 
-    def producers_at(self, offset: int, *, log_start: int) -> tuple[ProducerTable | None, int]:
+    def producers_at(
+        self, offset: int, *, log_start: int, may_forget: bool = False
+    ) -> tuple[ProducerTable | None, int]:
         """Rebuild what the log says of producers at `offset`, and the append timestamp there.
 
-        What retention has deleted, below `log_start`, is forgotten.
+        What retention has deleted, below `log_start`, is forgotten; with `may_forget`, what compaction has taken out
+        without a snapshot here, too.
 
         Returns:
             None for the table when the log here does not reach there without a hole, from a snapshot or from its start.
@@ -276,11 +289,20 @@ class ReplicaLog:
         if offset == 0:
             return ProducerTable(), 0
         try:
-            table, last = self._scan_producers(offset, log_start)
+            table, _ = self._scan_producers(offset, log_start, may_forget=may_forget)
+            return table, self._last_append_us(offset) if table is not None else 0
         except ProtocolError as error:
             log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
             return None, 0
-        return table, last.append_timestamp_us if last is not None else 0
+
+    def _last_append_us(self, offset: int) -> int:
+        """Return when the last batch in front of an offset was appended; of a derived one, a moment later."""
+        while offset > self.store.start_offset:
+            last = next(self.store.reader.scan_headers(offset - 1), None)
+            if last is None or last.append_timestamp_us:
+                return last.append_timestamp_us if last is not None else 0
+            offset = last.base_offset  # compaction has left no record of it
+        return 0
 
     def keep_producers(self, below: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
         """Return a snapshot to be saved before retention deletes what lies below an offset: it knows what that says.
@@ -304,7 +326,33 @@ class ReplicaLog:
             return None
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
-    def _scan_producers(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
+    def producers_at_end(self, epoch: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
+        """Return a snapshot to be saved before a sealed epoch is compacted: it knows what its batches say of producers.
+
+        Runs on the I/O worker.
+
+        Returns:
+            None when one counts that lies there or behind.
+
+        Raises:
+            NotHeldError: the log here does not tell.
+            StorageError: the disk failed, or something is damaged.
+        """
+        decision = self._decision(epoch)
+        end_offset = decision.end_offset
+        snapshots = (
+            one for one in self.store.reader.load_producer_snapshots() if end_offset <= one.offset <= committed
+        )
+        if any(self._behind(one) is not None for one in snapshots):
+            return None
+        table, _ = self._scan_producers(end_offset, log_start)
+        if table is None:
+            raise NotHeldError(f"{self.store.directory.name}: the producers at the end of epoch {epoch} cannot be told")
+        return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
+
+    def _scan_producers(
+        self, offset: int, log_start: int, *, may_forget: bool = False
+    ) -> tuple[ProducerTable | None, BatchHeader | None]:
         """Return the table, and the header of the last batch below `offset` if one was seen."""
         store = self.store
         known = self._snapshot_at_most(offset)
@@ -316,6 +364,8 @@ class ReplicaLog:
         for header in headers:
             if header.end_offset > offset:
                 break
+            if header.flags & Flags.DERIVED and not may_forget:
+                return None, None  # compaction has taken out what it said of producers
             table.apply(header)
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
@@ -332,9 +382,12 @@ class ReplicaLog:
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
         other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
-        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there.
+        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. At the end that
+        was decided for a whole epoch it counts however compaction has changed that epoch since.
         """
         store, held = self.store, self.log_of(snapshot.epoch)
+        if held is not None and self._is_decided_end(held, snapshot):
+            return None, store.reader.scan_headers(snapshot.offset)
         if held is not None and snapshot.digest == 0 and held.start_offset == snapshot.offset:
             return None, store.reader.scan_headers(snapshot.offset)
         if not store.start_offset < snapshot.offset <= store.end_offset:
@@ -344,3 +397,10 @@ class ReplicaLog:
         if last is None or (last.epoch, last.end_offset, last.digest) != snapshot[:3]:
             return None
         return last, headers
+
+    def _is_decided_end(self, held: EpochLog, snapshot: ProducerSnapshot) -> bool:
+        if not self._chain.genesis.epoch <= snapshot.epoch < self._chain.active.epoch:
+            return False
+        decision = self._decision(snapshot.epoch)
+        is_whole = held.end_offset == decision.end_offset and held.damage is None
+        return is_whole and (decision.end_offset, decision.end_digest) == (snapshot.offset, snapshot.digest)

@@ -43,7 +43,9 @@ Local = Callable[[pb.Envelope], Awaitable[pb.Envelope]]
 """Answers a request as the owner; raises NOT_OWNER or EPOCH_CHANGING when this node is not (yet)."""
 
 
-async def at_owner(broker: Broker, key: PartitionKey, request: Request, local: Local) -> pb.Envelope:
+async def at_owner(
+    broker: Broker, key: PartitionKey, request: Request, local: Local, *, timeout_s: float = FORWARD_TIMEOUT_S
+) -> pb.Envelope:
     """Return the answer to a request: `local`'s if this node owns partition `key`, or that of the node that does.
 
     Raises:
@@ -51,20 +53,22 @@ async def at_owner(broker: Broker, key: PartitionKey, request: Request, local: L
             QUORUM_LOST when nobody will be before nodes return.
     """
     if request.connection.peer_id is None:
-        return await ask_owner(broker, key, request.envelope, local)
+        return await ask_owner(broker, key, request.envelope, local, timeout_s=timeout_s)
     if broker.routes.owner(key) in {broker.node_id, ""}:
         return await local(request.envelope)
     raise not_owner(broker, key)
 
 
-async def ask_owner(broker: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local) -> pb.Envelope:
+async def ask_owner(
+    broker: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local, *, timeout_s: float = FORWARD_TIMEOUT_S
+) -> pb.Envelope:
     """Return the owner's answer, wherever it is.
 
     Raises:
         ProtocolError: as `at_owner`.
     """
     began_s = broker.loop.time()
-    deadline_s = began_s + FORWARD_TIMEOUT_S
+    deadline_s = began_s + timeout_s
     while True:
         owner = broker.routes.owner(key)
         left_s = deadline_s - broker.loop.time()

@@ -17,7 +17,17 @@ from typing import Any, Final
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.server.handlers import cluster, commit, fetch, metadata, peers, publish, subscribe, topics
+from tidelog_broker.server.handlers import (
+    cluster,
+    commit,
+    compaction,
+    fetch,
+    metadata,
+    peers,
+    publish,
+    subscribe,
+    topics,
+)
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -79,6 +89,7 @@ HANDLERS: dict[str, Handler] = {
     "publish": publish.publish,
     "fetch": fetch.fetch,
     "list_offsets": fetch.list_offsets,
+    "compact": compaction.compact,
     "subscribe": subscribe.subscribe,
     "credit": subscribe.credit,
     "unsubscribe": subscribe.unsubscribe,

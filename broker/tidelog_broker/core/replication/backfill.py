@@ -6,6 +6,10 @@ backwards without a hole; a copy counts only once it is whole and ends in the di
 
 Retention may have deleted the front of a sealed epoch everywhere. A copy that ends below the log's start is left, and
 one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows.
+
+Compaction may have changed what a sealed epoch holds, at one node sooner than at another. A source says which version
+it has, by the digest at its end; any that was decided will do. Ranges of two versions do not continue each other, so
+a copy whose source was compacted meanwhile is begun anew.
 """
 
 from __future__ import annotations
@@ -220,13 +224,15 @@ class History:
             epoch,
             sources,
             state.timing,
-            end=Position(decision.end_offset, decision.end_digest),
+            end=state.ends_of(epoch)[-1],
             first_bytes=state.timing.fill_bytes,
         )
         self._fill_pull.digest_unknown = have.offset < state.log_start
         self._fill_has_front = not self._fill_pull.digest_unknown and have.offset > start_offset
         self._fill_at = Position(state.log_start, 0) if self._fill_pull.digest_unknown else have
         self._fill_start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
+        if self._fill_at in state.ends_of(epoch):
+            self._fill_pull.end = self._fill_at
         if self._fill_at.offset >= decision.end_offset:
             self._filled(self._fill_pull)
         else:
@@ -234,8 +240,7 @@ class History:
 
     def _is_whole(self, epoch: int) -> bool:
         """Whether the log has an epoch to its end: a copy that waited for one between comes in with that one."""
-        decision = self._state.decision(epoch)
-        return self._state.log.epoch_end(epoch) == (decision.end_offset, decision.end_digest)
+        return self._state.log.epoch_end(epoch) in self._state.ends_of(epoch)
 
     def _filled_to(self, epoch: int) -> int:
         """Return how far the copy of an epoch reaches here."""
@@ -259,10 +264,12 @@ class History:
 
     def _take_fill(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
+        assert pull.end is not None
+        if reply.HasField("epoch_digest"):
+            pull.end = Position(pull.end.offset, reply.epoch_digest)
         end = pull.end
-        assert end is not None
         wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
-        if not wanted:
+        if not wanted or end not in state.ends_of(pull.epoch):
             pull.turned_down(now_ms)
             return
         base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._fill_at
@@ -451,7 +458,8 @@ class History:
             return pb.NOT_HELD
         digest = state.position_of(ask.epoch, ask.from_offset)
         if digest is None:
-            return pb.NOT_HELD
+            # Where another version of the epoch has a border between batches, this one may have none.
+            return pb.DIVERGED if ask.epoch in state.chain.compactions else pb.NOT_HELD
         return pb.HELD if ask.producers or ask.digest_unknown or digest == ask.from_digest else pb.DIVERGED
 
     def reply(
@@ -463,6 +471,7 @@ class History:
         # An owner has given out offsets that it has not written yet: who asks is not done before it has them, too.
         sealed = not is_open and status == pb.HELD
         source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
+        held = state.log.epoch_end(to.epoch) if sealed else None
         reply = pb.BackfillReply(
             status=status,
             base_offset=base.offset,
@@ -473,5 +482,6 @@ class History:
             length=sum(map(len, batches)),
             source_end_offset=source_end,
             log_start_offset=state.log_start,
+            epoch_digest=held[1] if held is not None else None,
         )
         state.send(to.to, state.about(reply, to.epoch), batches)

@@ -4,17 +4,29 @@ A decision V_e fixes the end of epoch e and names epoch e + 1; it carries the ha
 can only grow. The epoch number is the chain's version: two chains of one partition are prefixes of each
 other, or one of them is damaged. Decisions are kept as the very bytes that were decided, because protobuf
 does not promise the same bytes from the same fields twice.
+
+A decision may also say what compaction has made of earlier epochs: how a copy of each is to end from then on. A copy
+that ends as was decided at first, or as an earlier compaction left it, holds no less and counts as whole; every copy
+comes to be what the newest one says (see docs/adr/0074).
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 
 
 class ChainError(Exception):
     """A decision does not continue the chain: the journal is damaged or a peer is wrong."""
+
+
+class DecidedCompaction(NamedTuple):
+    """What the decision about the end of epoch `at` says of compacting an earlier one."""
+
+    at: int
+    terms: pb.Compaction
 
 
 def decision_hash(decision: bytes) -> bytes:
@@ -32,6 +44,8 @@ class EpochChain:
         """The descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
         """The first epoch whose end an operator had decided without a quorum: others may know another end of it."""
+        self.compactions: dict[int, list[DecidedCompaction]] = {}
+        """What was decided about compacting sealed epochs, by epoch, the newest last."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -55,8 +69,13 @@ class EpochChain:
             raise ChainError(
                 f"epoch {value.epoch} is followed by epoch {value.next.epoch} at {value.next.start_offset}"
             )
+        for compaction in value.compactions:
+            if not self.genesis.epoch <= compaction.epoch < value.epoch or compaction.horizon > value.end_offset:
+                raise ChainError(f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch}")
         self.decisions.append(decision)
         self.active = value.next
+        for compaction in value.compactions:
+            self.compactions.setdefault(compaction.epoch, []).append(DecidedCompaction(value.epoch, compaction))
         if value.unsafe and self.first_unsafe is None:
             self.first_unsafe = value.epoch
         return value

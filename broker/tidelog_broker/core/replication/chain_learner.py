@@ -64,7 +64,7 @@ class Learning:
                 self._history.incomplete.add(epoch)
         elif end[0] == decision.end_offset and is_gone:
             return
-        elif state.log.digest_at(epoch, decision.end_offset) != decision.end_digest:
+        elif (decision.end_offset, state.log.digest_at(epoch, decision.end_offset)) not in state.ends_of(epoch):
             state.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
             self._history.incomplete.add(epoch)
         elif end[0] > decision.end_offset:

@@ -163,12 +163,14 @@ class SyncAhead:
 class RebuildProducers:
     """Rebuild the producers' state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
 
-    With `to`, it is for another node that has no log of its own yet. Done after the writes before it.
+    With `to`, it is for another node that has no log of its own yet. Done after the writes before it. Compaction leaves
+    of a batch no word of its producer, and says so in a snapshot; where nobody has that, `may_forget` does without it.
     """
 
     epoch: int
     offset: int
     to: str = ""
+    may_forget: bool = False
 
 
 # --------------------------------------------------------------------------------------------------- news

@@ -142,9 +142,9 @@ class Ownership:
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, *, may_forget: bool = False) -> None:
         active = self._state.active
-        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
+        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset, may_forget=may_forget))
 
     def begin_first(self, now_ms: int) -> None:
         """The partition is new and its founding names this incarnation: nobody has sent anything yet."""
@@ -185,6 +185,8 @@ class Ownership:
             return False
         if reply.status != pb.HELD:
             pull.turned_down(now_ms)
+            if pull.refused:
+                self._rebuild(may_forget=True)
         else:
             self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)
         return True

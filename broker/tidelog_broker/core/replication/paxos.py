@@ -72,6 +72,7 @@ def decision_value(
         previous_hash=previous_hash,
         unsafe=unsafe,
         short_logs=short_logs,
+        compactions=map(pb.Compaction.FromString, plan.compactions),
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,

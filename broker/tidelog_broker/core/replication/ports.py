@@ -35,6 +35,8 @@ class Plan:
     placement: tuple[str, ...]
     ack_quorum: int
     flush: pb.Flush = pb.ALWAYS
+    compactions: tuple[bytes, ...] = ()
+    """What sealed epochs are to hold from then on, each a serialized `pb.Compaction`; only the owner knows any."""
 
     def __post_init__(self) -> None:
         assert self.owner in self.placement

@@ -74,6 +74,11 @@ class Pull:
         return self._in_vain >= len(self._sources)
 
     @property
+    def refused(self) -> bool:
+        """Whether all sources have answered since something last came, and none had it."""
+        return self.in_vain and not self._silences
+
+    @property
     def deadline_ms(self) -> int | None:
         """When to ask again, or somebody else; None while what has come is being written."""
         return self._retry_ms

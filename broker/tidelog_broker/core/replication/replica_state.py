@@ -165,6 +165,13 @@ class ReplicaState:
         """Return the decision about a decided epoch."""
         return pb.EpochDecision.FromString(self.chain.decisions[epoch - self.chain.genesis.epoch])
 
+    def ends_of(self, epoch: int) -> list[Position]:
+        """Return how a whole copy of a decided epoch may end: as decided, or compacted, the newest last."""
+        decision = self.decision(epoch)
+        compactions = self.chain.compactions.get(epoch, ())
+        digests = [decision.end_digest, *(each.terms.end_digest for each in compactions)]
+        return [Position(decision.end_offset, digest) for digest in digests]
+
     def holders_of(self, epoch: int) -> list[str]:
         """Return who may hold a decided epoch: its own replicas and those of every later one, first of all the living.
 

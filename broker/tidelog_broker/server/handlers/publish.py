@@ -21,6 +21,7 @@ from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import split_attachment
 from tidelog_proto.header import BatchHeader, Flags, claims_plain
@@ -183,8 +184,9 @@ def _submit(broker: Broker, partition: Partition, data: memoryview, settle: part
     """
     if partition.state.is_internal:
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
+    keyed = partition.compaction.is_configured
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(PendingPublish(data, _verified(data), settle, acks=acks))
+        partition.pipeline.submit(PendingPublish(data, _verified(data, keyed=keyed), settle, acks=acks))
         return
     pending = PendingPublish(data, None, settle, acks=acks)
 
@@ -194,15 +196,19 @@ def _submit(broker: Broker, partition: Partition, data: memoryview, settle: part
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
         partition.pipeline.go_on()
 
-    broker.threads.verifiers.start(0, lambda: _verified(data), judged)
+    broker.threads.verifiers.start(0, lambda: _verified(data, keyed=keyed), judged)
     partition.pipeline.submit(pending)
 
 
-def _verified(data: memoryview) -> BatchHeader:
-    """Check a foreign batch, and that it claims nothing that only the broker may."""
+def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
+    """Check a foreign batch, that it claims nothing that only the broker may, and that every record has a key."""
     header = verify_batch(data)
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "control, derived and transactional batches are not for producers")
+    if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, "the topic keeps the latest record of each key: give every record a key"
+        )
     return header
 
 

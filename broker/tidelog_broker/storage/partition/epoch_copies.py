@@ -45,7 +45,14 @@ class EpochCopies:
         return tuple(sorted(self._fills))
 
     def begin_fill(
-        self, epoch: int, start_offset: int, end_offset: int, end_digest: int, *, start_digest: int | None = 0
+        self,
+        epoch: int,
+        start_offset: int,
+        end_offset: int,
+        end_digest: int,
+        *,
+        start_digest: int | None = 0,
+        or_digests: Sequence[int] = (),
     ) -> LogPosition:
         """Begin, or go on, to fill an epoch that is decided and not whole in the log; return how far it is.
 
@@ -58,6 +65,8 @@ class EpochCopies:
             start_digest: the running digest in front of `start_offset`; None where it is not known, and only a copy
                 that is there can be gone on with. Unless it is 0, what lies in front is gone for good: a log that
                 ends there leaves, and the copy need not continue it.
+
+            or_digests: a copy that is there and ends with one of these is whole, too.
 
         Raises:
             NotHeldError: without `start_digest`: nothing is there to be gone on with.
@@ -80,7 +89,8 @@ class EpochCopies:
                 fill.log.close()
                 self._fills[epoch] = None
             self._held.make_directory()
-            fill = self._open_fill(FillTarget(epoch, LogPosition(start_offset, start_digest or 0), end), start_digest)
+            start = LogPosition(start_offset, start_digest or 0)
+            fill = self._open_fill(FillTarget(epoch, start, end, tuple(or_digests)), start_digest)
             self._fills[epoch] = fill
         newest = self._held.active
         if start_digest != 0 and newest is not None and newest.epoch < epoch and newest.end_offset < start_offset:

@@ -9,7 +9,7 @@ or damaged behind a good prefix is gone on with; one that cannot be what was dec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
@@ -26,11 +26,19 @@ from tidelog_proto.header import Buffer
 
 @dataclass(frozen=True, slots=True)
 class FillTarget:
-    """What a filled copy is to hold. `start` is the epoch's start with digest 0, or a batch boundary behind it."""
+    """What a filled copy is to hold.
+
+    Attributes:
+        epoch: of the copy.
+        start: the epoch's start with digest 0, or a batch boundary behind it.
+        end: how it is to end.
+        or_digests: with other digests at the end it is whole as well: compaction had changed less of it.
+    """
 
     epoch: int
     start: LogPosition
     end: LogPosition
+    or_digests: tuple[int, ...] = ()
 
 
 class EpochFill:
@@ -85,7 +93,11 @@ class EpochFill:
             log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be gone on with: {error}; check the disk") from error
-        return cls(target, log) if log is not None else None
+        if log is None:
+            return None
+        if log.end_offset == target.end.offset:
+            target = replace(target, end=LogPosition(log.end_offset, log.end_digest))
+        return cls(target, log)
 
     @property
     def position(self) -> LogPosition:
@@ -155,7 +167,7 @@ def _go_on(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) ->
     except (DamagedError, DivergedError) as error:
         reason = error.message
     else:
-        if log.end_offset != target.end.offset or log.end_digest == target.end.digest:
+        if log.end_offset != target.end.offset or log.end_digest in {target.end.digest, *target.or_digests}:
             return log
         reason = f"it ends with digest {log.end_digest:#010x}, decided is {target.end.digest:#010x}"
     log.close(sync=False)

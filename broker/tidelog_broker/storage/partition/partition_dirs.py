@@ -4,11 +4,17 @@
     TOPIC.ID-N/epoch-00000006.fill/     a part of an epoch that is not in the log, to be filled from peers
     TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside, for the operator; a later start removes nothing of it
     TOPIC.ID-N/epoch-00000004.new/      being made
+    TOPIC.ID-N/epoch-00000003.c00000006/  what compaction has made of an epoch, as decided at the end of epoch 6
+    TOPIC.ID-N/epoch-00000002.making/   what compaction is making of an epoch
 
 The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed
 to `.fill` before that next one begins. So the end of an older epoch is known without asking anybody, an end that is
 not met is damage, and nothing that is read ever crosses a hole. Rejected: leaving short copies where they are and
 finding the holes by comparing offsets, which cannot tell a copy that was always short from one that has rotted.
+
+A compacted epoch gets its name when it is complete and durable, and takes the place of the older version; a crash in
+between leaves both, of which the newer counts. No two versions of an epoch ever have the same name: whoever still reads
+the older one meets the end of its files, never others under their names.
 """
 
 from __future__ import annotations
@@ -41,9 +47,10 @@ FILL_SUFFIX: Final = ".fill"
 REASON_NAME: Final = "reason.txt"
 """Why a copy was set aside, in its directory."""
 
-_EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})")
+MAKING_SUFFIX: Final = ".making"
+_EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.c(\d{8,20}))?")
 _FILL_DIR: Final = re.compile(r"epoch-(\d{8,20})\.fill")
-_BAD_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.fill)?\.bad-(\d{1,9})")
+_BAD_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.fill|\.c\d{8,20})?\.bad-(\d{1,9})")
 _PARTITION_DIR: Final = re.compile(r"([A-Za-z0-9._-]+)\.([0-9a-f]{32})-(\d{1,10})")
 
 
@@ -72,14 +79,33 @@ def epoch_dir_name(epoch: int) -> str:
     return f"epoch-{epoch:08d}"
 
 
+def compacted_dir_name(epoch: int, decided: int) -> str:
+    """Return the name of the directory of an epoch as the decision at the end of epoch `decided` has compacted it."""
+    return f"{epoch_dir_name(epoch)}.c{decided:08d}"
+
+
+def making_dir_name(epoch: int) -> str:
+    """Return the name of the directory in which an epoch is compacted."""
+    return epoch_dir_name(epoch) + MAKING_SUFFIX
+
+
 def fill_dir_name(epoch: int) -> str:
     """Return the name of the directory in which an epoch is filled."""
     return epoch_dir_name(epoch) + FILL_SUFFIX
 
 
 def epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
-    """Return the directories of the log's epochs by epoch, in order."""
-    return _matching(fs, directory, _EPOCH_DIR)
+    """Return the directories of the log's epochs by epoch, in order; of several versions the newest."""
+    return {epoch: paths[-1] for epoch, paths in _versions(fs, directory).items()}
+
+
+def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
+    """Return the directories of each epoch of the log, in order; an epoch's versions from the oldest to the newest."""
+    matches = [match for name in fs.list_dir(directory) if (match := _EPOCH_DIR.fullmatch(name))]
+    versions: dict[int, list[Path]] = {}
+    for match in sorted(matches, key=lambda match: (int(match[1]), int(match[2] or -1))):
+        versions.setdefault(int(match[1]), []).append(directory / match[0])
+    return versions
 
 
 def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
@@ -141,7 +167,9 @@ def demote(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: it has one of the two names.
     """
-    target = directory.with_name(directory.name + FILL_SUFFIX)
+    match = _EPOCH_DIR.fullmatch(directory.name)
+    assert match is not None
+    target = directory.with_name(fill_dir_name(int(match[1])))
     if fs.exists(target):
         remove_epoch_dir(fs, target)
     fs.rename(directory, target)
@@ -204,11 +232,14 @@ def _matching(fs: FileSystem, directory: Path, pattern: re.Pattern[str]) -> dict
 def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
     """Return the epochs' directories, after removing what a crash left of one that was being made or deleted."""
     for name in fs.list_dir(directory):
-        if name.endswith(NEW_SUFFIX):
+        if name.endswith((NEW_SUFFIX, MAKING_SUFFIX)):
             if fs.is_dir(directory / name):
                 remove_epoch_dir(fs, directory / name)
             else:
                 fs.unlink(directory / name)
+    for paths in _versions(fs, directory).values():
+        for path in paths[:-1]:
+            remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
     for epoch in list(dirs)[:-1]:
         # Retention deletes from the front: a directory without a segment there is one that it did not finish.

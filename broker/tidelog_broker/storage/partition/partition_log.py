@@ -19,6 +19,7 @@ from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, Stat
 from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DivergedError, LimboError, StorageFailedError
+from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
 from tidelog_broker.storage.partition.epoch_repair import EpochRepair
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, find_lost_epoch
@@ -53,6 +54,8 @@ class PartitionLog:
         """Reads what is here, on any thread."""
         self.copies = EpochCopies(held, dormant_fills)
         """Fills what is missing."""
+        self.compacted = CompactedCopies(held)
+        """Puts compacted versions of sealed epochs in place."""
         self.repair = EpochRepair(held)
         """Makes the newest epoch whole again."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.epoch_reader import ReadResult
 from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
@@ -26,7 +27,15 @@ class PartitionLogReader:
         Raises:
             NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
         """
-        epochs = self._held.epochs
+        while True:
+            epochs = self._held.epochs
+            try:
+                return self._read(epochs, offset, max_bytes, limit_offset)
+            except ProtocolError as error:
+                if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
+                    raise  # else the files of an epoch were replaced by others that hold as much
+
+    def _read(self, epochs: Sequence[EpochLog], offset: int, max_bytes: int, limit_offset: int) -> ReadResult:
         if epochs and self._held.gone_below <= offset < epochs[0].start_offset:
             raise NotHeldError(f"offset {offset} is not in this copy, which begins at {epochs[0].start_offset}")
         if not self._held.start_offset <= offset <= self._held.end_offset and self._held.limbo is None:
@@ -52,11 +61,14 @@ class PartitionLogReader:
 
     def find_by_time(self, timestamp_us: int) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
-        for log in self._held.epochs:
-            found = log.reader.find_by_time(timestamp_us)
-            if found is not None:
-                return found
-        return None
+        while True:
+            epochs = self._held.epochs
+            try:
+                found = (log.reader.find_by_time(timestamp_us) for log in epochs)
+                return next((offset for offset in found if offset is not None), None)
+            except ProtocolError as error:
+                if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
+                    raise
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""

@@ -1,0 +1,401 @@
+"""Compacting one partition's sealed epochs: the owner decides when and up to where, every replica does it (ADR 0074).
+
+    owner       makes the new versions beside its log, then proposes how they end with its next planned end of an epoch
+    everybody   brings its copies to the newest version that is decided: by a pass of its own over what it holds, which
+                must end as decided
+
+What the owner made before its proposal is used once it is decided, and only then: with another decision, or after a
+restart, it is made again. Whatever fails is tried again at the next look, and until then older versions are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.partition.compaction_pass import (
+    CompactionPass,
+    EpochRange,
+    Made,
+    PassStoppedError,
+    Terms,
+)
+from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+COMPACTIONS_MAX: Final = 256
+"""So many epochs one decision compacts at the most: it travels whole, and stays in the chain."""
+
+DECIDE_S: Final = 10.0
+"""How long a proposed end of an epoch is waited for."""
+
+WHOLE_S: Final = 10.0
+"""How long a copy is waited for that lacks something still."""
+
+WHOLE_AGAIN_S: Final = 0.02
+
+
+class Compacted(NamedTuple):
+    """How far a partition is compacted here, and what its log holds."""
+
+    below: int
+    size_bytes: int
+
+
+class Compaction:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        state, changes: of the partition.
+        driver: its replica's.
+        tools, io_key: the node's, and the partition's I/O worker.
+    """
+
+    def __init__(
+        self,
+        state: PartitionState,
+        changes: Changes,
+        driver: ReplicaDriver,
+        *,
+        tools: PartitionTools,
+        io_key: int,
+    ) -> None:
+        self._state = state
+        self._changes = changes
+        self._driver = driver
+        self._tools = tools
+        self._io_key = io_key
+        self._made: dict[int, Made] = {}
+        """Finished versions by epoch, which wait for a decision."""
+        self._differing: set[tuple[int, int]] = set()
+        """Epochs and decided digests of which a pass here has made something else."""
+        self._busy = asyncio.Lock()
+        self._stop = threading.Event()
+        """Set once a pass that is under way has to end."""
+
+    def close(self) -> None:
+        """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
+        self._stop.set()
+
+    @property
+    def wants_to_look(self) -> bool:
+        """Whether there may be anything to do: cheap, it is asked of every partition."""
+        return self.is_configured or bool(self._state.replica.state.chain.compactions)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether the topic is to be compacted."""
+        return self._state.topic.config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE}
+
+    async def look(self) -> None:
+        """Do what is due: bring copies to what was decided; as the owner, compact what is dirty enough.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        if self._busy.locked():
+            return
+        async with self._busy:
+            try:
+                await self._converge()
+                if self._is_due():
+                    await self._compact(self._horizon(await self._last_appends()))
+                    await self._converge()
+            except PassStoppedError:
+                pass
+            except DiskFullError as error:
+                log.warning("%s: no space to compact, it is tried again: %s", self._state.name, error.message)
+            except StorageFailedError:
+                if not self._is_over:
+                    raise
+            except ProtocolError as error:
+                log.warning("%s: not compacted, it is tried again: %s", self._state.name, error.message)
+
+    async def run_now(self) -> Compacted:
+        """Compact all that there is by now; return when it is done here.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST where the topic is not to be compacted, or held; NOT_OWNER; EPOCH_CHANGING
+                when it was not decided in time; DISK_FULL and others of the pass.
+        """
+        config, name = self._state.topic.config, self._state.name
+        if not self.is_configured:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{name} is not to be compacted; say so first: tidelog topic alter --cleanup compact",
+            )
+        if config.hold:
+            raise ProtocolError(pb.INVALID_REQUEST, f"{name} is on hold; end that first: tidelog topic alter --no-hold")
+        async with self._busy:
+            try:
+                await self._converge()
+                await self._compact(self._state.high_watermark)
+                await self._converge()
+            except PassStoppedError:
+                raise ProtocolError(pb.EPOCH_CHANGING, f"{name}: the node is stopping; send again") from None
+        self._check_owner()
+        return Compacted(self._compacted_below(), self._state.log.size_bytes)
+
+    # --- what is decided, everywhere -------------------------------------------------------------------
+
+    async def _converge(self) -> None:
+        """Bring every copy in the log to the newest version that is decided."""
+        for decided, terms in self._outdated_terms():
+            if self._is_over or self._state.log.limbo is not None:
+                return
+            wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
+            ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
+            missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
+            if missing and self._can_pass(terms, missing):
+                ready += await self._pass(missing, terms)
+            for made in sorted(ready):
+                self._made.pop(made.epoch, None)
+                await self._put_in_place(made, decided, wanted[made.epoch])
+
+    def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
+        """Yield each whole copy in the log that is not what was decided last: how that ends, and its terms."""
+        known = self._state.replica.state
+        for epoch, compactions in sorted(known.chain.compactions.items()):
+            ends, newest = known.ends_of(epoch), compactions[-1].terms
+            held = self._driver.view.epoch_end(epoch)
+            is_here = held is not None and Position(*held) in ends and held != ends[-1]
+            if is_here and (epoch, newest.end_digest) not in self._differing and newest.floor < ends[-1].offset:
+                yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
+
+    def _outdated_terms(self) -> Sequence[tuple[int, Terms]]:
+        return sorted({own for _, _, own in self._outdated()})
+
+    def _can_pass(self, terms: Terms, epochs: Sequence[int]) -> bool:
+        """Whether all is here that a pass looks at."""
+        store = self._state.log
+        first = self._state.replica.state.start_of(min(epochs))
+        is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
+        return is_whole and self._driver.cut_offset is None and self._state.replica.history.missing() is None
+
+    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> None:
+        if self._is_over:
+            return
+        if made.end != end:
+            self._differing.add((made.epoch, end.digest))
+            log.warning(
+                "%s: compacting epoch %d here gives other bytes than were decided (another version of a library?); "
+                "the older ones are kept",
+                self._state.name,
+                made.epoch,
+            )
+            await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
+            return
+        await self._tools.io.call(self._io_key, self._replace, made, decided)
+        self._changes.wake()
+
+    def _replace(self, made: Made, decided: int) -> None:
+        """Put a version in place, once what its records said of producers is kept. Runs on the I/O worker."""
+        view, store = self._driver.view, self._state.log
+        snapshot = view.producers_at_end(
+            made.epoch, committed=self._state.high_watermark, log_start=self._state.replica.state.log_start
+        )
+        if snapshot is not None:
+            store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
+        store.compacted.put_in_place(made.epoch, decided, made.end)
+
+    async def _pass(self, epochs: Sequence[int], terms: Terms) -> list[Made]:
+        known, store = self._state.replica.state, self._state.log
+        ranges = [EpochRange(each, known.start_of(each), known.decision(each).end_offset) for each in sorted(epochs)]
+        one = CompactionPass(
+            store.reader,
+            store.compacted,
+            ranges,
+            terms,
+            begin=store.start_offset,
+            memory_bytes=self._tools.settings.compaction_bytes,
+            pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self._must_stop),
+        )
+        return await self._tools.compactor.call(0, one.run)
+
+    # --- the owner -------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        """Whether enough of the log has not been compacted, or tombstones have had their time."""
+        state = self._state
+        config = state.topic.config
+        if not self.is_configured or config.hold or self._is_over or state.writer is None or state.is_moving:
+            return False
+        below = self._compacted_below()
+        dirty_bytes = sum(held.size_bytes for held in state.log.epochs if held.end_offset > below)
+        is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
+        return is_dirty or self._tombstones_below() > self._tombstones_gone_below()
+
+    async def _compact(self, horizon: int) -> None:
+        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided."""
+        self._check_owner()
+        known = self._state.replica.state
+        if horizon > known.active.start_offset:
+            await self._end_epoch(())
+        sealed = range(known.chain.genesis.epoch, known.active.epoch)
+        ranges = [epoch for epoch in sealed if known.start_of(epoch) < known.decision(epoch).end_offset <= horizon]
+        floor = known.log_start
+        ranges = [epoch for epoch in ranges if known.decision(epoch).end_offset > floor]
+        terms = Terms(
+            max((known.decision(epoch).end_offset for epoch in ranges), default=0), self._tombstones_below(), floor
+        )
+        if not ranges:
+            return
+        await self._until_whole(terms, ranges)
+        made = await self._pass(ranges, terms)
+        self._made = {one.epoch: one for one in made}
+        changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
+        proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
+        for at in range(0, len(proposed), COMPACTIONS_MAX):
+            self._check_owner()
+            now_us = self._tools.wall_us()
+            part = proposed[at : at + COMPACTIONS_MAX]
+            await self._end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
+
+    async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
+        """Wait until all is here that a pass looks at: other replicas may have been faster than this node's disk.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING when that takes too long.
+        """
+        until_s = self._tools.loop.time() + WHOLE_S
+        while not self._can_pass(terms, epochs):
+            self._check_open()
+            if self._tools.loop.time() >= until_s:
+                raise ProtocolError(
+                    pb.EPOCH_CHANGING,
+                    f"{self._state.name}: the copy here is not whole yet, and cannot be compacted; send again",
+                    retry_after_ms=1000,
+                )
+            await asyncio.sleep(WHOLE_AGAIN_S)
+
+    async def _end_epoch(self, compactions: Sequence[bytes]) -> None:
+        """End the open epoch by plan, and become the owner of the next one.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING when that does not come about in time; NOT_OWNER.
+        """
+        epoch = self._state.epoch
+        plan = replace(self._state.replica.ownership.plan_on(), compactions=tuple(compactions))
+        self._driver.roll_over(plan)
+        try:
+            async with asyncio.timeout(DECIDE_S):
+                while self._state.epoch == epoch or (self._owns and self._state.writer is None):
+                    self._check_open()
+                    await self._changes.change()
+        except TimeoutError:
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, f"{self._state.name}: the end of epoch {epoch} was not decided in time; send again"
+            ) from None
+        self._check_owner()
+
+    def _compacted_below(self) -> int:
+        """Return up to where the newest decided pass has looked."""
+        return max((each.horizon for each in self._rounds()), default=0)
+
+    def _tombstones_gone_below(self) -> int:
+        return max((each.tombstones_below for each in self._rounds()), default=0)
+
+    def _tombstones_below(self) -> int:
+        """Return up to where tombstones have been kept for their time behind the first pass that saw them."""
+        before_us = self._tools.wall_us() - self._state.topic.config.tombstone_retention_ms * 1000
+        return max((each.horizon for each in self._rounds() if each.decided_us <= before_us), default=0)
+
+    def _rounds(self) -> Iterable[pb.Compaction]:
+        chain = self._state.replica.state.chain
+        return (each.terms for own in chain.compactions.values() for each in own)
+
+    def _horizon(self, last_appends: Sequence[tuple[int, int]]) -> int:
+        """Return the end of what is old enough; `last_appends` has the end of each epoch, and its last time in µs."""
+        lag_us = self._state.topic.config.compaction_lag_ms * 1000
+        before_us = self._tools.wall_us() - lag_us
+        horizon = 0
+        for end_offset, append_us in last_appends:
+            if lag_us and append_us > before_us:
+                break
+            horizon = end_offset
+        return horizon
+
+    async def _last_appends(self) -> list[tuple[int, int]]:
+        """Return of each epoch in the log its end, and when its last batch was appended."""
+        epochs = [held for held in self._state.log.epochs if held.end_offset > held.start_offset]
+
+        def read() -> list[tuple[int, int]]:
+            found: list[tuple[int, int]] = []
+            for held in epochs:
+                end_offset = held.end_offset
+                last = [header.append_timestamp_us for header in held.reader.scan_headers(end_offset - 1)]
+                found.append((end_offset, max(last, default=0)))
+            return found
+
+        return await self._tools.readers.call(self._io_key, read)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or self._state.refusal is not None
+
+    @property
+    def _owns(self) -> bool:
+        state = self._state.replica.state
+        return state.active.owner == state.node_id
+
+    def _must_stop(self) -> bool:
+        return self._is_over or self._state.topic.config.hold
+
+    def _check_open(self) -> None:
+        if self._is_over or self._state.replica.state.halted is not None:
+            raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed")
+
+    def _check_owner(self) -> None:
+        self._check_open()
+        if not self._owns:
+            raise self._state.not_owner()
+        if self._state.writer is None:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
+
+
+def _terms(compaction: pb.Compaction) -> Terms:
+    return Terms(compaction.horizon, compaction.tombstones_below, compaction.floor)
+
+
+def _compaction(made: Made, terms: Terms, now_us: int) -> pb.Compaction:
+    return pb.Compaction(
+        epoch=made.epoch,
+        horizon=terms.horizon,
+        tombstones_below=terms.tombstones_below,
+        end_digest=made.end.digest,
+        size_bytes=made.size_bytes,
+        floor=terms.floor,
+        decided_us=now_us,
+    )
+
+
+def _pace(bytes_per_s: int, must_stop: Callable[[], bool], size_bytes: int) -> None:
+    """Wait so long that no more than so much is read a second. Runs on the compactor's thread.
+
+    Raises:
+        PassStoppedError: the pass has to end.
+    """
+    until_s = time.monotonic() + (size_bytes / bytes_per_s if bytes_per_s else 0)
+    while not must_stop():
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return
+        time.sleep(min(left_s, 0.05))
+    raise PassStoppedError

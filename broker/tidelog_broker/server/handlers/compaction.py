@@ -1,0 +1,53 @@
+"""COMPACT: a pass of compaction that somebody asks for, done by the owners of the partitions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.server.forwarding import ask_owner, at_owner
+from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+COMPACT_TIMEOUT_S: Final = 3600.0
+"""A pass reads all of a log, at a bounded pace; whoever asked has gone or asks again."""
+
+
+async def compact(broker: Broker, request: Request) -> None:
+    """Handle COMPACT: one partition after the other, each where it is owned.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+    """
+    entries = request.envelope.compact.entries
+    check_entries(len(entries))
+    reply = pb.CompactReply()
+    for entry in entries:
+        try:
+            answer = await _one(broker, request, entry)
+            reply.results.extend(answer.compact_reply.results)
+        except ProtocolError as error:
+            reply.results.add().error.CopyFrom(error.to_message())
+    request.reply(pb.Envelope(compact_reply=reply))
+
+
+async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.Envelope:
+    broker.topics.with_id(entry.topic_id)
+    key = (entry.topic_id, entry.partition)
+    local = partial(_compact, broker)
+    if request.connection.peer_id is not None:
+        return await at_owner(broker, key, request, local)
+    envelope = pb.Envelope(compact=pb.Compact(entries=[entry]))
+    return await ask_owner(broker, key, envelope, local, timeout_s=COMPACT_TIMEOUT_S)
+
+
+async def _compact(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
+    [entry] = envelope.compact.entries
+    partition = broker.partitions.get(entry.topic_id, entry.partition)
+    await partition.access.ensure_active()
+    compacted = await partition.compaction.run_now()
+    result = pb.CompactResult(below=compacted.below, size_bytes=compacted.size_bytes)
+    return pb.Envelope(compact_reply=pb.CompactReply(results=[result]))

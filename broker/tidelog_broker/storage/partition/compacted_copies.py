@@ -1,0 +1,138 @@
+"""Compacted versions of sealed epochs: made beside the log, then put in place of the older ones.
+
+A version is an epoch's log of its own in `epoch-N.making`, written by whoever compacts, on any one thread. When it is
+complete and durable, and decided, it gets the name of that decision and takes the older version's place, on the
+partition's appending thread. A crash before that leaves nothing; one behind it leaves both, of which the newer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.io.errors import NotHeldError, StorageFailedError
+from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.partition_dirs import compacted_dir_name, making_dir_name
+from tidelog_broker.storage.segment.layout import padded
+from tidelog_proto.header import Buffer
+
+
+class CompactedVersion:
+    """An epoch that is being compacted, see the module. Made by `CompactedCopies.begin`."""
+
+    def __init__(self, log: EpochLog) -> None:
+        self._log = log
+        self.epoch = log.epoch
+
+    @property
+    def position(self) -> LogPosition:
+        """How far it is written."""
+        return LogPosition(self._log.end_offset, self._log.end_digest)
+
+    @property
+    def size_bytes(self) -> int:
+        """What its segments hold."""
+        return self._log.size_bytes
+
+    def append(self, batches: Sequence[Buffer]) -> None:
+        """Write stamped batches that continue it.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        self._log.ensure_space(sum(padded(len(batch)) for batch in batches))
+        self._log.append(batches)
+
+    def finish(self) -> LogPosition:
+        """Make it durable; return how it ends. It takes nothing more.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        self._log.seal()
+        self._log.close(sync=False)
+        return self.position
+
+    def give_up(self) -> None:
+        """Close its files, which `CompactedCopies.abandon` removes."""
+        self._log.close(sync=False)
+
+
+class CompactedCopies:
+    """See the module."""
+
+    def __init__(self, held: HeldEpochs) -> None:
+        self._held = held
+
+    def begin(self, epoch: int, start_offset: int) -> CompactedVersion:
+        """Begin to write a new version of an epoch, in place of one that was begun before.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        self.abandon(epoch)
+        log = EpochLog.create(
+            self._held.disk,
+            self._path(epoch),
+            topic_id=self._held.name.topic_id,
+            partition=self._held.name.partition,
+            epoch=epoch,
+            start_offset=start_offset,
+            segment_bytes=self._held.segment_bytes,
+        )
+        return CompactedVersion(log)
+
+    def abandon(self, epoch: int) -> None:
+        """Remove a version that was begun, or finished and not put in place.
+
+        Raises:
+            StorageFailedError: the disk failed; the next start removes the rest.
+        """
+        path = self._path(epoch)
+        try:
+            if self._held.disk.fs.exists(path):
+                remove_epoch_dir(self._held.disk.fs, path)
+        except OSError as error:
+            raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
+
+    def put_in_place(self, epoch: int, decided: int, end: LogPosition) -> None:
+        """Let a finished version take the place of the older one in the log; on the partition's appending thread.
+
+        Args:
+            epoch: a whole epoch of the log whose end is decided.
+            decided: the epoch at whose end this version was decided.
+            end: how it ends.
+
+        Raises:
+            NotHeldError: the epoch is not in the log any more.
+            StorageFailedError: the disk failed.
+        """
+        held = self._held
+        old = held.log_of(epoch)
+        if old is None or old.damage is not None or old.end_offset != end.offset:
+            raise NotHeldError(f"epoch {epoch} is not whole in {held.directory}")
+        path = held.directory / compacted_dir_name(epoch, decided)
+        assert path != old.directory, "this version is in its place"
+        if old.state != "sealed":
+            old.seal()  # the next epoch has not begun here
+        try:
+            held.disk.fs.rename(self._path(epoch), path)
+            held.disk.fs.sync_dir(held.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{self._path(epoch)} cannot be renamed: {error}") from error
+        new = EpochLog.open(held.disk, path, segment_bytes=held.segment_bytes, sealed_end_offset=end.offset)
+        assert new.damage is not None or new.end_digest == end.digest
+        held.epochs = tuple(new if one is old else one for one in held.epochs)
+        old.close(sync=False)
+        try:
+            remove_epoch_dir(held.disk.fs, old.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{old.directory} cannot be removed: {error}; check the disk") from error
+
+    def _path(self, epoch: int) -> Path:
+        return self._held.directory / making_dir_name(epoch)

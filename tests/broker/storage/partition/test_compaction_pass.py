@@ -1,0 +1,153 @@
+"""What a pass leaves is what a model leaves, however little memory it has, and whatever passes there were before."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+from tests.broker.storage.build import append, read_all
+from tests.broker.storage.logs import new_disk, open_partition
+from tests.broker.storage.partition.keyed import (
+    all_records,
+    compact,
+    expected,
+    keyed_batch,
+    keyed_epochs,
+    sealed,
+    some_rows,
+)
+from tests.broker.storage.sim_disk import PowerCutError
+
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto.errors import ProtocolError
+
+
+def some_terms(random: Random, log: PartitionLog) -> Terms:
+    end = sealed(log)[-1].end_offset
+    return Terms(end, random.randint(0, end), random.choice([0, 0, random.randint(0, end)]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_pass_leaves_what_a_model_leaves(seed: int) -> None:
+    random = Random(seed)
+    sim = new_disk()
+    log = open_partition(sim)
+    keyed_epochs(log, random, epochs=random.randint(2, 5))
+    before, terms = all_records(log), some_terms(random, log)
+    compact(log, terms, memory_bytes=random.choice([16, 64, 300, 1 << 20]))
+    assert all_records(log) == expected(before, terms.horizon, terms)
+    assert all_records(open_partition(sim.restart())) == expected(before, terms.horizon, terms)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_replica_that_missed_passes_ends_where_the_others_are(seed: int) -> None:
+    """Bytes and digests, not only records: whatever passes a copy has been through, the newest decides."""
+    random = Random(seed)
+    logs = [open_partition(new_disk()) for _ in range(2)]
+    for log in logs:
+        keyed_epochs(log, Random(seed), epochs=4)
+    often, once = logs
+    for _ in range(random.randint(1, 3)):
+        done = sealed(often)[: random.randint(1, 3)]
+        earlier = Terms(done[-1].end_offset, random.randint(0, 5), 0)
+        compact(often, earlier, epochs=done, decided=random.randint(4, 50))
+    end = sealed(once)[-1].end_offset
+    terms = Terms(end, end // 2 + 5, 0)
+    made = [compact(log, terms, memory_bytes=memory) for log, memory in ((often, 1 << 20), (once, 100))]
+    assert made[0] == made[1]
+    assert read_all(often) == read_all(once)
+
+
+def test_many_keys_are_looked_at_in_slices_and_stretches() -> None:
+    sim = new_disk()
+    log = open_partition(sim, segment_bytes=1 << 16)
+    log.start_epoch(0, 0)
+    for number in range(40):
+        rows = [(b"%d" % (key % 1500), b"v%d" % number) for key in range(number * 50, number * 50 + 100)]
+        append(log, [keyed_batch([(key, value) for key, value in rows])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    before = all_records(log)
+    terms = Terms(log.end_offset, 0, 0)
+    one = CompactionPass(log.reader, log.compacted, sealed(log), terms, begin=0, memory_bytes=400, pace=lambda _: None)
+    made = one.run()
+    log.compacted.put_in_place(0, 1, made[0].end)
+    assert all_records(log) == expected(before, terms.horizon, terms)
+    assert made[0].size_bytes == log.epochs[0].size_bytes
+
+
+def test_a_pass_that_is_stopped_leaves_nothing() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    keyed_epochs(log, Random(3), epochs=3)
+    before, names = read_all(log), sim.list_dir(log.directory)
+
+    def stop(_: int) -> None:
+        raise PassStoppedError
+
+    with pytest.raises(PassStoppedError):
+        CompactionPass(
+            log.reader,
+            log.compacted,
+            sealed(log),
+            Terms(log.epochs[-1].start_offset, 0, 0),
+            begin=0,
+            memory_bytes=1000,
+            pace=stop,
+        ).run()
+    assert (read_all(log), sim.list_dir(log.directory)) == (before, names)
+
+
+def test_a_front_that_retention_has_deleted_is_covered() -> None:
+    sim = new_disk()
+    log = open_partition(sim, segment_bytes=2048)
+    log.start_epoch(0, 0)
+    random = Random(5)
+    for _ in range(30):
+        append(log, [keyed_batch(some_rows(random, keys=50))])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    log.delete_before(log.epochs[0].segments[3].end_offset)
+    floor = log.start_offset
+    assert floor > 0
+    before = all_records(log)
+    terms = Terms(log.end_offset, 0, floor)
+    compact(log, terms, epochs=[sealed(log)[0]._replace(start_offset=0)])
+    assert log.start_offset == 0
+    assert all_records(log) == expected(before, terms.horizon, terms)
+
+
+def test_a_reader_that_holds_an_older_version_goes_on_with_the_newer() -> None:
+    log = open_partition(new_disk())
+    keyed_epochs(log, Random(8), epochs=3)
+    end = log.epochs[-1].start_offset
+    epochs = log.epochs
+    compact(log, Terms(end, 0, 0))
+    with pytest.raises(ProtocolError):
+        epochs[0].reader.read(0, 1000, limit_offset=end)
+    assert log.reader.read(0, 1000, limit_offset=end).batches
+
+
+def test_a_crash_at_any_instant_leaves_one_version_or_the_other() -> None:
+    """Power goes at every operation of making versions and of putting them in place; a later pass ends as the first."""
+    random = Random(11)
+    for number in range(10_000):
+        sim = new_disk()
+        log = open_partition(sim)
+        keyed_epochs(log, Random(4), epochs=3)
+        before = all_records(log)
+        terms = Terms(log.epochs[-1].start_offset, 3, 0)
+        after = expected(before, terms.horizon, terms)
+        sim.cut_at = sim.steps + number
+        with suppress(PowerCutError):
+            compact(log, terms)
+            break
+        again = open_partition(sim.power_cut(random))
+        assert again.limbo is None
+        held = all_records(again)
+        assert set(after) <= set(held) <= set(before)
+        compact(again, terms, decided=100)
+        assert all_records(again) == after
+    assert number > 30
