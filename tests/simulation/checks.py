@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation import forks
 from tests.simulation.deletions import Deletions, log_start_of, tells_of_producers
-from tests.simulation.final import compare_logs, compare_with_history, unequal
+from tests.simulation.final import compare_compacted, compare_logs, compare_with_history, unequal
 from tests.simulation.forks import Fork
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.journals import META
@@ -27,7 +27,7 @@ from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, unpack_header
+from tidelog_proto.header import unpack_header
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy
@@ -348,16 +348,16 @@ class Checks:
 
         return answered
 
-    def delivered(self, copy: Copy, asked: Truth, header: BatchHeader) -> None:
+    def delivered(self, copy: Copy, asked: Truth, data: bytes) -> None:
         """A node gives a batch to a consumer that asked it when another truth may still have held for it."""
-        truth = self.truth_of(copy)
+        truth, header = self.truth_of(copy), unpack_header(data)
         if any(
             header.epoch == fork.epoch and fork.cuts(header.epoch, header.base_offset)
             for fork in forks.between(truth, asked)
         ):
             truth = asked
         truth.claim_committed(header.epoch, header.end_offset, f"{copy.name} delivers")
-        truth.delivered(header)
+        truth.delivered(header, data)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -373,7 +373,8 @@ class Checks:
         """Hold all logs against each other and against what clients were told."""
         for key, root in self.truths.items():
             log = compare_logs(self._world, key)
-            compare_with_history(self._world, key, forks.newest(root), log)
+            compare = compare_compacted if self._world.scenario.compacts else compare_with_history
+            compare(self._world, key, forks.newest(root), log)
 
 
 def _files(copy: Copy) -> Iterator[tuple[Path, int]]:

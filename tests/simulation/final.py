@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation import forks
-from tests.simulation.payload import is_sound, payload_of
+from tests.simulation.payload import KeyedRecord, is_sound, keyed_records, make_batch, payload_of
 from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core.topics import PartitionKey
@@ -58,6 +58,8 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     for copy in members:
         if copy.log.end_offset != end or copy.replica.state.high_watermark != end or not copy.is_idle:
             return f"{describe(copy)}, {owner.name} is at {end}"
+        if copy.partition.compaction.is_behind:
+            return f"{describe(copy)} has not been compacted as decided"
         if copy.log.start_offset > copy.replica.state.log_start:
             return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
     for one in world.consumers:
@@ -108,6 +110,53 @@ def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
             what = f"{unpack_header(log[number])} and {unpack_header(logs[0][number])}" if number >= 0 else "in length"
             raise ViolationError("I15", f"the logs of {copy.name} and {sound[0][0].name} differ: {what}")
     return logs[0]
+
+
+def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
+    """Hold a compacted log against what producers and consumers were told: the latest of each key is there (I25)."""
+    offset = 0
+    found: dict[int, KeyedRecord] = {}
+    for data in log:
+        header = unpack_header(data)
+        if header.base_offset != offset:
+            raise ViolationError("I2", f"the log has {header.base_offset} where {offset} comes next")
+        offset = header.end_offset
+        for record in keyed_records(data):
+            if truth.payload_at(header.epoch, record.offset) != record.payload:
+                raise ViolationError("I25", f"{record} was never written there")
+            found[record.offset] = record
+    latest = {record.key: record for record in found.values()}
+    for publish in world.history.publishes:
+        if publish.key != key or publish.outcome != "stored" or publish.acks == pb.ONE:
+            continue
+        _, made = make_batch(publish.payload, publish.records, producer_id=0, base_sequence=0, keyed=True)
+        for record in keyed_records(made):
+            at = publish.base_offset + record.offset
+            later = latest.get(record.key)
+            is_over = later is not None and later.offset > at
+            if at not in found and not is_over and not record.is_tombstone:
+                gone = _later_tombstone(truth, record.key, at)
+                if not gone:
+                    raise ViolationError("I25", f"{publish} was acknowledged, the log lacks its record at {at}")
+            if at in found and found[at].payload != publish.payload:
+                raise ViolationError("I6", f"{publish} was acknowledged, the log has {found[at]} at {at}")
+    for consumer in world.consumers:
+        if consumer.key == key:
+            known = {each.key: each for each in consumer.table.values() if not each.is_tombstone}
+            there = {each.key: each for each in latest.values() if not each.is_tombstone}
+            if known != there:
+                raise ViolationError("I25", f"a consumer knows {known}, the log has {there}")
+
+
+def _later_tombstone(truth: Truth, key: int, offset: int) -> bool:
+    """Whether a tombstone of a key was written behind an offset."""
+    for (epoch, base), payload in truth.by_digest.items():
+        header = truth.batches[epoch][base]
+        if base > offset:
+            _, data = make_batch(payload, header.record_count, producer_id=0, base_sequence=0, keyed=True)
+            if any(record.key == key and record.is_tombstone for record in keyed_records(data)):
+                return True
+    return False
 
 
 def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:

@@ -54,6 +54,7 @@ T = TypeVar("T")
 HOME = Path("/partitions")
 COMPARE_US = 1_000_000
 RETENTION_US = 30_000
+COMPACTION_US = 200_000
 FAILED_US_MAX = 20_000
 """How long a node goes on whose disk has failed: it stops in order."""
 
@@ -99,6 +100,7 @@ class Process:
         self.readers = self._workers(2, self.read_us)
         self.ahead = self._workers(1, self.write_us)
         self.notes = self._workers(1, self.write_us)
+        self.compactor = self._workers(1, self.read_us)
         self.rings = RingBudget(self.settings.rings_bytes)
         self.metrics = NodeMetrics()
         self.taken_over = TakenOver()
@@ -223,6 +225,8 @@ class Process:
         self.after(random.randrange(COMPARE_US), self._compare_chains)
         if self.world.scenario.retention_bytes:
             self.after(random.randrange(RETENTION_US), self._clean)
+        if self.world.scenario.compacts:
+            self.after(random.randrange(COMPACTION_US), self._compact)
 
     def _replication(self) -> Replication:
         meta, fences = open_journals(self)
@@ -276,6 +280,8 @@ class Process:
             io=self.io,
             readers=self.readers,
             notes=self.notes,
+            compactor=self.compactor,
+            wall_us=lambda: self.world.clock.now_us,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,
@@ -357,6 +363,23 @@ class Process:
         if others:
             self.cluster.send((random.choice(others),), status, ())
         self.after(random.randrange(COMPARE_US), self._compare_chains)
+
+    def _compact(self) -> None:
+        """Look for what is to be compacted, as `Node._compact`."""
+        self.spawn(self._compact_all(), lambda _, error: self._compacted(error))
+
+    async def _compact_all(self) -> None:
+        for copy in list(self.partitions.values()):
+            if copy.partition.compaction.wants_to_look:
+                await copy.partition.compaction.look()
+
+    def _compacted(self, error: BaseException | None) -> None:
+        if isinstance(error, StorageFailedError):
+            self.storage_failed("compaction", error)
+        elif error is not None:
+            raise error
+        else:
+            self.after(self.world.clock.random.randrange(COMPACTION_US), self._compact)
 
     def _clean(self) -> None:
         """Look for what is to be deleted, as `Node._clean`."""

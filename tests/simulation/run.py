@@ -39,6 +39,7 @@ SILENT = (
     "partition.pipeline",
     "partition.producer_snapshots",
     "partition.retention",
+    "partition.compaction",
     "replication.driver",
     "replication.group_commit",
     "replication.replica_log",

@@ -67,6 +67,12 @@ RETENTION: Final = "retention"
 DELETED_AND_LOST: Final = "deleted and lost"
 """A mixture of a few kinds of faults in which the owner deletes what is old, and others lose what is newer."""
 
+COMPACTS: Final = 0.1
+"""In how many of the worlds the topic is compacted."""
+
+COMPACTION: Final = "compaction"
+"""A mixture of some of everything in which the topic keeps the latest record of each key."""
+
 DELETES: Final = 0.2
 """In how many of the worlds with some of everything the owner deletes what is old."""
 
@@ -111,6 +117,8 @@ class Scenario:
     """How much of its log an owner keeps; 0: everything."""
     changes: bool = False
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
+    compacts: bool = False
+    """The topic is compacted."""
 
 
 def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
@@ -118,6 +126,8 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     random = Random(f"scenario {seed}")
     if mixture is None:
         mixture = random.choice([*[""] * 7, *MIXTURES, *SCRIPTS])
+        if Random(f"compaction {seed}").random() < COMPACTS:
+            mixture = COMPACTION
     scripted = mixture in SCRIPTS
     alone = mixture in {LIGHTS_OUT, UNSAFE}
     machines = random.choice([3, 3, 3, 3, 4, 5])
@@ -158,4 +168,5 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         changes=changes,
+        compacts=mixture == COMPACTION,
     )

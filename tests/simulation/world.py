@@ -32,6 +32,8 @@ POLL_US = 50_000
 TOPIC_ID = b"simulated topic!"
 FLUSH_INTERVAL_MS = 60
 SEGMENT_BYTES = 4096
+TOMBSTONE_RETENTION_MS = 15_000
+"""Consumers are never so long behind."""
 SEGMENT_BYTES_SMALL = 512
 """Where retention is to have something to delete."""
 
@@ -67,17 +69,21 @@ class World:
                 "data": "/",
                 "ring_bytes": random.choice([0, 500, 100_000]),
                 "group_bytes": random.choice([1, 400, 100_000]),
+                "compaction_bytes_per_s": 0,
             }
-        )
+        ).model_copy(update={"compaction_bytes": 1 << (scenario.seed % 3 * 4 + 5)})
         self.topic = pb.TopicRecord(
             name="simulated",
             topic_id=TOPIC_ID,
             config=pb.TopicConfig(
                 partitions=scenario.partitions,
-                segment_bytes=SEGMENT_BYTES_SMALL if scenario.retention_bytes else SEGMENT_BYTES,
+                segment_bytes=SEGMENT_BYTES_SMALL if scenario.retention_bytes or scenario.compacts else SEGMENT_BYTES,
                 retention_bytes=scenario.retention_bytes,
                 flush=scenario.flush,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
+                cleanup=pb.COMPACT if scenario.compacts else pb.DELETE,
+                tombstone_retention_ms=TOMBSTONE_RETENTION_MS,
+                dirty_percent=scenario.seed % 3 * 30 + 1 if scenario.compacts else 50,
             ),
         )
         self.machines = [Machine(self, f"n{number}") for number in range(scenario.machines)]

@@ -98,6 +98,11 @@ class Compaction:
         return self.is_configured or bool(self._state.replica.state.chain.compactions)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a copy here is not what was decided last about compacting it."""
+        return bool(self._differing) or any(True for _ in self._outdated())
+
+    @property
     def is_configured(self) -> bool:
         """Whether the topic is to be compacted."""
         return self._state.topic.config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE}
@@ -161,7 +166,8 @@ class Compaction:
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
             ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
-            if missing and self._can_pass(terms, missing):
+            can_compact = self._state.replica.history.can_compact
+            if missing and self._can_pass(terms, missing) and all(map(can_compact, missing)):
                 ready += await self._pass(missing, terms)
             for made in sorted(ready):
                 self._made.pop(made.epoch, None)
@@ -185,7 +191,8 @@ class Compaction:
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
-        return is_whole and self._driver.cut_offset is None and self._state.replica.history.missing() is None
+        history = self._state.replica.history
+        return is_whole and self._driver.cut_offset is None and history.missing() is None
 
     async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> None:
         if self._is_over:
@@ -273,7 +280,7 @@ class Compaction:
             ProtocolError: EPOCH_CHANGING when that takes too long.
         """
         until_s = self._tools.loop.time() + WHOLE_S
-        while not self._can_pass(terms, epochs):
+        while self.is_behind or not self._can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(

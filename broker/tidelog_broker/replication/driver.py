@@ -22,6 +22,8 @@ from tidelog_broker.core.replication.effects import (
     Append,
     AppendFill,
     CommitMoved,
+    Demote,
+    DropCopy,
     Effect,
     EpochDecided,
     EpochFenced,
@@ -299,7 +301,7 @@ class ReplicaDriver:
             self._count(size_bytes)
         elif isinstance(effect, Truncate):
             self._cuts.append(effect.end_offset)
-        elif isinstance(effect, SetAside):
+        elif isinstance(effect, SetAside | Demote | DropCopy):
             self._cuts.append(self.replica.state.start_of(effect.epoch))
         self._queue.append(_Queued(effect, size_bytes, has_space))
 
@@ -392,7 +394,7 @@ class ReplicaDriver:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)
 
-    def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> None:
+    def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
             if error is not None:
                 self._fail(error)
@@ -417,7 +419,7 @@ class ReplicaDriver:
             queued = self._queue.popleft()
             if queued.size_bytes:
                 self._count(-queued.size_bytes)
-            if isinstance(queued.effect, Truncate | SetAside):
+            if isinstance(queued.effect, Truncate | SetAside | Demote | DropCopy):
                 self._cuts.popleft()
             self.replica.wrote(now_ms, ok=ok)
         if self._in_doubt:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
+from tidelog_broker.core.replication.effects import (
+    Append,
+    AppendFill,
+    Demote,
+    DropCopy,
+    FinishFill,
+    SetAside,
+    SyncLog,
+    Truncate,
+)
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
 from tidelog_broker.storage.segment.layout import padded
@@ -18,7 +27,7 @@ from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 
-LogWrite = Append | Truncate | SyncLog | AppendFill | FinishFill | SetAside
+LogWrite = Append | Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy
 
 
 def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
@@ -81,7 +90,9 @@ def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
     view.store.append(group[0].batches if len(group) == 1 else [batch for one in group for batch in one.batches])
 
 
-def perform(view: ReplicaLog, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside) -> bool:
+def perform(
+    view: ReplicaLog, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy
+) -> bool:
     """Do what is no append.
 
     Raises:
@@ -98,6 +109,15 @@ def perform(view: ReplicaLog, effect: Truncate | SyncLog | AppendFill | FinishFi
             return _fill(view, effect)
         case FinishFill():
             _finish_fill(view, effect.epoch)
+        case Demote():
+            if view.log_of(effect.epoch) is not None:
+                store.copies.demote_through(effect.epoch)
+                view.go_on_filling()
+        case DropCopy():
+            log.info(
+                "%s: the copy of epoch %d is fetched anew: it has been compacted", store.directory.name, effect.epoch
+            )
+            store.copies.begin_anew(effect.epoch)
         case SetAside():
             log.error("%s: %s", store.directory.name, effect.reason)
             unreadable = store.unreadable_epoch

@@ -165,7 +165,8 @@ class ReplicaLog:
 
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self.descriptor(epoch).start_offset, decision.end_offset
-        digests = [each.terms.end_digest for each in self._chain.compactions.get(epoch, ())]
+        digests = [decision.end_digest]
+        digests += [each.terms.end_digest for each in self._chain.compactions.get(epoch, ())]
         if start_offset < decision.end_offset <= self._log_start:
             self.store.copies.abandon_fill(epoch)
             return
@@ -176,14 +177,14 @@ class ReplicaLog:
                 epoch,
                 max(start_offset, self._log_start),
                 end_offset,
-                decision.end_digest,
+                digests[-1],
                 start_digest=known,
-                or_digests=digests,
+                or_digests=digests[:-1],
             )
         except NotHeldError as error:
             log.warning("%s: %s", self.store.directory.name, error)
             return
-        if position.offset == end_offset:
+        if position == (end_offset, digests[-1]):
             self.store.copies.finish_fill(epoch)
 
     @property
@@ -332,10 +333,10 @@ class ReplicaLog:
         Runs on the I/O worker.
 
         Returns:
-            None when one counts that lies there or behind.
+            None when one counts that lies there or behind; and where the log here does not tell, as it came compacted
+            from another node: before this one owns the partition it asks others, see `producers_at`.
 
         Raises:
-            NotHeldError: the log here does not tell.
             StorageError: the disk failed, or something is damaged.
         """
         decision = self._decision(epoch)
@@ -346,9 +347,7 @@ class ReplicaLog:
         if any(self._behind(one) is not None for one in snapshots):
             return None
         table, _ = self._scan_producers(end_offset, log_start)
-        if table is None:
-            raise NotHeldError(f"{self.store.directory.name}: the producers at the end of epoch {epoch} cannot be told")
-        return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
+        return None if table is None else ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
     def _scan_producers(
         self, offset: int, log_start: int, *, may_forget: bool = False

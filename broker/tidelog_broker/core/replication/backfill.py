@@ -8,8 +8,10 @@ Retention may have deleted the front of a sealed epoch everywhere. A copy that e
 one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows.
 
 Compaction may have changed what a sealed epoch holds, at one node sooner than at another. A source says which version
-it has, by the digest at its end; any that was decided will do. Ranges of two versions do not continue each other, so
-a copy whose source was compacted meanwhile is begun anew.
+it has, by the digest at its end, and the newest that was decided is fetched. Ranges of two versions do not continue
+each other, so a copy of another one is begun anew. An older version in the log is as good, as long as this node can
+make the newest of it by itself (`can_compact`). Where it cannot, because it was away meanwhile, the epoch leaves the log
+and is fetched: beside newer epochs that compaction has taken tombstones from, what these had deleted would come back.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidelog_broker.core.replication.acceptor import Opening
-from tidelog_broker.core.replication.effects import AppendFill, FinishFill, ReadLog, RebuildProducers, SetAside
+from tidelog_broker.core.replication.effects import (
+    AppendFill,
+    Demote,
+    DropCopy,
+    FinishFill,
+    ReadLog,
+    RebuildProducers,
+    SetAside,
+)
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.pull import Pull
@@ -203,6 +213,7 @@ class History:
         """Begin to fill the newest epoch that is not whole here, if this node is to hold the partition."""
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
+        self._leave_outdated()
         wanted = self._wanted()
         pull = self._fill_pull
         if pull is not None and pull.deadline_ms is not None and self._is_overtaken(pull):
@@ -224,23 +235,55 @@ class History:
             epoch,
             sources,
             state.timing,
-            end=state.ends_of(epoch)[-1],
+            end=state.ends_of(epoch)[-1],  # of the newest version
             first_bytes=state.timing.fill_bytes,
         )
         self._fill_pull.digest_unknown = have.offset < state.log_start
         self._fill_has_front = not self._fill_pull.digest_unknown and have.offset > start_offset
         self._fill_at = Position(state.log_start, 0) if self._fill_pull.digest_unknown else have
         self._fill_start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
-        if self._fill_at in state.ends_of(epoch):
-            self._fill_pull.end = self._fill_at
         if self._fill_at.offset >= decision.end_offset:
             self._filled(self._fill_pull)
         else:
             self._ask_in_turn(self._fill_pull, now_ms)
 
+    def _leave_outdated(self) -> None:
+        """Let those epochs leave the log that are to be compacted otherwise than this node can do by itself."""
+        state = self._state
+        for epoch in sorted(state.chain.compactions, reverse=True):
+            held, ends = state.log.epoch_end(epoch), state.ends_of(epoch)
+            if held in ends and epoch not in self.incomplete and not self._is_whole(epoch):
+                self.incomplete.add(epoch)
+                state.write(Demote(epoch))
+
+    def can_compact(self, epoch: int) -> bool:
+        """Whether all is here of which an epoch's newest version is made: up to the horizon, and no newer itself."""
+        state = self._state
+        newest = state.chain.compactions[epoch][-1]
+        for other in range(epoch, state.active.epoch):
+            if state.start_of(other) >= newest.terms.horizon:
+                break
+            if state.start_of(other) < state.decision(other).end_offset and not self._is_before(other, newest.at):
+                return False
+        return True
+
+    def _is_before(self, epoch: int, at: int) -> bool:
+        """Whether an epoch is whole in the log, as it was decided at first or until the end of epoch `at`."""
+        state = self._state
+        held, decision = state.log.epoch_end(epoch), state.decision(epoch)
+        earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at <= at]
+        is_left = epoch in self.incomplete  # it is about to leave the log
+        return (
+            not is_left
+            and held is not None
+            and held[0] == decision.end_offset
+            and held[1] in {decision.end_digest, *earlier}
+        )
+
     def _is_whole(self, epoch: int) -> bool:
         """Whether the log has an epoch to its end: a copy that waited for one between comes in with that one."""
-        return self._state.log.epoch_end(epoch) in self._state.ends_of(epoch)
+        held, ends = self._state.log.epoch_end(epoch), self._state.ends_of(epoch)
+        return held == ends[-1] or (held in ends and self.can_compact(epoch))
 
     def _filled_to(self, epoch: int) -> int:
         """Return how far the copy of an epoch reaches here."""
@@ -269,7 +312,7 @@ class History:
             pull.end = Position(pull.end.offset, reply.epoch_digest)
         end = pull.end
         wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
-        if not wanted or end not in state.ends_of(pull.epoch):
+        if not wanted or end != state.ends_of(pull.epoch)[-1]:
             pull.turned_down(now_ms)
             return
         base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._fill_at
@@ -384,7 +427,8 @@ class History:
             self._fill_pull = None
             self.fill(now_ms)
 
-        self._state.write(SetAside(pull.epoch, reason), set_aside)
+        is_compacted = pull.epoch in self._state.chain.compactions
+        self._state.write(DropCopy(pull.epoch) if is_compacted else SetAside(pull.epoch, reason), set_aside)
 
     # --- both ------------------------------------------------------------------------------------------
 

@@ -128,7 +128,24 @@ class SetAside:
     reason: str
 
 
-Write = Append | Truncate | SyncLog | WriteFences | WriteChain | AppendFill | FinishFill | SetAside
+@dataclass(frozen=True, slots=True)
+class Demote:
+    """Take a sealed epoch, and those before it, out of the log; the copies stay beside it. It is to be fetched anew."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopy:
+    """Begin anew with an epoch beside the log: its sources have a version that does not continue the copy here.
+
+    A whole copy, of an older version, is kept aside until the new one is whole.
+    """
+
+    epoch: int
+
+
+Write = Append | Truncate | SyncLog | WriteFences | WriteChain | AppendFill | FinishFill | SetAside | Demote | DropCopy
 
 
 # ------------------------------------------------------------------------------------ beside the writes

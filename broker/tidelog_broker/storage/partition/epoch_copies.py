@@ -20,6 +20,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     epoch_dir_name,
     epoch_dirs,
     fill_dir_name,
+    old_dir_name,
     open_epochs,
     put_aside,
 )
@@ -168,6 +169,38 @@ class EpochCopies:
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be removed: {error}") from error
 
+    def begin_anew(self, epoch: int) -> None:
+        """Make place for another version of a sealed epoch, beside the log or, as its newest epoch, in it.
+
+        A copy that is whole is kept as `.old`, and removed when the other one is in the log: until then it may be the
+        only copy of what it holds. What is not whole is removed.
+
+        Raises:
+            StorageFailedError: the disk failed; a part of it may be there.
+        """
+        newest = self._held.active
+        if newest is not None and newest.epoch == epoch:
+            self._demote_newest()
+        fill = self._fills.get(epoch)
+        if epoch not in self._fills or (fill is not None and fill.position.offset < fill.target.end.offset):
+            self.abandon_fill(epoch)
+            return
+        if fill is not None:
+            fill.log.close()
+        del self._fills[epoch]
+        fs, directory = self._held.disk.fs, self._held.directory
+        try:
+            self._remove_old(epoch)
+            fs.rename(directory / fill_dir_name(epoch), directory / old_dir_name(epoch))
+            fs.sync_dir(directory)
+        except OSError as error:
+            raise StorageFailedError(f"epoch {epoch} of {directory} cannot be kept aside: {error}") from error
+
+    def _remove_old(self, epoch: int) -> None:
+        path = self._held.directory / old_dir_name(epoch)
+        if self._held.disk.fs.exists(path):
+            remove_epoch_dir(self._held.disk.fs, path)
+
     def set_aside(self, epoch: int, reason: str) -> Path:
         """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it can be fetched again.
 
@@ -218,6 +251,14 @@ class EpochCopies:
         for log in self._held.epochs[:count]:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_fill(log)
+
+    def demote_through(self, epoch: int) -> None:
+        """Let an epoch and those before it leave the log.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        self.demote(sum(log.epoch <= epoch for log in self._held.epochs))
 
     def take_in_whole(self) -> None:
         """Take every complete copy into the log that continues it."""
@@ -278,6 +319,7 @@ class EpochCopies:
         try:
             self._held.disk.fs.rename(fill.log.directory, path)
             self._held.disk.fs.sync_dir(self._held.directory)
+            self._remove_old(epoch)
         except OSError as error:
             raise StorageFailedError(f"{fill.log.directory} cannot be renamed: {error}") from error
         log = EpochLog.open(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)

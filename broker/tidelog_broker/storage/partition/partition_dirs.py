@@ -6,6 +6,7 @@
     TOPIC.ID-N/epoch-00000004.new/      being made
     TOPIC.ID-N/epoch-00000003.c00000006/  what compaction has made of an epoch, as decided at the end of epoch 6
     TOPIC.ID-N/epoch-00000002.making/   what compaction is making of an epoch
+    TOPIC.ID-N/epoch-00000001.old/      a whole copy of an older version, until a newer one is in the log
 
 The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed
 to `.fill` before that next one begins. So the end of an older epoch is known without asking anybody, an end that is
@@ -48,6 +49,7 @@ REASON_NAME: Final = "reason.txt"
 """Why a copy was set aside, in its directory."""
 
 MAKING_SUFFIX: Final = ".making"
+OLD_SUFFIX: Final = ".old"
 _EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.c(\d{8,20}))?")
 _FILL_DIR: Final = re.compile(r"epoch-(\d{8,20})\.fill")
 _BAD_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.fill|\.c\d{8,20})?\.bad-(\d{1,9})")
@@ -82,6 +84,11 @@ def epoch_dir_name(epoch: int) -> str:
 def compacted_dir_name(epoch: int, decided: int) -> str:
     """Return the name of the directory of an epoch as the decision at the end of epoch `decided` has compacted it."""
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
+
+
+def old_dir_name(epoch: int) -> str:
+    """Return the name of the directory of an epoch's older version, which a newer one is to replace."""
+    return epoch_dir_name(epoch) + OLD_SUFFIX
 
 
 def making_dir_name(epoch: int) -> str:
@@ -241,6 +248,9 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
         for path in paths[:-1]:
             remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
+    for epoch in dirs:
+        if fs.exists(directory / old_dir_name(epoch)):
+            remove_epoch_dir(fs, directory / old_dir_name(epoch))
     for epoch in list(dirs)[:-1]:
         # Retention deletes from the front: a directory without a segment there is one that it did not finish.
         if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):
