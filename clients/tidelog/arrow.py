@@ -29,10 +29,11 @@ def columns_at(batch: RecordBatch, partition: int) -> pa.RecordBatch:
     """
     sent = batch.columns()
     count = sent.num_rows
-    offsets: Any = pa.array(range(batch.base_offset, batch.base_offset + count), pa.int64())
+    if not count:
+        return pa.RecordBatch.from_pylist([], schema=RECORDS_SCHEMA)
     columns: dict[str, Any] = {
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
-        "offset": offsets,
+        "offset": batch.offsets(),
         "timestamp": pa.repeat(pa.scalar(batch.header.base_timestamp_us, TIMESTAMP_TYPE), count),
         "headers": pa.repeat(pa.scalar([], HEADERS_TYPE), count),
     }

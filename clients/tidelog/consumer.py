@@ -86,13 +86,16 @@ class Consumer:
         if rest is not None:
             yield rest
         while (batch := await self.next_batch()) is not None:
-            yield self._cursor.whole(batch)
+            self._cursor.whole(batch)
+            if len(batch):
+                yield batch
             del batch  # nobody but the user keeps it while the next one is waited for
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.
 
-        The batch does not count as handed out; iteration does that. For who keeps positions himself.
+        The batch does not count as handed out; iteration does that. For who keeps positions himself: they are where a
+        batch ends, `batch.end_offset`. A batch without records says that nothing is left up to there.
 
         Raises:
             OffsetOutOfRangeError: retention has overtaken the position (with `on_out_of_range="error"`).

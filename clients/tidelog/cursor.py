@@ -18,6 +18,7 @@ class Cursor:
         self._uncommitted: dict[int, int] = {}
         self._batch: ConsumedBatch | None = None
         self._records: Iterator[Record] = iter(())
+        self._left = 0
 
     @property
     def positions(self) -> dict[int, int]:
@@ -30,17 +31,22 @@ class Cursor:
             self._positions.setdefault(partition, offset)
 
     def load(self, batch: ConsumedBatch) -> None:
-        """Take a batch to hand out record by record."""
+        """Take a batch to hand out record by record; one without records is handed out by that."""
         self._batch = batch
         self._records = iter(batch)
+        self._left = len(batch)
+        if not self._left:
+            self.whole(batch)
 
     def next_record(self) -> Record | None:
         """Hand out the next record of the loaded batch; None when it is used up."""
         record = next(self._records, None)
-        if record is None:
+        if record is None or self._batch is None:
             self._batch = None
-        else:
-            self._move(record.partition, record.offset + 1)
+            return record
+        self._left -= 1
+        # Behind the last one nothing is left up to the end, which may lie further on.
+        self._move(record.partition, record.offset + 1 if self._left else self._batch.batch.end_offset)
         return record
 
     def rest(self) -> ConsumedBatch | None:

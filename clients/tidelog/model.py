@@ -122,8 +122,8 @@ class Fetched:
     """An answer of `fetch`.
 
     Attributes:
-        batches: whole batches, in order; the first is trimmed to begin at the asked-for offset.
-        next_offset: where to go on.
+        batches: whole batches that have records, in order; the first is trimmed to begin at the asked-for offset.
+        next_offset: where to go on: past what compaction has left nothing of, too, so it may move without records.
         log_start_offset: the first readable offset.
         high_watermark: the end of the readable offsets.
         epoch: the partition's epoch as the answering node knows it.
@@ -151,7 +151,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedBatch:
-    """A record batch and where it comes from. Iterate over it for records, or take its columns: `to_arrow`."""
+    """A record batch and where it comes from. Iterate over it for records, or take its columns: `to_arrow`.
+
+    Of a batch that compaction cut down the offsets have gaps; the next batch begins at `batch.end_offset`.
+    """
 
     topic: str
     partition: int
@@ -174,10 +177,16 @@ class ConsumedBatch:
 
     def __iter__(self) -> Iterator[Record]:
         batch = self.batch
-        offsets = range(batch.base_offset, batch.end_offset)
-        columns = (batch.timestamps_us(), batch.keys(), batch.values(), batch.headers(), batch.tags())
+        columns = (
+            batch.offset_list(),
+            batch.timestamps_us(),
+            batch.keys(),
+            batch.values(),
+            batch.headers(),
+            batch.tags(),
+        )
         # Whole columns become lists and one C loop makes the records.
-        return map(Record._make, zip(repeat(self.topic), repeat(self.partition), offsets, *columns, strict=False))
+        return map(Record._make, zip(repeat(self.topic), repeat(self.partition), *columns, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -421,7 +421,9 @@ class Consumer:
         if rest is not None:
             yield rest
         while (batch := self._next_batch()) is not None:
-            yield self._cursor.whole(batch)
+            self._cursor.whole(batch)
+            if len(batch):
+                yield batch
 
     def next_batch(self) -> ConsumedBatch | None:
         """See `tidelog.Consumer.next_batch`."""

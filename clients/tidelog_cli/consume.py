@@ -82,16 +82,17 @@ class Reading:
         """Return how many records of `batch`, from its first on, are to be written out."""
         wanted = len(batch)
         if (end := self.ends.get(batch.partition)) is not None:
-            wanted = min(wanted, max(0, end - batch.batch.base_offset))
+            wanted = min(wanted, batch.batch.count_below(end))
         return wanted if self.records_left is None else min(wanted, self.records_left)
 
     def written(self, batch: ConsumedBatch, count: int) -> None:
-        """Note that the first `count` records of `batch` have left this process."""
-        if not count:
-            return
+        """Note that the first `count` records of `batch` have left this process: the next one is what follows them."""
+        end = self.ends.get(batch.partition)
+        if end is not None and batch.batch.base_offset >= end:
+            return  # nothing of it was wanted
         self.unbegun.discard(batch.partition)
         whole = count == len(batch)
-        self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.base_offset + count
+        self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.offset_list()[count]
         if self.records_left is not None:
             self.records_left -= count
 

@@ -147,7 +147,11 @@ async def _fetch(
     fetch = gateway.client.fetch
     await answer.reserve(2 * size_bytes)
     fetched = await fetch(*place, max_bytes=size_bytes)
-    if not wait_ms or any(len(batch) and not batch.control for batch in fetched.batches):
+    while not fetched.batches and place[2] < fetched.next_offset < fetched.high_watermark:
+        # Nothing is left of what was there: what the reader waits for lies further on.
+        place = (*place[:2], fetched.next_offset)
+        fetched = await fetch(*place, max_bytes=size_bytes)
+    if not wait_ms or fetched.batches:
         return fetched
     place = (*place[:2], fetched.next_offset)
     size_bytes = min(size_bytes, WAITING_BYTES)
@@ -168,8 +172,6 @@ def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[list[dict
     """Return rows within the limits and the offset to go on from."""
     rows: list[dict[str, Any]] = []
     for batch in fetched.batches:
-        if not len(batch) or batch.control:
-            continue
         if rows and (len(rows) >= records_max or bytes_max <= 0):
             return rows, batch.base_offset
         reader = BatchReader(batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ class BatchReader:
         self.next_offset = batch.base_offset
         self.end_offset = batch.end_offset
         self._columns = batch.columns()
+        self._offsets: Sequence[int] = batch.offset_list()
         self._timestamp_us = batch.header.base_timestamp_us
         self._ends: Any = pc.cumulative_sum(payload_sizes(self._columns))
         self._at = 0
@@ -60,10 +62,11 @@ class BatchReader:
         before = self._ends[self._at - 1].as_py() if self._at else 0
         window = self._ends.slice(self._at, records_max).to_pylist()
         count = max(1, bisect_right(window, before + bytes_max))
-        rows = rows_of(self._columns.slice(self._at, count), self.next_offset, self._timestamp_us)
+        offsets = self._offsets[self._at : self._at + count]
+        rows = rows_of(self._columns.slice(self._at, count), offsets, self._timestamp_us)
         payload_bytes = window[count - 1] - before
         self._at += count
-        self.next_offset = self.next_offset + count if len(self) else self.end_offset
+        self.next_offset = offsets[-1] + 1 if len(self) else self.end_offset
         return rows, payload_bytes
 
 
@@ -92,11 +95,11 @@ def _header_sizes(lists: Any) -> Any:
     return pc.subtract(running.take(ends), running.take(pc.subtract(ends, counts)))
 
 
-def rows_of(columns: pa.RecordBatch, base_offset: int, timestamp_us: int) -> list[dict[str, Any]]:
-    """Make rows for JSON of canonical columns; `timestamp_us` is that of records without a column of it."""
+def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
+    """Make rows for JSON of canonical columns, each with its offset; records without a timestamp get `timestamp_us`."""
     names = set(columns.schema.names)
     values = columns.column("value").to_pylist() if "value" in names else [None] * columns.num_rows
-    rows = [_row(base_offset + index, timestamp_us, value) for index, value in enumerate(values)]
+    rows = [_row(offset, timestamp_us, value) for offset, value in zip(offsets, values, strict=True)]
     if "timestamp" in names:
         stamps: Any = columns.column("timestamp")
         for row, stamp_us in zip(rows, stamps.view(pa.int64()).to_pylist(), strict=True):

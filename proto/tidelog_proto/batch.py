@@ -11,7 +11,7 @@ slower to read from Python, and nobody else could read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -200,7 +200,7 @@ class RecordBatch:
         start = min(max(self._start, offset), self.end_offset)
         if start == self._start:
             return self
-        skipped = self._count_below(start) if self.derived else start - self._start
+        skipped = self.count_below(start)
         sliced = RecordBatch(self.header, self._body, first=self._first + skipped, start=start)
         if self._columns is not None:
             sliced._columns = self._columns.slice(skipped)
@@ -237,6 +237,23 @@ class RecordBatch:
         offsets: pa.Array[Any] = pc.add(self._deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
         return offsets
 
+    def offset_list(self) -> Sequence[int]:
+        """Return every record's offset as numbers of Python: a range where there are no gaps."""
+        if not self.derived:
+            return range(self._start, self.end_offset)
+        return cast("list[int]", self.offsets().to_pylist())
+
+    def count_below(self, offset: int) -> int:
+        """Return how many of the records lie before an offset.
+
+        Raises:
+            ProtocolError: as `offsets`.
+        """
+        if not self.derived:
+            return min(max(0, offset - self._start), len(self))
+        is_below: Any = pc.less(self.offsets(), pa.scalar(offset, pa.int64()))
+        return is_below.true_count  # type: ignore[no-any-return]  # the stubs lack the type of comparisons
+
     def values(self) -> list[bytes | None]:
         """Return every record's value; None for tombstones."""
         return self._list(Flags.VALUE, "value")
@@ -271,14 +288,8 @@ class RecordBatch:
         return result
 
     def __iter__(self) -> Iterator[Record]:
-        offsets = self.offsets().to_pylist() if self.derived else range(self.base_offset, self.header.end_offset)
-        columns = (offsets, self.timestamps_us(), self.keys(), self.values(), self.headers(), self.tags())
+        columns = (self.offset_list(), self.timestamps_us(), self.keys(), self.values(), self.headers(), self.tags())
         return map(Record._make, zip(*columns, strict=True))
-
-    def _count_below(self, offset: int) -> int:
-        """Return how many records of a derived batch lie before an offset."""
-        is_below: Any = pc.less(self.offsets(), pa.scalar(offset, pa.int64()))
-        return is_below.true_count  # type: ignore[no-any-return]  # the stubs lack the type of comparisons
 
     def _list(self, flag: int, name: str) -> list[Any]:
         if not self.header.flags & flag:

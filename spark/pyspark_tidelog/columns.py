@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
@@ -95,21 +96,19 @@ class WireBatch:
     """What a task wants of one record batch.
 
     Attributes:
-        rows: how many records.
-        base_offset: of the first record; the others follow without gaps.
+        offsets: each record's, ascending; where the log was compacted with gaps.
         base_timestamp_us: every record's timestamp if there is no such column (µs since 1970).
         arrays: the wanted columns that are present, by name, `rows` long.
     """
 
-    rows: int
-    base_offset: int
+    offsets: npt.NDArray[np.int64]
     base_timestamp_us: int
     arrays: Mapping[str, pa.Array[Any]]
 
     @property
-    def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return self.base_offset + self.rows
+    def rows(self) -> int:
+        """How many records."""
+        return len(self.offsets)
 
     @property
     def nbytes(self) -> int:
@@ -118,20 +117,24 @@ class WireBatch:
 
     def cut(self, start: int, end: int) -> WireBatch:
         """Return the records with start <= offset < end, without a copy; possibly none."""
-        first = min(max(start - self.base_offset, 0), self.rows)
-        rows = min(max(end - self.base_offset, first), self.rows) - first
-        if rows == self.rows:
+        first, stop = np.searchsorted(self.offsets, (start, end)).tolist()
+        return self.slice(first, max(first, stop) - first)
+
+    def slice(self, first: int, rows: int) -> WireBatch:
+        """Return at most `rows` records from the one at `first` on, without a copy."""
+        offsets = self.offsets[first : first + rows]
+        if len(offsets) == self.rows:
             return self
-        arrays = {name: array.slice(first, rows) for name, array in self.arrays.items()}
-        return WireBatch(rows, self.base_offset + first, self.base_timestamp_us, arrays)
+        arrays = {name: array.slice(first, len(offsets)) for name, array in self.arrays.items()}
+        return WireBatch(offsets, self.base_timestamp_us, arrays)
 
 
 def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
-    """Take the columns of `schema` out of a fetched batch; nothing is decoded if none of them is in it."""
+    """Take the columns of `schema` out of a fetched batch; nothing is decoded for none of them, but for gaps."""
     present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
     columns = batch.columns() if present else None
     arrays = {} if columns is None else {name: columns.column(name) for name in present}
-    return WireBatch(len(batch), batch.base_offset, batch.header.base_timestamp_us, arrays)
+    return WireBatch(batch.offsets().to_numpy(), batch.header.base_timestamp_us, arrays)
 
 
 class Joiner:
@@ -153,13 +156,13 @@ class Joiner:
 
     def add(self, batch: WireBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch in and yield what is full."""
-        start = batch.base_offset
-        while start < batch.end_offset:
-            piece = batch.cut(start, start + self._max_records - self._rows)
+        start = 0
+        while start < batch.rows:
+            piece = batch.slice(start, self._max_records - self._rows)
             self._pieces.append(piece)
             self._rows += piece.rows
             self._bytes += piece.nbytes
-            start = piece.end_offset
+            start += piece.rows
             if self._rows >= self._max_records or self._bytes >= JOINED_BYTES:
                 yield self._joined()
 
@@ -173,7 +176,7 @@ class Joiner:
             "topic": lambda: pa.repeat(pa.scalar(self._topic, pa.string()), self._rows),
             "partition": lambda: pa.repeat(pa.scalar(self._partition, pa.int32()), self._rows),
             "timestampType": lambda: pa.repeat(pa.scalar(TIMESTAMP_TYPE_CREATE_TIME, pa.int32()), self._rows),
-            "offset": lambda: _one([_offsets(piece) for piece in self._pieces]),
+            "offset": lambda: _one([pa.array(piece.offsets) for piece in self._pieces]),
         }
         arrays = [
             make[field.name]() if field.name in make else _one([_column(piece, field) for piece in self._pieces])
@@ -183,10 +186,6 @@ class Joiner:
         assert joined.num_rows == self._rows
         self._pieces, self._rows, self._bytes = [], 0, 0
         return joined
-
-
-def _offsets(piece: WireBatch) -> pa.Array[Any]:
-    return pa.array(np.arange(piece.base_offset, piece.end_offset, dtype=np.int64))
 
 
 def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:

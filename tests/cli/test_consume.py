@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli, Ended
+from tests.proto.derived_batches import END_OFFSET, compacted_log
 
+from tidelog import ConsumedBatch
 from tidelog_cli.consume import Reading, parse_start, write_out
 from tidelog_cli.failures import CommandFailed
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.header import stamp_owner
 
 
 @pytest.fixture
@@ -191,27 +195,20 @@ def test_a_beginning_that_is_none(text: str) -> None:
         parse_start(text)
 
 
-class Batch:
-    """As much of a consumed batch as `Reading` looks at."""
-
-    def __init__(self, partition: int, base_offset: int, count: int) -> None:
-        self.partition = partition
-        self.batch = self
-        self.base_offset = base_offset
-        self.end_offset = base_offset + count
-
-    def __len__(self) -> int:
-        return self.end_offset - self.base_offset
+def batch_at(partition: int, base_offset: int, count: int) -> ConsumedBatch:
+    data = bytearray(encode_batch(columns_of([b"v"] * count), now_us=1).to_bytes())
+    stamp_owner(data, base_offset=base_offset, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
+    return ConsumedBatch("t", partition, RecordBatch.parse(data))
 
 
 def test_what_comes_behind_the_end_is_not_taken() -> None:
     reading = Reading({0: 0, 1: 0}, {0: 5, 1: 0})
     assert reading.unfinished() == [0]
-    batch: Any = Batch(0, 3, 10)
+    batch = batch_at(0, 3, 10)
     assert reading.take(batch) == 2
     reading.written(batch, 2)
     assert (reading.positions, reading.unfinished()) == ({0: 5, 1: 0}, [])
-    behind: Any = Batch(0, 13, 4)
+    behind = batch_at(0, 13, 4)
     assert reading.take(behind) == 0
     reading.written(behind, 0)
     assert reading.positions == {0: 5, 1: 0}
@@ -219,8 +216,8 @@ def test_what_comes_behind_the_end_is_not_taken() -> None:
 
 def test_the_limit_holds_over_partitions() -> None:
     reading = Reading({0: 0, 1: 0}, records_left=5)
-    first: Any = Batch(0, 0, 3)
-    second: Any = Batch(1, 0, 9)
+    first = batch_at(0, 0, 3)
+    second = batch_at(1, 0, 9)
     reading.written(first, reading.take(first))
     assert reading.take(second) == 2
     reading.written(second, 2)
@@ -233,3 +230,32 @@ def test_what_has_no_known_beginning_or_end_is_unfinished() -> None:
     assert (reading.positions, reading.unfinished()) == ({0: 0, 1: 4}, [0, 1, 2])
     reading.learned({0: 9, 1: 5, 2: 0}, [])
     assert (reading.positions, reading.unfinished()) == ({0: 0, 1: 4, 2: 0}, [1, 2])
+
+
+def test_gaps_are_passed() -> None:
+    log = [ConsumedBatch("t", 0, RecordBatch.parse(data)) for data in compacted_log()]
+    reading = Reading({0: 0}, {0: END_OFFSET})
+    positions: list[int] = []
+    for batch in log:
+        assert reading.unfinished() == [0]
+        reading.written(batch, reading.take(batch))
+        positions.append(reading.positions[0])
+    assert positions == [2, 20, 40, 50, 60, 62, END_OFFSET]
+    assert reading.unfinished() == [], "nothing is left up to the end"
+
+
+@pytest.mark.parametrize(("end", "count", "position"), [(6, 0, 6), (7, 1, 9), (9, 1, 9), (10, 2, 20), (3, 0, 6)])
+def test_an_end_within_a_batch_with_gaps_is_reached(end: int, count: int, position: int) -> None:
+    """The log was compacted since its end was asked for: nothing is left between what is read and the end."""
+    reading = Reading({0: 2}, {0: end})
+    batch = ConsumedBatch("t", 0, RecordBatch.parse(compacted_log()[1]))
+    assert reading.take(batch) == count
+    reading.written(batch, count)
+    assert (reading.positions, reading.unfinished()) == ({0: position}, [])
+
+
+def test_a_limit_within_a_batch_with_gaps() -> None:
+    reading = Reading({0: 2}, records_left=1)
+    batch = ConsumedBatch("t", 0, RecordBatch.parse(compacted_log()[1]))
+    reading.written(batch, reading.take(batch))
+    assert reading.positions == {0: 9}, "where the next record is"

@@ -44,6 +44,11 @@ class FakePartition:
         self.end_offset = header.end_offset
         return pb.PublishResult(base_offset=header.base_offset, append_timestamp_us=7)
 
+    def plant(self, batches: list[bytes]) -> None:
+        """Have batches that are stored as they are."""
+        self.batches += batches
+        self.end_offset = unpack_header(self.batches[-1]).end_offset
+
     def read_from(self, offset: int) -> list[bytes]:
         return [data for data in self.batches if unpack_header(data).end_offset > offset]
 

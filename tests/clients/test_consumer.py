@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
+from tests.proto.derived_batches import END_OFFSET, STARTS, SURVIVORS, compacted_log, survivors_from
 
 from tidelog import Client, Consumer
 from tidelog.errors import (
@@ -329,3 +331,52 @@ async def test_unknown_topics_and_partitions(client: Client) -> None:
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
         Client("127.0.0.1:1").consumer("t", **options)  # type: ignore[arg-type] # that is the point
+
+
+# ------------------------------------------------------------------- logs with gaps
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_compacted_log_is_read_from_anywhere(node: FakeNode, client: Client, start: int) -> None:
+    node.partition("t").plant(compacted_log())
+    async with client.consumer("t", start=start) as consumer:
+        left = survivors_from(start)
+        records = [await anext(consumer) for _ in left]
+        assert [(record.offset, record.value) for record in records] == [(each, b"%d" % each) for each in left]
+        if not left:
+            return
+        assert consumer.position() == {0: 62}, "nothing was asked for behind the last record yet"
+        following = asyncio.ensure_future(anext(consumer))
+        await publish(node, b"next")
+        assert (await following).offset == END_OFFSET
+
+
+async def test_batches_of_a_compacted_log(node: FakeNode, client: Client) -> None:
+    node.partition("t").plant(compacted_log())
+    async with client.consumer("t", start=6) as consumer:
+        offsets: list[int] = []
+        async for batch in consumer.batches():
+            assert len(batch)
+            columns: Any = batch.to_arrow()
+            assert columns.column("value").to_pylist() == batch.batch.values() == [record.value for record in batch]
+            assert columns.column("offset").to_pylist() == [record.offset for record in batch]
+            offsets += columns.column("offset").to_pylist()
+            if offsets[-1] == SURVIVORS[-1]:
+                break
+        assert offsets == survivors_from(6)
+        last = await consumer.next_batch()
+        assert last is not None
+        assert (len(last), last.batch.end_offset, list(last), last.to_arrow().num_rows) == (0, END_OFFSET, [], 0)
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_fetching_from_a_compacted_log(node: FakeNode, client: Client, start: int) -> None:
+    node.partition("t").plant(compacted_log())
+    offset, offsets = start, list[int]()
+    while offset < END_OFFSET:
+        fetched = await client.fetch("t", 0, offset, max_bytes=1)
+        assert fetched.next_offset > offset
+        assert all(len(batch) for batch in fetched.batches)
+        offsets += [record.offset for batch in fetched.batches for record in batch]
+        offset = fetched.next_offset
+    assert offsets == survivors_from(start)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from tests.proto.derived_batches import compacted_log
+
 from tidelog.cursor import Cursor
 from tidelog.model import ConsumedBatch
 from tidelog_proto.batch import RecordBatch, encode_batch
@@ -61,3 +63,21 @@ def test_what_moved_during_a_commit_stays_uncommitted() -> None:
     cursor.whole(batch_at(2, 2, partition=1))
     cursor.committed(positions)
     assert cursor.uncommitted() == {1: 4}
+
+
+def test_behind_the_last_record_a_position_is_the_end_of_the_batch() -> None:
+    cursor = Cursor()
+    batches = [ConsumedBatch("t", 0, RecordBatch.parse(data)) for data in compacted_log()]
+    cursor.load(batches[1])
+    positions = []
+    while cursor.next_record() is not None:
+        positions.append(cursor.positions[0])
+    assert positions == [7, 20], "9 is the last record of a batch that reaches to 20"
+    cursor.load(batches[2])
+    assert cursor.next_record() is None
+    assert cursor.positions == cursor.uncommitted() == {0: 40}, "a batch without records is handed out by loading it"
+    cursor.load(batches[1])
+    cursor.next_record()
+    rest = cursor.rest()
+    assert rest is not None
+    assert [record.offset for record in rest] == [9]

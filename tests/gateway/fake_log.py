@@ -49,6 +49,7 @@ class FakeLog:
         self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
         self.consumers: list[dict[str, Any]] = []
+        self.batches_per_fetch: int | None = None
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
         if self.fault is not None:
@@ -73,8 +74,13 @@ class FakeLog:
         return base
 
     def read(self, topic: str, partition: int, offset: int) -> list[RecordBatch]:
+        """Return what lies behind an offset, as a node sends it: batches without records, too."""
         batches = [batch.slice_from(offset) for batch in self.partition(topic, partition)]
-        return [batch for batch in batches if len(batch)]
+        return [batch for batch in batches if batch.base_offset < batch.end_offset]
+
+    def plant(self, topic: str, partition: int, batches: Iterable[bytes]) -> None:
+        """Have batches that are stored as they are."""
+        self.logs[topic][partition] += map(RecordBatch.parse, batches)
 
 
 class FakeProducer:
@@ -233,9 +239,10 @@ class FakeClient:
                 self._log.fetch_waits.set()
                 await self._log.appended.wait()
             batches = self._log.read(topic, partition, offset)
-        return Fetched(
-            batches, batches[-1].end_offset if batches else offset, start, self._log.end(topic, partition), 0
-        )
+        batches = batches[: self._log.batches_per_fetch]
+        next_offset = batches[-1].end_offset if batches else offset
+        left = [batch for batch in batches if len(batch)]
+        return Fetched(left, next_offset, start, self._log.end(topic, partition), 0)
 
     async def list_offsets(
         self, topic: str, at: str | int, partitions: Iterable[int] | None = None

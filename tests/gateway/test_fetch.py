@@ -7,6 +7,7 @@ import pytest
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
+from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survivors_from
 
 from tidelog_proto.batch import columns_of
 
@@ -121,3 +122,33 @@ async def test_unknown_places(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/t/partitions/1/records"), 404, "unknown_partition")
     problem(await api.get("/v1/topics/t/partitions/-1/records"), 422, "invalid_request")
     problem(await api.get("/v1/topics/t/partitions/x/records"), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("per_fetch", [1, 2, None])
+@pytest.mark.parametrize("records", [1, 100])
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_compacted_log_is_read_from_anywhere(
+    api: httpx.AsyncClient, log: FakeLog, start: int, records: int, per_fetch: int | None
+) -> None:
+    log.logs["t"] = [[]]
+    log.plant("t", 0, compacted_log())
+    log.batches_per_fetch = per_fetch
+    offset, offsets = start, list[int]()
+    while offset < END_OFFSET:
+        body = (await api.get(PATH, params={"offset": offset, "max_records": records})).json()
+        assert body["next_offset"] > offset
+        assert body["records"] or body["next_offset"] == END_OFFSET, "an answer without records is at the end"
+        assert all(record["value"] == str(record["offset"]) for record in body["records"])
+        offsets += [record["offset"] for record in body["records"]]
+        offset = body["next_offset"]
+    assert offsets == survivors_from(start)
+
+
+async def test_who_waits_behind_the_last_record_gets_the_next_one(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    log.plant("t", 0, compacted_log())
+    waiting = asyncio.create_task(api.get(PATH, params={"offset": 62, "wait_ms": 20_000}))
+    await log.fetch_waits.wait()
+    await log.append("t", 0, columns_of([b"new"]))
+    body = (await waiting).json()
+    assert [(record["offset"], record["value"]) for record in body["records"]] == [(END_OFFSET, "new")]

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proto.derived_batches import compacted_log
 
 from tidelog_gateway.records_in import parse_body
 from tidelog_gateway.records_out import BatchReader, payload_sizes
@@ -119,3 +120,14 @@ def test_what_is_read_can_be_published_as_it_came(records: list[Any], records_ma
     for name in ("value", "key", "headers"):
         if name in again.columns().schema.names:
             assert again.columns().column(name).to_pylist() == columns.column(name).to_pylist()
+
+
+def test_records_of_a_batch_with_gaps_have_their_offsets() -> None:
+    batch = RecordBatch.parse(compacted_log()[1])
+    reader = BatchReader(batch)
+    rows, _ = reader.take(1, 100)
+    assert ([row["offset"] for row in rows], reader.next_offset) == ([6], 7)
+    rows, _ = reader.take(1, 100)
+    assert ([(row["offset"], row["value"]) for row in rows], reader.next_offset) == ([(9, "9")], 20)
+    reader = BatchReader(batch.slice_from(8))
+    assert ([row["offset"] for row in reader.take(9, 100)[0]], reader.next_offset) == ([9], 20)

@@ -11,11 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.json_format import MessageToDict
 from tests.proto.batches import EVERYTHING, Given
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch
+from tidelog_proto.derived import derive_batches
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.header import Codec, stamp_owner
 
@@ -89,6 +91,52 @@ def batch_vectors() -> list[dict[str, Any]]:
     return [*vectors, batch_vector("control", BATCHES["one value"], Codec.NONE, control=True)]
 
 
+DERIVATIONS: dict[str, tuple[list[tuple[Given, Codec]], list[list[bool]]]] = {
+    "some of one": ([(EVERYTHING, Codec.NONE)], [[False, True, True]]),
+    "some of several, with a gap at either end": (
+        [(EVERYTHING, Codec.GZIP), (BATCHES["one value"], Codec.SNAPPY), (BATCHES["null keys"], Codec.ZSTD)],
+        [[False, False, True], [True], [False, True, False]],
+    ),
+    "columns that say nothing are left out": (
+        [(Given(values=[b"a"], keys=[None], headers=[[]], tags=[None]), Codec.NONE)],
+        [[True]],
+    ),
+    "what compresses is compressed": ([(Given(values=[b"again and " * 200] * 3), Codec.LZ4)], [[True, False, True]]),
+    "nothing": ([(EVERYTHING, Codec.LZ4), (BATCHES["tags"], Codec.NONE)], [[False] * 3, [False] * 2]),
+}
+"""Batches that follow each other, and which of their records survive."""
+
+
+def derived_vectors() -> list[dict[str, Any]]:
+    """Return what is made of some batches: sources and survivors in, derived batches out."""
+    vectors: list[dict[str, Any]] = []
+    for name, (given, keep) in DERIVATIONS.items():
+        sources: list[bytes] = []
+        offset = 1000
+        for records, codec in given:
+            raw = bytearray(encode_batch(records.columns(), now_us=1_700_000_000_000_000, codec=codec).to_bytes())
+            stamp_owner(
+                raw,
+                base_offset=offset,
+                append_timestamp_us=1_700_000_000_000_500,
+                epoch=3,
+                owner_incarnation=12,
+                previous_digest=0xDEADBEEF,
+            )
+            sources.append(bytes(raw))
+            offset += len(records.values)
+        masks = [np.array(one, np.bool_) for one in keep]
+        made = derive_batches(sources, masks, epoch=3, previous_digest=0xDEADBEEF)
+        parsed = [RecordBatch.parse(one) for one in made]
+        derived = [
+            {"hex": raw.hex(), "header": batch.header._asdict(), "records": record_fields(batch)}
+            for raw, batch in zip(made, parsed, strict=True)
+        ]
+        hexed = [one.hex() for one in sources]
+        vectors.append({"name": name, "sources": hexed, "keep": keep, "derived": derived})
+    return vectors
+
+
 def frame_vectors() -> list[dict[str, Any]]:
     """Return some frames: hex in, envelope as JSON and attachment out."""
     envelopes = [
@@ -115,7 +163,7 @@ def frame_vectors() -> list[dict[str, Any]]:
 def main() -> None:
     """Write all of the files."""
     FOLDER.mkdir(exist_ok=True)
-    for name, vectors in (("batches", batch_vectors()), ("frames", frame_vectors())):
+    for name, vectors in (("batches", batch_vectors()), ("derived", derived_vectors()), ("frames", frame_vectors())):
         (FOLDER / f"{name}.json").write_text(json.dumps(vectors, indent=1) + "\n")
 
 

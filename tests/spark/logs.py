@@ -65,7 +65,8 @@ class FakeLog:
             raise error
         batches = [batch.slice_from(offset) for batch in self.batches if batch.end_offset > offset]
         batches = batches[: self.batches_per_fetch]
-        return Fetched(batches, batches[-1].end_offset if batches else offset, self.deleted, self.end, 0)
+        next_offset = batches[-1].end_offset if batches else offset
+        return Fetched([batch for batch in batches if len(batch)], next_offset, self.deleted, self.end, 0)
 
 
 @dataclass

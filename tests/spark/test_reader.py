@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survivors_from
 from tests.spark.logs import FakeLog, numbered, values_of
 
 from pyspark_tidelog.columns import arrow_schema
@@ -15,6 +16,7 @@ from pyspark_tidelog.offsets import OffsetRange
 from pyspark_tidelog.reader import Fetch, fetch_range, read_batches
 from tidelog.errors import NodeUnreachableError
 from tidelog.model import Fetched
+from tidelog_proto.batch import RecordBatch
 
 SCHEMA = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
 
@@ -105,3 +107,23 @@ def test_the_clients_errors_pass_through() -> None:
 
     with pytest.raises(NodeUnreachableError):
         read(fetch, 0, 1, fail_on_data_loss=False)
+
+
+def of_log(batches: list[bytes], per_fetch: int) -> FakeLog:
+    return FakeLog([RecordBatch.parse(data) for data in batches], batches_per_fetch=per_fetch)
+
+
+@given(st.sampled_from(STARTS), st.integers(0, END_OFFSET), st.integers(1, 3), st.integers(1, 4))
+def test_ranges_of_a_compacted_log(start: int, length: int, per_fetch: int, max_records: int) -> None:
+    """A range may begin and end anywhere, in gaps, too, and a task ends with its range."""
+    end = min(start + length, END_OFFSET)
+    log = of_log(compacted_log(), per_fetch)
+    assert read(log.fetch, start, end, max_records=max_records) == survivors_from(start, end)
+    assert all(offset < max(end, start + 1) for offset in log.fetched_at)
+
+
+def test_joined_batches_of_a_compacted_log_are_full() -> None:
+    wanted = OffsetRange("t", 0, 0, END_OFFSET)
+    log = of_log(compacted_log(), 7)
+    batches = read_batches(wanted, log.fetch, SCHEMA, max_records=3, fail_on_data_loss=True)
+    assert [batch.num_rows for batch in batches] == [3, 3, 1]

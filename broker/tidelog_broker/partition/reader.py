@@ -6,6 +6,8 @@ exist. What lies below what this copy holds is on another replica, or deleted by
 
 from __future__ import annotations
 
+from itertools import chain
+
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
@@ -102,14 +104,11 @@ class PartitionReader:
             raise self._why(error) from error
         if self._replica.history.incomplete and (offset is None or offset <= self._replica.history.whole_from):
             raise self._state.not_here(self._state.log_start)  # an older one may be the first
-        if offset is None or offset >= self._state.readable_end:
-            return None
-        for buffer in await self.read_log(offset, 1):
-            for view in iter_batches(buffer):
+        while offset is not None and (buffers := await self.read_log(offset, 1)):
+            for view in chain.from_iterable(map(iter_batches, buffers)):
                 batch = RecordBatch.parse(view)
-                for record_offset, stamp_us in zip(
-                    range(batch.base_offset, batch.end_offset), batch.timestamps_us(), strict=True
-                ):
+                for record_offset, stamp_us in zip(batch.offset_list(), batch.timestamps_us(), strict=True):
                     if stamp_us >= timestamp_us:
                         return record_offset, stamp_us
+                offset = batch.end_offset
         return None

@@ -152,6 +152,9 @@ class Delivery:
         if consumed is None:
             return False
         if not len(consumed.batch):
+            next_offset = consumed.batch.end_offset
+            self._protocol.passed(self._sub.sid, consumed.partition, next_offset=next_offset)
+            await self._sender.send(batch_message(self._sub.sid, consumed.partition, [], next_offset))
             self._ahead.done(consumed.batch, decoded=False)
             return True
         if not self._ahead.decode(consumed.batch):

@@ -233,12 +233,17 @@ class WsProtocol:
         """
         subscription = self.subscriptions[sid]
         assert 0 < records <= subscription.credit_records, "records never exceed what was allowed"
-        assert next_offset > subscription.positions.get(partition, -1), "positions only move forward"
         subscription.credit_records -= records
         if subscription.credit_bytes is not None:
             assert subscription.credit_bytes > 0, "nothing is sent without credit"
             subscription.credit_bytes -= payload_bytes
-        subscription.positions[partition] = next_offset
+        self.passed(sid, partition, next_offset=next_offset)
+
+    def passed(self, sid: int, partition: int, *, next_offset: int) -> None:
+        """Move a partition's position, also where nothing is left up to there: that costs no credit."""
+        positions = self.subscriptions[sid].positions
+        assert next_offset > positions.get(partition, -1), "positions only move forward"
+        positions[partition] = next_offset
 
 
 def ok_message(request_id: int, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from tests.gateway.fake_log import FakeClient, FakeLog
+from tests.proto.derived_batches import END_OFFSET, SURVIVORS, compacted_log
 
 from tidelog.client import Client
 from tidelog.errors import UnknownPartitionError, UnknownTopicError
@@ -241,3 +242,26 @@ async def test_what_is_no_longer_counted_is_not_kept(gateway: Gateway, log: Fake
 def kept() -> list[object]:
     """Return the batches that were handed out and are still here, and what reads them."""
     return [each for each in gc.get_objects() if type(each) in {BatchReader, ConsumedBatch}]
+
+
+async def test_a_compacted_log_is_delivered_with_its_gaps(gateway: Gateway, log: FakeLog) -> None:
+    """Records have their offsets, positions get past what is gone, and that costs no credit."""
+    log.logs["t"] = [[]]
+    log.plant("t", 0, compacted_log())
+    protocol, wire = WsProtocol(gateway.settings), Wire()
+    delivery = subscribed(gateway, protocol, wire, 1, credit=len(SURVIVORS) + 1)
+    await delivery.open(1)
+    await wire.sent.get()
+    running = asyncio.create_task(delivery.run())
+    messages: list[tuple[list[int], int]] = []
+    async with asyncio.timeout(20):
+        while not messages or messages[-1][1] < END_OFFSET:
+            batch = (await wire.sent.get())["batch"]
+            assert all(record["value"] == str(record["offset"]) for record in batch["records"])
+            messages.append(([record["offset"] for record in batch["records"]], batch["next_offset"]))
+    assert messages == [([0, 1], 2), ([6, 9], 20), ([], 40), ([40], 50), ([], 60), ([60, 61], 62), ([], END_OFFSET)]
+    assert protocol.subscriptions[1].positions == {0: END_OFFSET}
+    assert protocol.subscriptions[1].credit_records == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

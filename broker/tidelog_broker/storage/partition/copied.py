@@ -13,8 +13,9 @@ from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Buffer, digest_after, unpack_header
+from tidelog_proto.header import Buffer, Flags, digest_after, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.verify import verify_stored
 
 
 class LogPosition(NamedTuple):
@@ -41,6 +42,8 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
             raise _corrupt(f"a batch at offset {header.base_offset} came where {offset} is next")
         if crc32c(memoryview(batch)[HEADER_BYTES:]) != header.body_crc:
             raise _corrupt(f"the body of the batch at offset {offset} does not match its CRC32C")
+        if header.flags & Flags.DERIVED:
+            verify_stored(batch)  # no owner has: it was made by a node, from what one had verified
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
             raise _corrupt(f"the running digest of the batch at offset {offset} does not continue the copy here")

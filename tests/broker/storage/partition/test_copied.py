@@ -7,6 +7,8 @@ from random import Random
 import pytest
 from tests.broker.storage.build import batch, stamp
 from tests.broker.storage.decided import decided
+from tests.proto.batches import Given
+from tests.proto.derived_batches import END_OFFSET, compacted_log, derived
 
 from tidelog_broker.storage.partition.copied import LogPosition, check_copied
 from tidelog_proto import broker_pb2 as pb
@@ -41,3 +43,14 @@ def test_what_does_not_continue_the_copy_is_refused() -> None:
         with pytest.raises(ProtocolError) as caught:
             check_copied(run, epoch=1, position=START)
         assert caught.value.code == pb.CORRUPT_BATCH
+
+
+def test_derived_batches_are_held_to_their_format() -> None:
+    log = compacted_log()
+    assert check_copied(log, epoch=0, position=LogPosition(0, 0)).offset == END_OFFSET
+    after = LogPosition(2, unpack_header(log[0]).digest)
+    made = [bytearray(derived(Given([b"a", b"b"]), offsets, base=2, end=20)) for offsets in ([6, 9], [9, 6])]
+    rising, falling = (stamp([one], offset=2, digest=after.digest) for one in made)
+    assert check_copied(rising, epoch=0, position=after).offset == 20
+    with pytest.raises(ProtocolError, match="ascend"):
+        check_copied(falling, epoch=0, position=after)
