@@ -184,8 +184,7 @@ class History:
     def _tail_fetched(self, source_end: int, now_ms: int) -> None:
         """What the owner has written is here, or it pushes the rest."""
         self.forget_tail()
-        self._state.doubt_ends = source_end
-        self._state.settle_doubt()
+        self._state.fetched(source_end)
         self._acknowledge(now_ms)
 
     def pushed(self) -> None:

@@ -93,7 +93,8 @@ class Replica:
         self._planned_end = PlannedEnd(state, propose=self._propose)
         self._watch = OwnerWatch(state, now_ms)
         self._now_ms = now_ms
-        self._promised_ms: int | None = None
+        self._promised_ms = now_ms
+        """When the newest promise was made here; one that was found in the journal counts from the start."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -113,8 +114,6 @@ class Replica:
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         self._learning.load(stored, now_ms)
-        if self.state.is_member:
-            self._promised_ms = now_ms
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
@@ -173,7 +172,7 @@ class Replica:
         if not state.is_member or state.halted is not None:
             return False
         if state.promised:
-            return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
+            return now_ms >= self._promised_ms + STALLED_MS
         if self.retiring:
             return True
         if active.owner == state.node_id:
@@ -194,7 +193,7 @@ class Replica:
         if fence is None or state.halted is not None or self.candidate.phase != "idle":
             return None
         if fence.entry.HasField("promised"):
-            return (self._promised_ms or 0) + STALLED_MS
+            return self._promised_ms + STALLED_MS
         return self._watch.reconsider_ms() if state.chain.active.owner != state.node_id else None
 
     # --- inputs ----------------------------------------------------------------------------------------
@@ -291,7 +290,6 @@ class Replica:
         """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
-            self._promised_ms = now_ms
             self.candidate.consider(now_ms)
 
     # --- whether the owner is there ----------------------------------------------------------------------
@@ -431,9 +429,6 @@ class Replica:
         state.enter()
         self._planned_end.forget()
         self._watch.entered(self._now_ms)
-        self._promised_ms = None
-        state.doubt, state.doubt_ends = "", None
-        state.halted = None
         self.history.forget_tail()
         self.candidate.reset()
         state.commit_known = 0

@@ -11,6 +11,7 @@ import pytest
 from tests.broker.core.bench import INCARNATION, NODES, ballot
 from tests.broker.core.candidate_bench import TIMING, CandidateBench
 
+from tidelog_broker.core.replication.candidate import LEADS_TO, Phase
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -488,3 +489,43 @@ def test_a_roll_over_that_fails_goes_on_as_a_full_seal_without_a_pre_vote_and_ne
     asked = trial.asked()
     assert all(isinstance(one, pb.Seal) and one.ballot == ballot(1, "b") for one in asked.values())
     assert set(asked) == set(NODES)
+
+
+# --- the table -----------------------------------------------------------------------------------------
+
+
+def in_phase(phase: Phase) -> CandidateBench:
+    trial = CandidateBench(owner="b")
+    if phase in {"waiting", "pre-voting"}:
+        trial.hints.turn = 1 if phase == "waiting" else 0
+        trial.candidate.consider(0)
+    if phase == "sealing":
+        trial.sealing()
+    if phase in {"opening", "accepted"}:
+        trial.opening()
+    if phase == "accepted":
+        trial.candidate.wait_for_all()
+        trial.accept("b", "c")
+    assert trial.phase == phase
+    return trial
+
+
+@pytest.mark.parametrize("phase", [phase for phase in LEADS_TO if "opening" not in LEADS_TO[phase]])
+def test_an_owner_that_tries_anything_else_proposes_no_planned_end(phase: Phase) -> None:
+    with pytest.raises(AssertionError, match=f"{phase} does not lead to opening"):
+        in_phase(phase).candidate.roll_over(Plan("b", NODES, 2), Position(15, 3), 0)
+
+
+@pytest.mark.parametrize("phase", LEADS_TO)
+def test_an_operators_word_leads_to_sealing_unless_a_quorum_has_accepted(phase: Phase) -> None:
+    trial = in_phase(phase)
+    trial.candidate.recover_unsafely(0)
+    assert ("sealing" in LEADS_TO[phase]) == (trial.phase == "sealing")
+    assert len(trial.decisions) == (1 if phase == "accepted" else 0)
+
+
+@pytest.mark.parametrize("phase", LEADS_TO)
+def test_a_decision_ends_every_attempt(phase: Phase) -> None:
+    trial = in_phase(phase)
+    trial.candidate.reset()
+    assert (trial.phase, trial.candidate.deadline_ms) == ("idle", None)
