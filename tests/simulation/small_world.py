@@ -107,7 +107,7 @@ class Hints:
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         return 0
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         return 0
 
     def random_ms(self, below_ms: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 _BURST_MS = 1000.0
 
 
-class FillPace:
+class BackfillPace:
     """Gives out turns.
 
     Args:

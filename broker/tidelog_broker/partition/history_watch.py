@@ -43,8 +43,8 @@ class HistoryWatch:
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():
-            history = partition.replica.history
-            missing = history.missing() if history.incomplete else None
+            backfill = partition.replica.backfill
+            missing = backfill.missing() if backfill.incomplete else None
             if missing is None:
                 continue
             epochs += missing.epochs

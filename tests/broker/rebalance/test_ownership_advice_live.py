@@ -75,7 +75,7 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
 
     def is_whole() -> bool:
         partition = node.broker.partitions.find(key)
-        return partition is not None and partition.state.readable_end == 2 and not partition.replica.history.incomplete
+        return partition is not None and partition.state.readable_end == 2 and not partition.replica.backfill.incomplete
 
     await three.until(is_whole, "the copy was not made")
     assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]

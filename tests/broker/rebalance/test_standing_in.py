@@ -264,6 +264,6 @@ async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_
 def is_whole(cluster: Founded, key: PartitionKey, name: str = "b") -> Callable[[], bool]:
     def ask() -> bool:
         partition = cluster.nodes[name].broker.partitions.find(key)
-        return partition is not None and not partition.replica.history.incomplete
+        return partition is not None and not partition.replica.backfill.incomplete
 
     return ask

@@ -329,7 +329,7 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
         one = stand.partition(away)
         return (
             one.log.end_offset == one.state.high_watermark == owner.state.high_watermark
-            and not one.replica.history.incomplete
+            and not one.replica.backfill.incomplete
             and 0 < one.log.start_offset <= one.state.log_start
         )
 

@@ -1,7 +1,7 @@
 """What the parts of a replica share: chain, fence, tail, watermark, and the queues of effects and writes.
 
-`Replica` is made of parts that each hold one idea: `Acceptor` promises and accepts, `History` fetches and serves
-the log, `Candidate` takes over, `Pushes` replicates. They meet in this state and in nothing else.
+`Replica` is made of parts that each hold one idea: `Acceptor` promises and accepts, `CatchUp` and `Backfill` fetch the
+log, `Source` serves it, `Candidate` takes over, `Pushes` replicates. They meet in this state and in nothing else.
 """
 
 from __future__ import annotations

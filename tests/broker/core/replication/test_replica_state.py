@@ -352,9 +352,11 @@ def test_a_standing_turns_into_what_the_table_says_and_nothing_else(standing: St
 def test_the_next_epoch_ends_what_was_held_against_this_copy_of_the_last_one() -> None:
     bench = Bench(doubt="damaged")
     bench.halt("this copy is wrong")
-    bench.doubt_ends = 5
+    bench.fetched(5)
     bench.enter()
-    assert (bench.doubt, bench.doubt_ends, bench.halted) == ("", None, None)
+    assert not bench.doubt
+    assert bench.doubt_ends is None
+    assert bench.halted is None
 
 
 def test_a_doubtful_copy_that_has_fetched_all_is_whole_once_that_is_durable() -> None:
