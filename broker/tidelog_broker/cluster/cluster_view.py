@@ -23,10 +23,10 @@ from tidelog_broker.core.placement.planning import (
     can_live,
     first_epoch,
     hand_over_plan,
-    home_plan,
     lacks_copies,
     lacks_owner,
     move_plan,
+    preferred_owner_plan,
     rank_of,
     relief_plan,
     spare_plan,
@@ -156,9 +156,9 @@ class Cluster:
             return None
         return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
 
-    def home(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
-        return home_plan(key, active, self._entries(), alive=self._available())
+        return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
     def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
         """Return the epoch by which an owner that should only store copies gives a partition up; see `relief_plan`."""

@@ -99,13 +99,13 @@ class StateLog:
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 await (partition.access.confirm_owner() if confirmed else partition.access.ensure_active())
                 end = partition.state.high_watermark
-                await self.catch_up()
+                await self.apply_committed()
         except TimeoutError:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
         if self.applied < end and partition.state.log_start < end:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
 
-    async def catch_up(self) -> None:
+    async def apply_committed(self) -> None:
         """Apply what is committed here and is not applied yet.
 
         Raises:

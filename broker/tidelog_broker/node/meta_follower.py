@@ -53,7 +53,7 @@ class MetaFollower:
                     here.changes.listeners.add(self._woken.set)
             try:
                 if here is not None:
-                    await self._broker.meta_log.catch_up()
+                    await self._broker.meta_log.apply_committed()
                 else:
                     await self._fetch()
                 await self._broker.meta_log.follow_changes()

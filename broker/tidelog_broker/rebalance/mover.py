@@ -1,8 +1,8 @@
 """Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that only nodes hold that merely
-store copies gets one where it may be owned. `ownership_advice`, `standing_in` and `homing` know what else should not
-stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
+store copies gets one where it may be owned. `ownership_advice`, `temporary_owner` and `preferred_owner` know what else
+should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
 round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
 and no more than a few ahead of the history (see `copy_progress`). Each is tried a few times only: a move that does not
 come about (a node that does not answer) must not fence the same epoch for ever.

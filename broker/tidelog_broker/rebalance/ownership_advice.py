@@ -94,7 +94,7 @@ class LeftAlone:
         self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
 
 
-class Remedies:
+class OwnershipAdvice:
     """See the module.
 
     Args:

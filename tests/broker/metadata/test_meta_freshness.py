@@ -16,7 +16,7 @@ from tidelog import Client
 from tidelog.errors import UnknownPartitionError, UnknownTopicError
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.metadata import meta_freshness
-from tidelog_broker.metadata.meta_freshness import Hearing
+from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import unreachable
 from tidelog_proto import broker_pb2 as pb
@@ -39,10 +39,10 @@ class Deaf:
         self.questions = 0
         self.asked = asyncio.Event()
         self.may_apply = asyncio.Event()
-        self._catch_up = node.broker.meta_log.catch_up
-        self._ask = node.broker.hearing._end_at
-        monkeypatch.setattr(node.broker.meta_log, "catch_up", self._apply)
-        monkeypatch.setattr(node.broker.hearing, "_end_at", self._end_at)
+        self._catch_up = node.broker.meta_log.apply_committed
+        self._ask = node.broker.meta_freshness._end_at
+        monkeypatch.setattr(node.broker.meta_log, "apply_committed", self._apply)
+        monkeypatch.setattr(node.broker.meta_freshness, "_end_at", self._end_at)
 
     async def _apply(self) -> None:
         await self.may_apply.wait()
@@ -73,7 +73,7 @@ async def deaf(three: Founded, monkeypatch: pytest.MonkeyPatch) -> Deaf:
         lambda: {three.owner(OFFSETS_KEY, name) for name in "abc"} in [{name} for name in "abc" if name != meta],
         "the owner of __meta owns __offsets",
     )
-    monkeypatch.setattr(meta_freshness, "HEAR_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(meta_freshness, "REFRESH_TIMEOUT_S", 20.0)
     return Deaf(three.nodes[three.owner(OFFSETS_KEY, meta)], monkeypatch)
 
 
@@ -156,8 +156,8 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
 async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_freshness, "ASK_AGAIN_S", 3600)
     deaf.may_apply.set()
-    await deaf.node.broker.hearing.hear_of([(b"1" * 16, 0)])
-    later = asyncio.create_task(deaf.node.broker.hearing.hear_of([(b"2" * 16, 0)]))
+    await deaf.node.broker.meta_freshness.refresh_for([(b"1" * 16, 0)])
+    later = asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(b"2" * 16, 0)]))
     peer = await three.peer(deaf.node.node_id)
     await peer.ask(metadata=pb.Metadata())
     assert deaf.questions == 1
@@ -180,13 +180,13 @@ async def test_an_id_of_no_topic_is_denied_and_asked_about_once(
     three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined: list[str] = []
-    join = Hearing._join
+    join = MetaFreshness._join
 
-    def joins(self: Hearing) -> asyncio.Future[bool]:
+    def joins(self: MetaFreshness) -> asyncio.Future[bool]:
         joined.append(self._node_id)
         return join(self)
 
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "_join", joins)
     for name in "abc":
         peer = await three.peer(name)
         for _ in range(3):
@@ -218,7 +218,7 @@ async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
     async def end_at(_: str) -> int:
         raise unreachable("the owner of __meta")
 
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    monkeypatch.setattr(deaf.node.broker.meta_freshness, "_end_at", end_at)
     error = await ask(await three.peer(deaf.node.node_id), UNKNOWN, 0)
     assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
     assert deaf.node.broker.topics.is_open_question(UNKNOWN, 0)
@@ -235,7 +235,7 @@ async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_m
     peer = await three.peer(deaf.node.node_id)
     topic = await peer.create(replication_factor=3)
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+        cut_off.setattr(deaf.node.broker.meta_freshness, "_end_at", end_at)
         error = await ask(peer, topic.topic_id, 1)
         assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
     assert (await ask(peer, topic.topic_id, 1)).code == pb.UNKNOWN_PARTITION
@@ -248,8 +248,8 @@ async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch
         await silent.wait()
         raise AssertionError("it never answers")
 
-    monkeypatch.setattr(meta_freshness, "HEAR_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    monkeypatch.setattr(meta_freshness, "REFRESH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(deaf.node.broker.meta_freshness, "_end_at", end_at)
     assert (await fetch_error(await three.peer(deaf.node.node_id), UNKNOWN)).code == pb.EPOCH_CHANGING
 
 
@@ -268,7 +268,7 @@ async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> No
         assert error.code == pb.UNKNOWN_TOPIC
     assert (await late).code != pb.UNKNOWN_TOPIC
     assert deaf.questions <= 3
-    assert not deaf.node.broker.hearing._asking or deaf.node.broker.hearing._next is None
+    assert not deaf.node.broker.meta_freshness._asking or deaf.node.broker.meta_freshness._next is None
 
 
 async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> None:
@@ -293,12 +293,15 @@ async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> 
 
 
 async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Deaf) -> None:
-    waiting = [asyncio.create_task(deaf.node.broker.hearing.hear_of([(secrets.token_bytes(16), 0)])) for _ in range(2)]
+    waiting = [
+        asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(secrets.token_bytes(16), 0)]))
+        for _ in range(2)
+    ]
     async with asyncio.timeout(20):
         await deaf.asked.wait()
-    waiting.append(asyncio.create_task(deaf.node.broker.hearing.hear_of([(UNKNOWN, 0)])))
+    waiting.append(asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(UNKNOWN, 0)])))
     await asyncio.sleep(0)
-    (task,) = deaf.node.broker.tasks.named("hearing of topics")
+    (task,) = deaf.node.broker.tasks.named("asking where __meta ends")
     task.cancel()
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
@@ -310,11 +313,11 @@ async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Dea
 async def test_a_node_on_its_own_knows_all_and_asks_nobody(
     stand: Stand, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def joins(_: Hearing) -> asyncio.Future[bool]:
+    def joins(_: MetaFreshness) -> asyncio.Future[bool]:
         raise AssertionError("there is nobody to ask")
 
     await stand.start()
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "_join", joins)
     peer = await stand.peer()
     assert (await ask(peer, UNKNOWN, 0)).code == pb.UNKNOWN_TOPIC
     topic = await peer.create()
@@ -326,10 +329,10 @@ async def test_a_node_on_its_own_knows_all_and_asks_nobody(
 async def test_what_is_known_costs_no_question(three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     topic_id, owner, _ = await three.used()
 
-    def joins(_: Hearing) -> asyncio.Future[bool]:
+    def joins(_: MetaFreshness) -> asyncio.Future[bool]:
         raise AssertionError("it is known")
 
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "_join", joins)
     error = await ask(await three.peer(owner), topic_id, 0)
     assert error.code != pb.UNKNOWN_TOPIC
     assert not error.code or error.retriable
@@ -383,7 +386,7 @@ async def test_what_cannot_be_confirmed_is_told_as_such(
     async def end_at(_: str) -> int:
         raise unreachable("the owner")
 
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    monkeypatch.setattr(deaf.node.broker.meta_freshness, "_end_at", end_at)
     peer = await three.peer(deaf.node.node_id)
     assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
     refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))

@@ -16,7 +16,7 @@ from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.rebalance import copy_progress, mover
 from tidelog_broker.rebalance.copy_progress import STALLED_MS, NewCopies, Told
 from tidelog_broker.rebalance.mover import TRIES, Mover
-from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
+from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.wire.links import Links
 from tidelog_proto import broker_pb2 as pb
 
@@ -61,7 +61,7 @@ class World:
         self.now_ms = 0
         self.lacks: dict[PartitionKey, int] = {}
         """Records that new copies of a partition lack."""
-        advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
+        advisers = [OwnershipAdvice(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
             owned=self.owned,
             roll_over=self.roll_over,

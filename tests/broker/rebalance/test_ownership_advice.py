@@ -5,7 +5,7 @@ from tests.broker.rebalance.test_mover import TOPIC, World
 from tidelog_broker.core.membership.members import MemberState
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.push import KEEPS_UP_MS, Follower
-from tidelog_broker.rebalance.ownership_advice import AGAIN_S, AGAIN_S_MAX, FULL_S, NO_SPARE_S, Owned, Remedies
+from tidelog_broker.rebalance.ownership_advice import AGAIN_S, AGAIN_S_MAX, FULL_S, NO_SPARE_S, Owned, OwnershipAdvice
 from tidelog_proto import broker_pb2 as pb
 
 KEY = (TOPIC, 0)
@@ -18,7 +18,7 @@ class Trial:
     def __init__(self, *placement: str, quorum: int = 2) -> None:
         self.world = World(names="abcd")
         self.now_s = 1000.0
-        self.remedies = Remedies(
+        self.advice = OwnershipAdvice(
             self.world.cluster,
             lag_ms=LAG_MS,
             now_ms=lambda: int(self.now_s * 1000),
@@ -35,7 +35,7 @@ class Trial:
 
     def plan(self, *, waits_for_all: bool = False, full_since_s: float | None = None) -> Plan | None:
         followers = list(self.followers.values())
-        return self.remedies.plan(Owned(KEY, self.active, followers, waits_for_all, full_since_s))
+        return self.advice.plan(Owned(KEY, self.active, followers, waits_for_all, full_since_s))
 
     def replaced(self, **how: bool) -> set[str]:
         """Return which replicas the next epoch goes without."""
@@ -95,7 +95,7 @@ def test_a_partition_is_left_alone_after_a_remedy_for_longer_and_longer() -> Non
     waits_s = []
     for _ in range(8):
         assert trial.plan() is not None
-        trial.remedies.taken(KEY)
+        trial.advice.taken(KEY)
         since_s = trial.now_s
         while trial.plan() is None:
             trial.now_s += 30
@@ -109,9 +109,9 @@ def test_after_a_long_time_without_trouble_the_next_remedy_counts_as_the_first()
     trial.lag("b")
     trial.now_s += 100
     for _ in range(5):
-        trial.remedies.taken(KEY)
+        trial.advice.taken(KEY)
     trial.now_s += 40 * AGAIN_S + AGAIN_S_MAX
-    trial.remedies.taken(KEY)
+    trial.advice.taken(KEY)
     trial.now_s += AGAIN_S
     assert trial.plan() is not None
 
@@ -122,7 +122,7 @@ def test_a_node_that_lagged_is_no_spare_for_a_while() -> None:
     trial.now_s += 100
     assert trial.replaced() == {"b"}
     other = Trial("a", "c", "d")
-    other.remedies, other.now_s = trial.remedies, trial.now_s
+    other.advice, other.now_s = trial.advice, trial.now_s
     other.lag("c")
     trial.now_s += 100
     assert other.plan() is None, "only b could take it"

@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.ports import PartitionKey, Timing
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.rebalance import mover, ownership_advice
 from tidelog_broker.rebalance.mover import Mover
-from tidelog_broker.rebalance.ownership_advice import Remedies
+from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
 
@@ -151,7 +151,7 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     owner, neighbours = partition.replica.state.node_id, partition.tools.neighbours
     slow = next(name for name in partition.replica.state.active.placement if name != owner)
     for adviser in three.nodes[owner].broker.mover._advisers:
-        if isinstance(adviser, Remedies):
+        if isinstance(adviser, OwnershipAdvice):
             adviser._lag_ms = 300
     send = neighbours.send
 

@@ -108,7 +108,7 @@ def _view(broker: Broker, topic_id: bytes) -> TopicView | None:
 
 async def is_current(broker: Broker) -> bool:
     """Apply all that is in `__meta` by now; return whether that could be done."""
-    return broker.cluster.is_alone or await broker.hearing.is_current()
+    return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 
 
 def cannot_be_asked(name: str) -> ProtocolError:

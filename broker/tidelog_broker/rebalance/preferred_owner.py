@@ -20,7 +20,7 @@ from tidelog_broker.core.replication.ports import PartitionKey, Plan
 from tidelog_broker.rebalance.ownership_advice import LeftAlone, Owned
 
 
-class Homing:
+class PreferredOwner:
     """See the module.
 
     Args:
@@ -46,7 +46,7 @@ class Homing:
         self._seen: dict[PartitionKey, tuple[int, float]] = {}
         """Epochs that were here since the last change, and since when they have been seen."""
         self._left = LeftAlone()
-        self._at_home: dict[PartitionKey, int] = {}
+        self._preferred: dict[PartitionKey, int] = {}
         """Epochs that are owned by whom placement prefers: to find that out means to look at every node."""
 
     def plan(self, owned: Owned) -> Plan | None:
@@ -55,18 +55,18 @@ class Homing:
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._seen.clear()
-            self._at_home.clear()
+            self._preferred.clear()
         epoch, since_s = self._seen.get(owned.key, (-1, now_s))
         if epoch != owned.active.epoch:
             since_s = now_s
             self._seen[owned.key] = owned.active.epoch, now_s
         if not self._calm_s or now_s - since_s < self._calm_s or self._left.includes(owned.key, now_s):
             return None
-        if self._at_home.get(owned.key) == owned.active.epoch:
+        if self._preferred.get(owned.key) == owned.active.epoch:
             return None
-        plan = self._cluster.home(owned.key, owned.active)
+        plan = self._cluster.preferred(owned.key, owned.active)
         if plan is None:
-            self._at_home[owned.key] = owned.active.epoch
+            self._preferred[owned.key] = owned.active.epoch
         return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
 
     def taken(self, key: PartitionKey) -> None:

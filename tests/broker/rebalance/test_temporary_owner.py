@@ -11,9 +11,9 @@ from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 from tidelog_broker.core.replication.ports import PartitionKey, Timing
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.rebalance import mover, standing_in
+from tidelog_broker.rebalance import mover, temporary_owner
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Owned
-from tidelog_broker.rebalance.standing_in import AGAIN_S, STEADY_S, StandingIn
+from tidelog_broker.rebalance.temporary_owner import AGAIN_S, STEADY_S, TemporaryOwner
 from tidelog_proto import broker_pb2 as pb
 
 ALL = ("a", "b", "c")
@@ -39,7 +39,9 @@ class Trial:
         set_roles(self.world, "a", roles)
         set_roles(self.world, "c", STORES)
         self.now_s = 1000.0
-        self.adviser = StandingIn(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
+        self.adviser = TemporaryOwner(
+            self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s
+        )
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
 
     def plan(self, *, epoch: int = 0) -> str | None:
@@ -139,8 +141,8 @@ async def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """Four nodes: `a` and `d` only store copies, `b` has both roles, `c` stores nothing."""
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
     monkeypatch.setattr(mover, "PERIOD_S", 0.05)
-    monkeypatch.setattr(standing_in, "STEADY_S", 0.2)
-    monkeypatch.setattr(standing_in, "AGAIN_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "STEADY_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "AGAIN_S", 0.2)
     roles = {"a": ["persistence"], "c": ["ingestion"], "d": ["persistence"]}
     cluster = Founded(tmp_path, NAMES, roles)
     await cluster.found()

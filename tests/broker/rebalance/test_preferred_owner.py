@@ -7,8 +7,8 @@ from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 from tidelog_broker.core.replication.ports import PartitionKey
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.rebalance import mover
-from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Owned
+from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_proto import broker_pb2 as pb
 
 CALM_MS = 300_000
@@ -21,7 +21,7 @@ class Trial:
     def __init__(self, *, calm_ms: int = CALM_MS) -> None:
         self.world = World()
         self.now_s = 1000.0
-        self.homing = Homing(
+        self.adviser = PreferredOwner(
             self.world.cluster, calm_ms=calm_ms, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s
         )
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
@@ -31,7 +31,7 @@ class Trial:
         found: dict[PartitionKey, str] = {}
         for index in range(PARTITIONS):
             active = pb.EpochDescriptor(epoch=epoch, owner="a", placement=ALL, ack_quorum=2, flush=pb.ALWAYS)
-            plan = self.homing.plan(Owned((TOPIC, index), active, self.followers))
+            plan = self.adviser.plan(Owned((TOPIC, index), active, self.followers))
             if plan is not None:
                 assert (plan.placement, plan.ack_quorum) == (ALL, 2)
                 found[TOPIC, index] = plan.owner
@@ -86,7 +86,7 @@ def test_what_comes_back_stays_for_longer_and_longer() -> None:
     key = next(iter(trial.homes()))
     waits_s = []
     for epoch in range(1, 8):
-        trial.homing.taken(key)
+        trial.adviser.taken(key)
         since_s = trial.now_s
         while key not in trial.homes(epoch=epoch):
             trial.now_s += CALM_MS / 1000
@@ -132,6 +132,6 @@ async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, mo
     await founded.settled()
     for node in founded.nodes.values():
         for adviser in node.broker.mover._advisers:
-            if isinstance(adviser, Homing):
+            if isinstance(adviser, PreferredOwner):
                 adviser._calm_s = 0.5
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
