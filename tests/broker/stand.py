@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 def abort_connections(node: Node) -> None:
     """Cut off everybody."""
     for connection in list(node.server.connections):
-        connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+        connection.cut_off()
 
 
 class Stand:

@@ -144,7 +144,7 @@ class Mover:
         """Move what is to be moved, for as long as the node runs."""
         while True:
             await self._copies.look()
-            moved = self._step()
+            moved = self.step()
             is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
             if not moved and not is_waiting:
                 self._rebalancing = self._rebalancing and self._holds_back
@@ -154,7 +154,7 @@ class Mover:
                         await self._woken.wait()
             await asyncio.sleep(PERIOD_S)
 
-    def _step(self) -> int:
+    def step(self) -> int:
         """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
 
         Both may concern the same partition, which moves once. Those whose logs are still being synced ahead count, too:

@@ -57,7 +57,7 @@ async def test_a_drain_does_not_take_a_partitions_quorum_away() -> None:
     """The dead would fill up the next epoch, of which only one node would be there."""
     world = World(names="abcd")
     config = pb.TopicConfig(replication_factor=3)
-    world.cluster._topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    world.topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
     active = pb.EpochDescriptor(owner="a", placement="abd", ack_quorum=2, flush=pb.ALWAYS)
     world.drain("d")
     world.die("c")

@@ -85,13 +85,13 @@ async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: Counter[Mover] = Counter()
-    step = Mover._step
+    step = Mover.step
 
     def counted(mover: Mover) -> int:
         looks[mover] += 1
         return step(mover)
 
-    monkeypatch.setattr(Mover, "_step", counted)
+    monkeypatch.setattr(Mover, "step", counted)
     peer = await three.peer("a")
     old = await three.spread(peer, partitions=8)
     keys = [(old.topic_id, partition.partition) for partition in old.partitions]

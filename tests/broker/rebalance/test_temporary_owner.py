@@ -233,7 +233,7 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
 
 async def restart(cluster: Founded, name: str, roles: list[str]) -> None:
     await cluster.stop(name)
-    await cluster._start(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
+    await cluster.start_as(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
     await cluster.settled()
 
 

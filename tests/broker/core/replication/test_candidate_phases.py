@@ -110,8 +110,8 @@ def test_who_does_not_miss_the_owner_is_damaged_or_elsewhere_does_not_count() ->
     trial.agree("b", "c")
     trial.agree("d", agrees=False)
     trial.agree("z")
-    trial.agree("e", attempt=trial.candidate._attempt + 1)
-    reply = pb.PreVoteReply(attempt=trial.candidate._attempt, agrees=True, status=pb.IN_LIMBO)
+    trial.agree("e", attempt=trial.attempt + 1)
+    reply = pb.PreVoteReply(attempt=trial.attempt, agrees=True, status=pb.IN_LIMBO)
     trial.candidate.on_pre_vote_reply("e", reply, 0)
     assert trial.phase == "pre-voting"
 
@@ -174,11 +174,11 @@ def test_every_ballot_is_above_all_it_has_heard_of_and_names_this_start_of_this_
     trial.out.clear()
     trial.agree("c")
     [first] = {message.ballot.round for message in trial.asked().values() if isinstance(message, pb.Seal)}
-    assert (first, trial.candidate._ballot) == (5, ballot(5, "b"))
+    assert (first, trial.ballot) == (5, ballot(5, "b"))
     trial.promise("c", status=pb.FENCED, promised=ballot(9, "c"))
     trial.candidate.tick(10**6)
     trial.agree("b", "c")
-    assert trial.candidate._ballot == ballot(10, "b")
+    assert trial.ballot == ballot(10, "b")
 
 
 def test_a_seal_quorum_of_promises_ends_the_epoch_at_the_greatest_end() -> None:
@@ -209,7 +209,7 @@ def test_promises_of_another_ballot_and_of_strangers_do_not_count() -> None:
     trial = CandidateBench().sealing()
     trial.agree(*NODES)
     trial.promise("b")
-    own = trial.candidate._ballot
+    own = trial.ballot
     for other in (ballot(own.round - 1, "b"), ballot(own.round + 1, "b"), ballot(own.round, "c"), ballot(1, "b", 1)):
         trial.promise("c", of=other)
     trial.promise("z")
@@ -278,8 +278,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_seal_it_again() -> No
 
 def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None:
     trial = CandidateBench(FOUR, quorum=3)
-    trial.sealing()
-    trial.candidate._answered.clear()
+    trial.sealing("b", "c")
     trial.promise("b")
     trial.promise("c")
     assert trial.phase == "sealing", "two seal it, three acknowledge"
@@ -290,8 +289,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None
 def test_a_planned_owner_that_does_not_answer_is_replaced_by_this_node() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("a", NODES, 2)
-    trial.sealing()
-    trial.candidate._answered.discard("a")
+    trial.sealing("b", "c")
     trial.promise("b")
     trial.promise("c")
     assert trial.value().next.owner == "b"
@@ -305,7 +303,7 @@ def test_another_owner_is_named_in_the_newest_start_that_is_known_of_it() -> Non
     trial.promise("b")
     trial.promise("c")
     assert (trial.value().next.owner, trial.phase) == ("c", "opening")
-    assert pb.EpochDecision.FromString(trial.candidate._value).next.owner_incarnation == 99
+    assert pb.EpochDecision.FromString(trial.proposed).next.owner_incarnation == 99
 
 
 def test_an_owner_that_is_not_there_and_no_copy_here_proposes_nothing() -> None:
@@ -327,10 +325,10 @@ def test_an_ack_quorum_of_accepts_is_the_decision() -> None:
     trial.accept("z")
     trial.accept("d", status=pb.IN_LIMBO)
     trial.accept("d", status=pb.DIVERGED)
-    trial.accept("d", of=ballot(trial.candidate._ballot.round, "c"))
+    trial.accept("d", of=ballot(trial.ballot.round, "c"))
     assert trial.decisions == []
     trial.accept("e")
-    assert trial.decisions == [trial.candidate._value]
+    assert trial.decisions == [trial.proposed]
 
 
 def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
@@ -344,7 +342,7 @@ def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
 def test_accepts_of_an_earlier_attempt_do_not_count_for_a_later_one() -> None:
     trial = CandidateBench().opening()
     earlier = pb.Ballot()
-    earlier.CopyFrom(trial.candidate._ballot)
+    earlier.CopyFrom(trial.ballot)
     trial.accept("b")
     trial.accept("c", status=pb.FENCED, promised=ballot(7))
     assert trial.phase == "waiting"
@@ -467,10 +465,10 @@ def test_a_roll_over_proposes_at_once_under_the_owners_reserved_ballot() -> None
     for message in asked.values():
         assert isinstance(message, pb.OpenEpoch)
         assert (message.ballot, list(message.holders)) == (ballot(0, "b"), ["b"])
-    value = pb.EpochDecision.FromString(trial.candidate._value)
+    value = pb.EpochDecision.FromString(trial.proposed)
     assert (value.end_offset, value.end_digest, value.next.owner) == (17, 9, "c")
     trial.accept("b", "c")
-    assert trial.decisions == [trial.candidate._value]
+    assert trial.decisions == [trial.proposed]
 
 
 def test_only_the_owner_rolls_over() -> None:
