@@ -118,6 +118,7 @@ def test_it_can_be_left_to_the_operator() -> None:
 async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
     monkeypatch.setattr(mover, "PERIOD_S", 0.05)
+    founded.settings["calm_ms"] = 500
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -130,8 +131,4 @@ async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, mo
     await founded.until(lambda: "b" not in {founded.owner(key, "a") for key in keys}, "b still owns something")
     await founded.start("b")
     await founded.settled()
-    for node in founded.nodes.values():
-        for adviser in node.broker.mover._advisers:
-            if isinstance(adviser, PreferredOwner):
-                adviser._calm_s = 0.5
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")
