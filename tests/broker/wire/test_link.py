@@ -341,7 +341,8 @@ async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("tidelog_broker.wire.link.encode_frame", counted)
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
     wires = [Wire(), Wire()]
-    links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics()) for name in "bc"]
+    metrics = NodeMetrics()
+    links = [Link(name, queue_bytes=MIB, metrics=metrics) for name in "bc"]
     for link, wire in zip(links, wires, strict=True):
         link.connection_made(cast("asyncio.Transport", wire))
     batches = [memoryview(bytes([number]) * size_bytes) for number in range(2)]
