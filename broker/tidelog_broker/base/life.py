@@ -1,4 +1,4 @@
-"""How far a node's life has come, and why it ends: told by whoever finds out, heeded by the node.
+"""The state of a node from its start to its end, and why it ends: set by the part that finds out.
 
 `/readyz` and a node's status tell the state, and `NEXT` says which follows which. A node that has failed stops as well,
 so `stopping` is a fact of its own: requests are refused from then on.
@@ -72,7 +72,7 @@ class Life:
         await self._stop_asked.wait()
 
     def give_up(self, why: str) -> None:
-        """This node must not go on: its identity is somebody else's. It stops, and says so by its exit code."""
+        """This node must not go on: another process has its identity. The node stops with an exit code that says so."""
         if self.exit_code == 0:
             log.critical("the node stops: %s", why)
             self._fail()

@@ -84,7 +84,7 @@ class MetaFollower:
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
-            raise ProtocolError(pb.EPOCH_CHANGING, "nobody is known to own __meta")
+            raise ProtocolError(pb.EPOCH_CHANGING, "this node knows no owner of __meta")
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)

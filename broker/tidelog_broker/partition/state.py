@@ -131,7 +131,7 @@ class PartitionState:
         """Whether no older epoch has still to be fetched from another node."""
         return not self.replica.backfill.incomplete
 
-    # --- what speaks against it --------------------------------------------------------------------------
+    # --- why it cannot be used ---------------------------------------------------------------------------
 
     @property
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""A node that merely stores copies owns a partition in place of others, and for no longer than it must.
+"""Temporary ownership: a node that merely stores copies owns a partition while no other replica can.
 
 By its role it owns nothing, but writes that nobody takes help no one: where no living replica may own, one that only
 stores copies takes over, or is handed what a stopping node owns. It gives the partition up as soon as a replica

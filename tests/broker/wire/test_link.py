@@ -188,8 +188,8 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("said", "attachment", "why"),
     [
-        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers nothing"),
-        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "nobody has asked for"),
+        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers no request"),
+        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "has not requested"),
         (pb.Envelope(error=pb.Error(code=pb.SHUTTING_DOWN, message="going")), b"", "SHUTTING_DOWN: going"),
         (pb.Envelope(error=pb.Error(code=99, message="new")), b"", "INTERNAL: new"),  # type: ignore[arg-type]
     ],

@@ -133,7 +133,7 @@ class Candidate:
         self.accepted_by_all = False
         """All replicas have accepted what was decided just now: they hold the log through its end."""
         self.eager = False
-        """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
+        """A producer wants to write here, so that an epoch of one dead replica is worth replacing."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -243,7 +243,7 @@ class Candidate:
         self._open(now_ms)
 
     def wait_for_all(self) -> None:
-        """Somebody waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        """A publish waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
         self._wants_all = True
 
     # --- time ------------------------------------------------------------------------------------------

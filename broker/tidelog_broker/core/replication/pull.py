@@ -1,4 +1,4 @@
-"""What a replica fetches from others: the open epoch's missing stretch, sealed epochs, producers' state.
+"""A pull: one range that a replica fetches from others, for a catch-up, a backfill, or producers' state.
 
 One range is fetched at a time and one read of it is outstanding: the asker sets the pace, so neither side queues.
 A source that does not answer, or does not have it, is left for the next one. Whatever comes is held against the

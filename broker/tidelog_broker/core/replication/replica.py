@@ -256,7 +256,7 @@ class Replica:
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
-        """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
+        """A producer wants to write here: an epoch that only this node stores, of an earlier start, is replaced."""
         if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)

@@ -93,7 +93,7 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
             if result.length:
                 continue
             error = ProtocolError(
-                pb.EPOCH_CHANGING, f"{partition.name} is changing hands: ask for metadata and read on"
+                pb.EPOCH_CHANGING, f"{partition.name} changes its owner: ask for metadata and read on"
             )
             result.error.CopyFrom(error.to_message())
 
@@ -195,7 +195,7 @@ async def _locate(broker: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOff
             result.found = found is not None
             result.offset, result.timestamp_us = found if found is not None else (partition.state.high_watermark, 0)
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "say earliest, latest or a timestamp")
+            raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest or a timestamp")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 

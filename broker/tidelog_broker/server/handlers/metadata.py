@@ -114,5 +114,6 @@ async def is_current(broker: Broker) -> bool:
 def cannot_be_asked(name: str) -> ProtocolError:
     """Return what to say of a name while nobody who knows can be asked."""
     return ProtocolError(
-        pb.EPOCH_CHANGING, f"whether there is a topic {name!r} cannot be asked at the moment; send again"
+        pb.EPOCH_CHANGING,
+        f"the owner of __meta cannot be asked at the moment whether there is a topic {name!r}; send again",
     )
