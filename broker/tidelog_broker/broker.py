@@ -38,17 +38,17 @@ from tidelog_broker.core.topics import (
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
-from tidelog_broker.metadata.meta_freshness import Hearing
+from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.rebalance import copy_progress
 from tidelog_broker.rebalance.copy_progress import NewCopies
-from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.mover import Mover
-from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
-from tidelog_broker.rebalance.standing_in import StandingIn
+from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
+from tidelog_broker.rebalance.preferred_owner import PreferredOwner
+from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
@@ -157,7 +157,7 @@ class Broker:
             follow=self._follow_topic,
             nodes_changed=nodes_changed,
         )
-        self.hearing = Hearing(
+        self.meta_freshness = MetaFreshness(
             self.node_id,
             tasks=self.tasks,
             topics=self.topics,
@@ -250,9 +250,9 @@ class Broker:
             cluster=cluster,
             nodes=self.nodes,
             advisers=[
-                Remedies(cluster, lag_ms=self.settings.replica_lag_ms, now_ms=now_ms),
-                StandingIn(cluster, now_ms=now_ms),
-                Homing(cluster, calm_ms=self.settings.calm_ms, now_ms=now_ms),
+                OwnershipAdvice(cluster, lag_ms=self.settings.replica_lag_ms, now_ms=now_ms),
+                TemporaryOwner(cluster, now_ms=now_ms),
+                PreferredOwner(cluster, calm_ms=self.settings.calm_ms, now_ms=now_ms),
             ],
             copies=NewCopies(ask=partial(copy_progress.ask, cluster), alive=cluster.alive, now_ms=now_ms),
             now_ms=now_ms,

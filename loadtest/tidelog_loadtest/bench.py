@@ -107,7 +107,7 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
             return await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
 
         warm_bytes = WARM_BYTES if plan.records is None else 0
-        mine, limit = await _in_turns(plan, where, product_round, probe_round, warm_bytes=warm_bytes)
+        mine, limit = await in_turns(plan, where, product_round, probe_round, warm_bytes=warm_bytes)
     return Result("produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s)
 
 
@@ -138,7 +138,7 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
         async def probe_round(_: Run) -> Run:
             return await probe_client.read_run(where.probe_port, read_bytes=read_bytes)
 
-        mine, limit = await _in_turns(plan, where, product_round, probe_round)
+        mine, limit = await in_turns(plan, where, product_round, probe_round)
     return Result("consume", flush, plan.size_bytes, plan.batch_records, mine, limit, 0.0)
 
 
@@ -163,7 +163,7 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
         async def probe_round(mine: Run) -> Run:
             return await probe_client.append_run(where.probe_port, payloads, Budget(batches=mine.batches), window=1)
 
-        mine, limit = await _in_turns(plan, where, product_round, probe_round)
+        mine, limit = await in_turns(plan, where, product_round, probe_round)
     return Result("latency", flush, plan.size_bytes, 1, mine, limit, 0.0, by_latency=True)
 
 
@@ -204,7 +204,7 @@ async def _settle(plan: Plan, where: Stand, topic: str) -> None:
         await settled_everywhere(addresses, topic, copies=copies_on(plan.nodes), partitions=1)
 
 
-async def _in_turns(
+async def in_turns(
     plan: Plan, where: Stand, product_round: ProductRound, probe_round: ProbeRound, *, warm_bytes: int = 0
 ) -> tuple[Side, Side]:
     """Run the rounds, product and probe alternating, each under a watch of the processes that it uses.

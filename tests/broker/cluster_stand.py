@@ -248,7 +248,7 @@ class ClusterStand:
         count = len(values)
         await settled(
             lambda: all(
-                (one.state.readable_end, one.log.end_offset) == (count, count) and not one.replica.history.incomplete
+                (one.state.readable_end, one.log.end_offset) == (count, count) and not one.replica.backfill.incomplete
                 for one in (self.partition(name) for name in self.nodes)
             ),
             "the nodes do not come together",

@@ -48,10 +48,10 @@ class Founded:
         self.settings: dict[str, object] = {}
         """For every node that is started from now on."""
         self._founders = names
-        self._ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
+        self.ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
             Founder.model_validate(
-                {"node_id": name, "host": "127.0.0.1", "port": self._ports[name]}
+                {"node_id": name, "host": "127.0.0.1", "port": self.ports[name]}
                 | ({"roles": roles[name]} if roles is not None and name in roles else {})
             )
             for name in names
@@ -68,15 +68,15 @@ class Founded:
         told: dict[str, object] = {"bootstrap": self.path / "cluster.json"}
         if replaces:  # its id is not in the file, which would tell its port
             told["port"] = free_ports(1)[0]
-        return await self._start(name, data or name, told, replaces=replaces)
+        return await self.start_as(name, data or name, told, replaces=replaces)
 
     async def join(self, name: str = "d", *seeds: str, data: str = "") -> Node:
         """Start a node that knows nothing but seeds."""
-        addresses = [f"127.0.0.1:{self._ports[seed]}" for seed in seeds or tuple(self.nodes)]
-        told = {"seeds": addresses, "port": self._ports[name]}
-        return await self._start(name, data or name, told)
+        addresses = [f"127.0.0.1:{self.ports[seed]}" for seed in seeds or tuple(self.nodes)]
+        told = {"seeds": addresses, "port": self.ports[name]}
+        return await self.start_as(name, data or name, told)
 
-    async def _start(self, name: str, data: str, told: dict[str, object], *, replaces: bool = False) -> Node:
+    async def start_as(self, name: str, data: str, told: dict[str, object], *, replaces: bool = False) -> Node:
         common = DEFAULTS | {"stop_timeout_ms": 2000, "node_id": name, "secret_file": self.path / "secret"}
         del common["port"]
         settings = NodeSettings.model_validate(common | {"data": self.path / data} | self.settings | told)

@@ -99,13 +99,26 @@ def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], Non
     return node.broker.peers
 
 
-def make_links(own: Identity = IDENTITY, *, events: Eye | None = None, queue_bytes: int = 64 * MIB) -> Links:
-    return Links(own, events=events or Eye(), queue_bytes=queue_bytes, metrics=NodeMetrics())
+def make_links(
+    own: Identity = IDENTITY,
+    *,
+    events: Eye | None = None,
+    queue_bytes: int = 64 * MIB,
+    metrics: NodeMetrics | None = None,
+) -> Links:
+    return Links(own, events=events or Eye(), queue_bytes=queue_bytes, metrics=metrics or NodeMetrics())
 
 
-async def linked(port: int, own: Identity = IDENTITY, *, to: str = "b", queue_bytes: int = 64 * MIB) -> Link:
+async def linked(
+    port: int,
+    own: Identity = IDENTITY,
+    *,
+    to: str = "b",
+    queue_bytes: int = 64 * MIB,
+    metrics: NodeMetrics | None = None,
+) -> Link:
     """Return one greeted link to a node."""
-    link = Link(to, queue_bytes=queue_bytes, metrics=NodeMetrics())
+    link = Link(to, queue_bytes=queue_bytes, metrics=metrics or NodeMetrics())
     await asyncio.get_running_loop().create_connection(lambda: link, "127.0.0.1", port)
     try:
         await link.greet(own, called=to, timeout_s=20)

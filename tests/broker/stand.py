@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 def abort_connections(node: Node) -> None:
     """Cut off everybody."""
     for connection in list(node.server.connections):
-        connection._transport.abort()  # type: ignore[union-attr]  # open connections have one
+        connection.cut_off()
 
 
 class Stand:
@@ -88,8 +88,7 @@ class Stand:
         abort_connections(node)
         await node.broker.tasks.cancel()
         for partition in node.broker.partitions.all():
-            if partition._sync_timer is not None:
-                partition._sync_timer.cancel()
+            partition._cancel_sync()
             for log in partition.log.epochs:
                 with contextlib.suppress(Exception):  # a kill closes every file, whatever state its log was in
                     log.close(sync=False)

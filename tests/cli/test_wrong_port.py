@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+import tidelog.client
 from tidelog_cli import failures
 from tidelog_cli.main import main
 from tidelog_cli.wrong_port import speaks_http
@@ -35,7 +36,10 @@ def http_port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_command_at_an_http_port_says_so(http_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_at_an_http_port_says_so(
+    http_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidelog.client, "CONNECT_TIMEOUT_S_MAX", 0.5)  # this server waits for the end of a line
     address = f"127.0.0.1:{http_port}"
     assert main(["topic", "list", "--bootstrap", address]) == failures.EXIT_CANNOT_CONNECT
     told = capsys.readouterr().err

@@ -162,7 +162,7 @@ async def test_silence_counts_from_when_an_answer_is_due_until_anything_comes(
     assert connection.silent_s == 0.0
     silence(monkeypatch, "cluster_status")
     now = 1000.0
-    monkeypatch.setattr(connection._loop, "time", lambda: now)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     connection._heard_at = now - 5.0
     assert (connection.quiet_s, connection.silent_s) == (5.0, 0.0)
     pending = [
@@ -179,9 +179,15 @@ async def test_silence_counts_from_when_an_answer_is_due_until_anything_comes(
     assert connection.silent_s == 0.0
 
 
+def transport_of(connection: Connection) -> asyncio.Transport:
+    """Return what nobody else is given."""
+    found = connection._transport
+    assert found is not None
+    return found
+
+
 async def test_the_kernel_is_asked_to_notice_dead_peers(connection: Connection) -> None:
-    assert connection._transport is not None
-    sock = connection._transport.get_extra_info("socket")
+    sock = transport_of(connection).get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == module.UNACKNOWLEDGED_MS_MAX
 
@@ -263,7 +269,6 @@ async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
 ) -> None:
     """A batch without keys has an empty part."""
     silence(monkeypatch, "publish")
-    assert connection._transport is not None
     size_bytes = JOIN_BYTES_MAX + 1  # the kernel takes it at once
     parts = [bytes(size_bytes), memoryview(b"")]
     pending = connection.request(pb.Envelope(publish=pb.Publish()), parts, attachment_bytes=size_bytes, timeout_s=5.0)
@@ -275,8 +280,7 @@ async def test_an_attachment_that_ends_with_nothing_leaves_nothing_behind(
 
 async def test_nothing_is_sent_on_a_connection_that_breaks_in_this_very_turn(connection: Connection) -> None:
     """Asyncio tells of it in the next one, and everything asked for until then would have an unknown outcome."""
-    assert connection._transport is not None
-    connection._transport.abort()
+    transport_of(connection).abort()
     assert connection.closed
     assert not connection.ready
     connection.send(STATUS)

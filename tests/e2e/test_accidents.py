@@ -207,12 +207,10 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
 async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
-    gossips = {}
-    for name, node in founded.nodes.items():
-        assert node.membership is not None
-        gossips[name] = node.membership._gossip
     heard: list[bytes] = []
-    target = gossips["a"]
+    membership = founded.nodes["a"].membership
+    assert membership is not None
+    target = membership._gossip
     assert target is not None
     receive = target._receiver._received
 

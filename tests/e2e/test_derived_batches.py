@@ -45,7 +45,7 @@ def plant(data: Path) -> None:
             owner_incarnation=1 << NONCE_BITS,
             previous_digest=log.end_digest,
         )
-        log.reserve(len(batch) + 64)
+        log.ensure_space(len(batch) + 64)
         log.append([batch])
     log.sync()
     log.close()

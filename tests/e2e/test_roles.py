@@ -15,7 +15,7 @@ from tests.broker.founded import WAIT_S, Founded
 
 from tidelog import Client, ClusterStatus
 from tidelog.errors import TidelogError
-from tidelog_broker.rebalance import mover, standing_in
+from tidelog_broker.rebalance import mover, temporary_owner
 
 pytestmark = pytest.mark.e2e
 
@@ -28,8 +28,8 @@ TOPICS = {"solo": 1, "pair": 2, "trio": 3}
 async def founded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Founded]:
     """Founders: `a` and `d` only store copies, `c` stores nothing; `b`, which does both, is a process of its own."""
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
-    monkeypatch.setattr(standing_in, "STEADY_S", 0.2)
-    monkeypatch.setattr(standing_in, "AGAIN_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "STEADY_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "AGAIN_S", 0.2)
     made = Founded(tmp_path, ("a", "b", "c", "d"), ROLES)
     yield made
     await made.close()

@@ -115,7 +115,7 @@ async def torment(stage: Stage, until: float) -> None:
         for fault in faults:
             if time.monotonic() >= until:
                 return
-            await _inflict(stage, fault)
+            await inflict(stage, fault)
 
 
 async def follow(stage: Stage, row: Sequence[str]) -> None:
@@ -131,10 +131,10 @@ async def follow(stage: Stage, row: Sequence[str]) -> None:
     possible = menu(stage)
     for name in row:
         if FAULTS[name] in possible:
-            await _inflict(stage, FAULTS[name])
+            await inflict(stage, FAULTS[name])
 
 
-async def _inflict(stage: Stage, fault: Fault) -> None:
+async def inflict(stage: Stage, fault: Fault) -> None:
     name = fault.__name__.replace("_", " ")
     began = time.monotonic()
     world = stage.load.world

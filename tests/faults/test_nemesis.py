@@ -62,7 +62,7 @@ async def plan(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[s
         if len(done) == count:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(nemesis, "_inflict", inflict)
+    monkeypatch.setattr(nemesis, "inflict", inflict)
     with pytest.raises(asyncio.CancelledError):
         await nemesis.torment(made, time.monotonic() + 1000)
     return done
@@ -85,7 +85,7 @@ async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
     async def inflict(_: Stage, fault: nemesis.Fault) -> None:
         done.append(fault.__name__)
 
-    monkeypatch.setattr(nemesis, "_inflict", inflict)
+    monkeypatch.setattr(nemesis, "inflict", inflict)
     row = ["mute", "fill_disk", "kill_owner", "drain", "mute"]
     await nemesis.follow(stage(tmp_path, 3, network=Network(3)), row)
     assert done == ["mute", "kill_owner", "drain", "mute"], "there is no small disk"
@@ -104,7 +104,7 @@ async def test_what_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytes
         pass
 
     monkeypatch.setattr(Stage, "heal", healed)
-    await nemesis._inflict(made, nothing)
+    await nemesis.inflict(made, nothing)
     assert len(made.stuck) == 1
     assert made.stuck[0].startswith("t/1, publishing by WebSocket: nothing for")
     assert made.done == {"nothing": 1}

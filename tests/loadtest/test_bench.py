@@ -83,12 +83,12 @@ async def test_rounds_go_by_unmeasured_until_enough_was_written(tmp_path: Path) 
         return [*(["product 1.0", "probe 1.0"] * warm), *(measured * 2)]
 
     where = Stand("", 0, {}, {}, tmp_path)
-    mine, limit = await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=250)
+    mine, limit = await bench.in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=250)
     assert (len(mine.runs), len(limit.runs)) == (2, 2)
     assert done == turns(3)
     assert {run.batches for run in (*mine.runs, *limit.runs)} == {100}, "what leads in is not measured"
     done.clear()
-    await bench._in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
+    await bench.in_turns(_plan(tmp_path), where, product_round, probe_round, warm_bytes=10**9)
     assert done == turns(bench.WARM_ROUNDS_MAX), "not for ever"
 
 

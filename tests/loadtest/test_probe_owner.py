@@ -42,8 +42,9 @@ class Gate(ProbeProtocol):
     def open(protocols: list[Gate]) -> None:
         Gate.shut = False
         for protocol in protocols:
-            assert protocol._transport is not None
-            protocol._transport.write(bytes(REPLY.size) * Gate.kept)
+            transport = protocol._transport
+            assert transport is not None
+            transport.write(bytes(REPLY.size) * Gate.kept)
         Gate.kept = 0
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.core.replication import backfill, replica
+from tidelog_broker.core.replication import backfill, catch_up, replica
 from tidelog_broker.core.replication.acceptor import Acceptor
-from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.backfill import Backfill
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.effects import Truncate, WriteChain
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.log_tail import Tail
@@ -67,7 +68,7 @@ def owner_goes_on_after_promise() -> Replacements:
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
-        self.history.forget_tail()
+        self.catch_up.stop()
 
     def can_append(self: Replica) -> bool:
         return self.state.role == "owner" and self.state.halted is None
@@ -89,11 +90,11 @@ def _unchecked(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, 
 
 def backfill_unchecked() -> Replacements:
     """Fetched batches are taken as they come, and a copy that is long enough counts, in the core and on the disk."""
-    filled = History._filled
+    filled = Backfill._filled
 
-    def filled_anyhow(self: History, pull: Pull) -> None:
+    def filled_anyhow(self: Backfill, pull: Pull) -> None:
         assert pull.end is not None
-        self._fill_at = pull.end
+        self._at = pull.end
         filled(self, pull)
 
     def append(self: EpochFill, batches: Sequence[Buffer]) -> LogPosition:
@@ -106,7 +107,8 @@ def backfill_unchecked() -> Replacements:
 
     return [
         (backfill, "check_run", _unchecked),
-        (History, "_filled", filled_anyhow),
+        (catch_up, "check_run", _unchecked),
+        (Backfill, "_filled", filled_anyhow),
         (EpochFill, "append", append),
         (EpochFill, "is_complete", property(is_complete)),
     ]
@@ -205,9 +207,9 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
         if self.state.role == "owner":
             self.state.become("retiring")
 
-    original = History._take_tail
+    original = CatchUp._take
 
-    def take_tail(self: History, pull: Any, *rest: Any) -> None:
+    def take_tail(self: CatchUp, pull: Any, *rest: Any) -> None:
         fence = self._state.fence
         kept = pb.Ballot()
         if fence is not None and fence.promised is not None:
@@ -223,22 +225,22 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
     return [
         (Replica, "_acknowledge", acknowledge),
         (Replica, "_stop_appending", stop_appending),
-        (History, "_take_tail", take_tail),
+        (CatchUp, "_take", take_tail),
     ]
 
 
 def fill_cut_short() -> Replacements:
     """What has been fetched of a sealed epoch counts as soon as one read of it is here."""
-    original = History._ask
+    original = Backfill._ask
 
-    def ask(self: History, pull: Pull, now_ms: int) -> None:
-        if pull is self._fill_pull and self._fill_at.digest:
-            self._fill_pull = None
+    def ask(self: Backfill, pull: Pull, now_ms: int) -> None:
+        if self._at.digest:
+            self._pull = None
             self.incomplete.discard(pull.epoch)
         else:
             original(self, pull, now_ms)
 
-    return [(History, "_ask", ask)]
+    return [(Backfill, "_ask", ask)]
 
 
 def retries_are_new() -> Replacements:
@@ -309,10 +311,10 @@ def duplicates_unchecked() -> Replacements:
 
 def doubt_ended_by_the_first_answer() -> Replacements:
     """A copy that lost its tail counts again once the owner has answered, although the rest is still on its way."""
-    original = History._tail_fetched
+    original = CatchUp._fetched
 
-    def tail_fetched(self: History, source_end: int, now_ms: int) -> None:
+    def tail_fetched(self: CatchUp, source_end: int, now_ms: int) -> None:
         del source_end
         original(self, 0, now_ms)
 
-    return [(History, "_tail_fetched", tail_fetched)]
+    return [(CatchUp, "_fetched", tail_fetched)]

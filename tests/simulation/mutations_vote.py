@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from tidelog_broker.core.replication import candidate, paxos
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
-from tidelog_broker.core.replication.backfill import History
 from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.effects import SyncAhead, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.paxos import Promise, ballot_key
@@ -178,9 +178,9 @@ def promise_not_checked_after_fetch() -> Replacements:
 
         self.state.write(WriteFences([fence._copy()]), accepted)
 
-    original = History._take_tail
+    original = CatchUp._take
 
-    def take_tail(self: History, pull: Any, *rest: Any) -> None:
+    def take_tail(self: CatchUp, pull: Any, *rest: Any) -> None:
         fence = self._state.fence
         if fence is None or self._opening is None or fence.promised is None:
             original(self, pull, *rest)
@@ -196,7 +196,7 @@ def promise_not_checked_after_fetch() -> Replacements:
     return [
         (Replica, "_stop_appending", stop_appending),
         (Replica, "_reopen", reopen),
-        (History, "_take_tail", take_tail),
+        (CatchUp, "_take", take_tail),
     ]
 
 

@@ -152,7 +152,7 @@ class Operator:
         copies = self._copies(key)
         return (
             len(copies) == len(self._world.machines)
-            and not any(copy.replica.state.halted_for_good or copy.replica.history.missing() for copy in copies)
+            and not any(copy.replica.state.halted_for_good or copy.replica.backfill.missing() for copy in copies)
             and not self._lacks(copies)
         )
 

@@ -52,7 +52,7 @@ def lose_directory(disk: SimDisk, random: Random) -> str:
     epochs = list(epoch_dirs(disk, path).values())
     if epochs and random.random() < 0.7:
         path = epochs[-1] if random.random() < 0.7 else random.choice(epochs)
-    parent = disk._dir(path.parent)
+    parent = disk.directory(path.parent)
     del parent.names[path.name]
     parent.sync()
     return str(path)

@@ -215,7 +215,7 @@ class Scripts(Recoveries):
 
         def fetches() -> bool:
             replica = self._replica(behind, cast)
-            return replica is None or (replica.state.promised and replica.history._tail_pull is not None)
+            return replica is None or (replica.state.promised and replica.catch_up.deadline_ms is not None)
 
         yield from self._until(fetches)
         replica, first = self._replica(behind, cast), pb.Ballot()
@@ -239,7 +239,7 @@ class Scripts(Recoveries):
 
         def pulls() -> bool:
             replica = self._replica(behind, cast)
-            return replica is None or replica.history._tail_pull is not None
+            return replica is None or replica.catch_up.deadline_ms is not None
 
         yield from self._until(pulls, 400)
         for one in rest:

@@ -44,7 +44,7 @@ class Bounds:
     cuts: int = 0
     """Connections that break with what is under way; only where messages keep their order."""
     ticks: int = 0
-    """Times that a node does what time asks for: sends again, gives up."""
+    """Times that a node runs its expired timers: sends again, gives up."""
 
 
 class Choice(NamedTuple):
@@ -107,7 +107,7 @@ class Hints:
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         return 0
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         return 0
 
     def random_ms(self, below_ms: int) -> int:

@@ -127,7 +127,7 @@ class Neighbours:
         before = before[: before.index(self._node_id)] if self._node_id in before else before
         return sum(1 for node in before if node != active.owner and self.alive(node))
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         """One process in four is in no hurry."""
         patience_ms = self.patience_us // 1000
         return patience_ms // 10 if size_bytes and patience_ms % 4 == 0 else 0

@@ -46,7 +46,7 @@ class World:
         self.timing = Timing(
             pull_bytes=scenario.pull_bytes,
             tail_bytes=3 * scenario.pull_bytes,
-            fill_bytes=300,
+            backfill_bytes=300,
             window_bytes=scenario.window_bytes,
         )
         self.clock = Clock(scenario.seed)

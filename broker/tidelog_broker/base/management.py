@@ -12,7 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -22,6 +22,9 @@ HEARTBEAT_MS_MAX: Final = 5_000
 
 NAMED_MAX: Final = 20
 """So many partitions without a quorum `/readyz` names; it counts them all."""
+
+State = Literal["starting", "running", "stopping", "failed"]
+"""How far a node's life has come; see `base.life.NEXT`."""
 
 _TIMEOUT_S: Final = 5
 
@@ -34,7 +37,8 @@ class Health:
 
     def __init__(self) -> None:
         self.beat_s = time.monotonic()
-        self.state = "starting"
+        self.state: State = "starting"
+        """Changed by `base.life` alone."""
         self.no_quorum: Sequence[str] = ()
         """Partitions with a copy here of which too few replicas are there."""
 

@@ -1,4 +1,4 @@
-"""How fast a node fetches sealed epochs, all its partitions together, so that a copy that is made harms nobody.
+"""How fast a node backfills, all its partitions together, so that making copies does not slow publishing down.
 
 A node that was away, or has been given copies to make, could fetch as fast as its links and disks allow, and publishing
 would pay for it on both sides. So the ranges are given out in time: each is asked for when its turn comes, one after
@@ -14,7 +14,7 @@ from collections.abc import Callable
 _BURST_MS = 1000.0
 
 
-class FillPace:
+class BackfillPace:
     """Gives out turns.
 
     Args:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from tidelog_broker.cluster.backfill_pace import FillPace
+from tidelog_broker.cluster.backfill_pace import BackfillPace
 from tidelog_broker.core.membership.members import Members, MemberState
 from tidelog_broker.core.placement.placement import NodeEntry
 from tidelog_broker.core.placement.planning import (
@@ -23,10 +23,10 @@ from tidelog_broker.core.placement.planning import (
     can_live,
     first_epoch,
     hand_over_plan,
-    home_plan,
     lacks_copies,
     lacks_owner,
     move_plan,
+    preferred_owner_plan,
     rank_of,
     relief_plan,
     spare_plan,
@@ -78,7 +78,7 @@ class Cluster:
         self._topics = topics
         self._registry = nodes
         self._info = info
-        self._fill_pace = FillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
+        self._backfill_pace = BackfillPace(fill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
         self.send: Sending = _send_to_nobody
@@ -132,9 +132,9 @@ class Cluster:
         """Return how many living candidates stand before this node."""
         return rank_of(self._node_id, key, active, self._entries(), alive=self._available())
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         """Return how long to wait before so much of a sealed epoch is asked for."""
-        return self._fill_pace.wait_ms(size_bytes)
+        return self._backfill_pace.wait_ms(size_bytes)
 
     def random_ms(self, below_ms: int) -> int:
         """Return a random number, 0 <= n < below_ms."""
@@ -156,9 +156,9 @@ class Cluster:
             return None
         return hand_over_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
 
-    def home(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred one of a partition's replicas owns; None when that owns it already."""
-        return home_plan(key, active, self._entries(), alive=self._available())
+        return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
     def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
         """Return the epoch by which an owner that should only store copies gives a partition up; see `relief_plan`."""

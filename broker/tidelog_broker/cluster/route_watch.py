@@ -1,4 +1,4 @@
-"""Answers to METADATA that wait for news, so that who misses an owner hears of the next one at once.
+"""Answers to METADATA that wait for news, so that a client whose owner is gone hears of the next one at once.
 
 A client whose owner is gone would have to ask again and again, less often the longer it takes: on two busy cores the
 distance between two questions was as long as the takeover itself. So it says what it knows, and for how long the answer

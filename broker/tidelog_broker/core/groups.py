@@ -174,8 +174,8 @@ class GroupOffsets:
             if group is None and len(self._groups) >= bounds.groups:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"there are {len(self._groups)} groups; groups_max allows no more, so {key.group!r} keeps nothing: "
-                    "use a group that there is, or raise groups_max on every node",
+                    f"there are {len(self._groups)} groups and groups_max allows no more, so no position of "
+                    f"{key.group!r} is stored: use a group that there is, or raise groups_max on every node",
                 )
             if group is not None and len(group.places) >= bounds.positions:
                 raise ProtocolError(

@@ -82,7 +82,7 @@ class TopicRegistry:
         record = self._by_id.get(topic_id)
         if record is None and self.may_lag and topic_id not in self._denied:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"this node has not heard of the topic with id {topic_id.hex()} yet; send again"
+                pb.EPOCH_CHANGING, f"this node does not know the topic with id {topic_id.hex()} yet; send again"
             )
         if record is None or record.deleted:
             was = "was deleted" if record is not None else "does not exist"

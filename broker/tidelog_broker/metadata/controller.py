@@ -222,7 +222,7 @@ class Controller:
                     self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
                     record = self._nodes.removed(change.remove)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "say which node to drain, to undrain or to remove")
+                    raise ProtocolError(pb.INVALID_REQUEST, "the request names no node to drain, undrain or remove")
             await self._meta_log.write_node(record)
 
     def is_removed(self, node_id: str) -> bool:

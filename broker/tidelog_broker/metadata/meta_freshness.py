@@ -1,9 +1,9 @@
-"""Hearing of a topic that was just made, before a node says that there is none.
+"""Asking whether a topic was just made, before a node says that there is none.
 
 A topic is committed to `__meta` and known to its creator before every node has applied it, and "unknown" is final: a
 client does not try it again. So a node of a cluster that is asked about an id, or a partition, of which it knows
 nothing asks the owner of `__meta` where that log ends, waits until it has applied as much, and only then answers. Where
-that cannot be done it says that another try may help, of a partition as well: its topic may have grown (`as_heard`).
+that cannot be done it says that another try may help, of a partition as well: its topic may have grown (`denial`).
 
 One question covers all who came before it was asked: one is under way at a time and the next begins `ASK_AGAIN_S` after
 it, for all who have come meanwhile. So a flood of ids that do not exist costs the owner a bounded number of small
@@ -30,14 +30,14 @@ from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-HEAR_TIMEOUT_S: Final = 1.0
+REFRESH_TIMEOUT_S: Final = 1.0
 """For the owner's answer and for applying what it tells of, together."""
 ASK_AGAIN_S: Final = 0.02
 _LOOK_S: Final = 0.005
 
 
-class Hearing:
-    """Of one node. A node that stands alone knows all there is, and never asks.
+class MetaFreshness:
+    """How fresh one node's copy of `__meta` is. A node that stands alone knows all there is, and never asks.
 
     Args:
         node_id, tasks: this node, and its own.
@@ -65,11 +65,11 @@ class Hearing:
         """Set for those who wait for the question that is to be asked next."""
         self._asking = False
 
-    async def hear_of(self, keys: Iterable[PartitionKey]) -> bool:
+    async def refresh_for(self, keys: Iterable[PartitionKey]) -> bool:
         """Return when these partitions are known here, or known not to exist, or nobody who knows can be asked.
 
         Look again then: a topic that is unknown still gets the error that is right, EPOCH_CHANGING where nobody could
-        be asked. A partition that its topic has not gets what `as_heard` makes of it. Returns at once if nothing is
+        be asked. A partition that its topic has not gets what `denial` makes of it. Returns at once if nothing is
         unknown.
 
         Returns:
@@ -78,11 +78,11 @@ class Hearing:
         unknown = [key for key in keys if self._topics.is_open_question(*key)]
         if not unknown:
             return True
-        heard = await self.is_current()
-        if heard:
+        current = await self.is_current()
+        if current:
             for topic_id, _ in unknown:
                 self._topics.deny(topic_id)
-        return heard
+        return current
 
     async def is_current(self) -> bool:
         """Return True when all that is in `__meta` by now has been applied, False if that cannot be found out.
@@ -97,7 +97,7 @@ class Hearing:
             self._next = self._tasks.loop.create_future()
             if not self._asking:
                 self._asking = True
-                self._tasks.spawn(self._ask_on(), "hearing of topics")
+                self._tasks.spawn(self._ask_on(), "asking where __meta ends")
         return self._next
 
     async def _ask_on(self) -> None:
@@ -106,7 +106,7 @@ class Hearing:
             while self._next is not None:
                 asked, self._next = self._next, None
                 try:
-                    asked.set_result(await self._catch_up())
+                    asked.set_result(await self._refresh())
                 finally:
                     if not asked.done():  # the node stops
                         asked.set_result(False)
@@ -117,11 +117,11 @@ class Hearing:
                 self._next.set_result(False)
                 self._next = None
 
-    async def _catch_up(self) -> bool:
+    async def _refresh(self) -> bool:
         """Apply `__meta` as it is now; return whether that is done."""
         owner = self._routes.owner(META_KEY)
         try:
-            async with asyncio.timeout(HEAR_TIMEOUT_S):
+            async with asyncio.timeout(REFRESH_TIMEOUT_S):
                 if owner == self._node_id:
                     await self._meta_log.ready(confirmed=True)
                     return True
@@ -140,15 +140,15 @@ class Hearing:
         """
         entry = pb.ListOffsetsEntry(topic_id=META_TOPIC_ID, latest=True)
         asked = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
-        answer = (await self._cluster.request(owner, asked, timeout_s=HEAR_TIMEOUT_S)).envelope.list_offsets_reply
+        answer = (await self._cluster.request(owner, asked, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply
         (result,) = answer.results
         if result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
         return result.offset
 
 
-def as_heard(error: ProtocolError, *, heard: bool) -> ProtocolError:
-    """Return what is said of a partition when `hear_of` has returned: that it does not exist only if that is known."""
-    if heard or error.code != pb.UNKNOWN_PARTITION:
+def denial(error: ProtocolError, *, current: bool) -> ProtocolError:
+    """Return the error about a partition after `refresh_for`: that it does not exist only if that is known."""
+    if current or error.code != pb.UNKNOWN_PARTITION:
         return error
-    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node has heard; send again")
+    return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; send again")

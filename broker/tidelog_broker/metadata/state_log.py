@@ -37,9 +37,9 @@ SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 """A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
 
 _READ_BYTES: Final = 4 * MIB
-_WRITE_TIMEOUT_S: Final = 20.0
+WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
-_RECORDS_PER_BATCH: Final = 10_000
+RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
@@ -99,13 +99,13 @@ class StateLog:
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 await (partition.access.confirm_owner() if confirmed else partition.access.ensure_active())
                 end = partition.state.high_watermark
-                await self.catch_up()
+                await self.apply_committed()
         except TimeoutError:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
         if self.applied < end and partition.state.log_start < end:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
 
-    async def catch_up(self) -> None:
+    async def apply_committed(self) -> None:
         """Apply what is committed here and is not applied yet.
 
         Raises:
@@ -136,12 +136,12 @@ class StateLog:
         Raises:
             ProtocolError: they were refused, or their outcome is unknown.
         """
-        for start in range(0, len(records), _RECORDS_PER_BATCH):
-            values = [record.SerializeToString() for record in records[start : start + _RECORDS_PER_BATCH]]
+        for start in range(0, len(records), RECORDS_PER_BATCH):
+            values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
             self._bytes_since_snapshot += await self._append(values)
         if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
             self._snapshotting = True
-            self._tasks.spawn(self._snapshot(), f"snapshot {self._partition.name}")
+            self._tasks.spawn(self.snapshot(), f"snapshot {self._partition.name}")
 
     def _apply_all(self, values: Iterable[bytes | None]) -> None:
         for value in values:
@@ -172,7 +172,7 @@ class StateLog:
         self._unsettled += 1
         self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
         try:
-            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await settled
         except TimeoutError:
             raise ProtocolError(
@@ -180,14 +180,14 @@ class StateLog:
             ) from None
         return len(data)
 
-    async def _snapshot(self) -> None:
+    async def snapshot(self) -> None:
         """Write everything that stands, then let go of what lies before it."""
         try:
             start = self.applied
             size_bytes = 0
             live = list(self._live())
-            for first in range(0, len(live), _RECORDS_PER_BATCH):
-                values = [record.SerializeToString() for record in live[first : first + _RECORDS_PER_BATCH]]
+            for first in range(0, len(live), RECORDS_PER_BATCH):
+                values = [record.SerializeToString() for record in live[first : first + RECORDS_PER_BATCH]]
                 size_bytes += await self._append(values)
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
             await self._partition.retention.delete_before(start)

@@ -9,7 +9,7 @@ and sealed. A planned roll-over is one round, and a publish that meets it is mer
               writers of a partition wait while its epoch is being ended, and a thousand at once would wait for each
               other
 
-All of it is a courtesy with a time limit: what is not handed over by then is taken over as after a crash.
+All of it is limited in time: other nodes take over what is not handed over by then, as after a crash.
 
 Rejected: draining the node in `__meta`. It would have to be undone at the next start, and it moves copies as well.
 """

@@ -53,7 +53,7 @@ class MetaFollower:
                     here.changes.listeners.add(self._woken.set)
             try:
                 if here is not None:
-                    await self._broker.meta_log.catch_up()
+                    await self._broker.meta_log.apply_committed()
                 else:
                     await self._fetch()
                 await self._broker.meta_log.follow_changes()
@@ -84,7 +84,7 @@ class MetaFollower:
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
-            raise ProtocolError(pb.EPOCH_CHANGING, "nobody is known to own __meta")
+            raise ProtocolError(pb.EPOCH_CHANGING, "this node knows no owner of __meta")
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)

@@ -110,8 +110,7 @@ class Node:
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
         broker.tasks.spawn(self._compact(), "compaction")
-        if self.life.exit_code == 0:  # else it has been told meanwhile that it must not be there
-            self.life.health.state = "running"
+        self.life.running()
 
     async def _recover(self) -> None:
         await self.broker.recover()
@@ -165,9 +164,7 @@ class Node:
         broker, health = self.broker, self.life.health
         if health.state == "running" and not broker.cluster.is_alone:
             await hand_over(broker)
-        self.life.stopping = True
-        if health.state == "running":
-            health.state = "stopping"
+        self.life.stop()
         await self.server.stop_listening()
         deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = broker.partitions.all()

@@ -1,4 +1,4 @@
-"""Who waits for something new in a partition: readers for records, others for its replica to change."""
+"""Waiters of a partition: readers wait for records, others for its replica to change."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Compaction:
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
             ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
-            can_compact = self._state.replica.history.can_compact
+            can_compact = self._state.replica.backfill.can_compact
             if missing and self._can_pass(terms, missing) and all(map(can_compact, missing)):
                 ready += await self._pass(missing, terms)
             for made in sorted(ready):
@@ -191,7 +191,7 @@ class Compaction:
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
-        history = self._state.replica.history
+        history = self._state.replica.backfill
         return is_whole and self._driver.cut_offset is None and history.missing() is None
 
     async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> None:

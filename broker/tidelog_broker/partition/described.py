@@ -8,7 +8,7 @@ from tidelog_proto import broker_pb2 as pb
 
 def describe_partition(state: PartitionState) -> pb.PartitionInfo:
     """Return what TOPIC describe and CLUSTER_STATUS tell."""
-    active, missing = state.replica.state.active, state.replica.history.missing()
+    active, missing = state.replica.state.active, state.replica.backfill.missing()
     info = pb.PartitionInfo(
         partition=state.index,
         owner=active.owner,

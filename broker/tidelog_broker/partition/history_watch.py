@@ -1,4 +1,4 @@
-"""Keeping an eye on history that is to come: gauges of what is missing, and a line when nobody has it.
+"""Watching backfill: gauges of the history that is missing, and a line in the log when no node has it.
 
 A replica that finds none of its sources able to help asks them again and again by itself, without a word: a source may
 be starting. If that goes on, it is for an operator: the only copy lies on a node that is away, or was removed.
@@ -43,8 +43,8 @@ class HistoryWatch:
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():
-            history = partition.replica.history
-            missing = history.missing() if history.incomplete else None
+            backfill = partition.replica.backfill
+            missing = backfill.missing() if backfill.incomplete else None
             if missing is None:
                 continue
             epochs += missing.epochs

@@ -1,6 +1,6 @@
 """One partition of this node: the meeting place of its parts, and what its replica's driver tells of its news.
 
-state       what is known of it, and what speaks against reading and writing it
+state       what is known of it, and why it cannot be read or written
 access      waiting until it may be served
 reader      its committed records, from memory or from the log
 pipeline    what producers send, until it is committed

@@ -125,7 +125,7 @@ class Pipeline:
             name = self._state.name
             pending.settle(
                 ProtocolError(
-                    pb.OVERLOADED, f"{name} has all it can queue; send again", retry_after_ms=OVERLOADED_RETRY_MS
+                    pb.OVERLOADED, f"{name} has a full queue; send again", retry_after_ms=OVERLOADED_RETRY_MS
                 ),
                 False,
             )

@@ -54,10 +54,10 @@ class PartitionReader:
 
     def _is_missing(self, offset: int) -> bool:
         """Whether a record lies in an epoch that has not come here yet."""
-        history = self._replica.history
-        if not history.incomplete or self._log.start_offset <= offset < self._log.end_offset:
+        backfill = self._replica.backfill
+        if not backfill.incomplete or self._log.start_offset <= offset < self._log.end_offset:
             return False
-        return offset < history.whole_from
+        return offset < backfill.whole_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return committed batches from memory; None when `offset` lies before the ring."""
@@ -102,7 +102,7 @@ class PartitionReader:
             offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us)
         except ProtocolError as error:
             raise self._why(error) from error
-        if self._replica.history.incomplete and (offset is None or offset <= self._replica.history.whole_from):
+        if self._replica.backfill.incomplete and (offset is None or offset <= self._replica.backfill.whole_from):
             raise self._state.not_here(self._state.log_start)  # an older one may be the first
         while offset is not None and (buffers := await self.read_log(offset, 1)):
             for view in chain.from_iterable(map(iter_batches, buffers)):

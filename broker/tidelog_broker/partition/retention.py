@@ -162,7 +162,7 @@ class Retention:
     def _is_past_bound(self) -> bool:
         state = self._state
         bytes_max = state.topic.config.retention_bytes
-        return bool(bytes_max) and state.log.size_bytes > bytes_max and not state.replica.history.incomplete
+        return bool(bytes_max) and state.log.size_bytes > bytes_max and not state.replica.backfill.incomplete
 
     def _see_to_space(self) -> None:
         """Have a file for the note made, once there is something to delete."""

@@ -129,9 +129,9 @@ class PartitionState:
     @property
     def is_whole(self) -> bool:
         """Whether no older epoch has still to be fetched from another node."""
-        return not self.replica.history.incomplete
+        return not self.replica.backfill.incomplete
 
-    # --- what speaks against it --------------------------------------------------------------------------
+    # --- why it cannot be used ---------------------------------------------------------------------------
 
     @property
     def summary(self) -> str:
@@ -216,7 +216,7 @@ class PartitionState:
 
     def not_here(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
-        missing = self.replica.history.missing()
+        missing = self.replica.backfill.missing()
         if missing is None or self._known.active.owner != self._node_id:
             return self.not_owner()
         what = f"{self.name}: offset {offset} is not here yet, {missing.records:,} older records are missing"

@@ -129,8 +129,8 @@ class UnsafeEnd:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"{name}: the copy on {replica.state.node_id} is damaged; name another node"
             )
-        if replica.history.incomplete:
-            epochs = ", ".join(map(str, sorted(replica.history.incomplete)))
+        if replica.backfill.incomplete:
+            epochs = ", ".join(map(str, sorted(replica.backfill.incomplete)))
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; name another node",

@@ -1,8 +1,8 @@
 """Moving partitions by plan: away from nodes that are drained or removed, and to where placement wants them.
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that only nodes hold that merely
-store copies gets one where it may be owned. `ownership_advice`, `standing_in` and `homing` know what else should not
-stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
+store copies gets one where it may be owned. `ownership_advice`, `temporary_owner` and `preferred_owner` know what else
+should not stay as it is. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one
 round, which costs its writers some milliseconds; new copies then fetch the history. A few partitions move at a time,
 and no more than a few ahead of the history (see `copy_progress`). Each is tried a few times only: a move that does not
 come about (a node that does not answer) must not fence the same epoch for ever.
@@ -134,7 +134,7 @@ class Mover:
         """Move what is to be moved, for as long as the node runs."""
         while True:
             await self._copies.look()
-            moved = self._step()
+            moved = self.step()
             is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
             if not moved and not is_waiting:
                 self._rebalancing = self._rebalancing and self._holds_back
@@ -144,7 +144,7 @@ class Mover:
                         await self._woken.wait()
             await asyncio.sleep(PERIOD_S)
 
-    def _step(self) -> int:
+    def step(self) -> int:
         """Begin some moves, by turns one that is advised and one that is asked for: neither waits for all of the other.
 
         Both may concern the same partition, which moves once. Those whose logs are still being synced ahead count, too:

@@ -1,4 +1,4 @@
-"""When the owner of a partition should do without one of its nodes, or without itself, although none has died.
+"""When an owner replaces a replica of its partition, or hands the partition over, although no node has died.
 
     a replica lags      for longer than a bound, or it is away and a publish waits for all: a spare node takes its place
     this disk is full   for a while: another replica owns the partition, this one stores what it can
@@ -133,7 +133,7 @@ class EpochTimes:
         self._since.clear()
 
 
-class Remedies:
+class OwnershipAdvice:
     """See the module.
 
     Args:

@@ -1,4 +1,4 @@
-"""Comparing chains of epochs: whoever has not heard of a decision hears of it, however it came to miss it.
+"""Anti-entropy: nodes compare chains of epochs, so that a node that missed a decision learns it.
 
 A decision is told to the nodes of the epoch that ends and of the one that begins, once. The news can get lost, and
 worst of all on its way to the node that the decision makes the owner, because then nobody speaks of the new epoch at

@@ -1,4 +1,4 @@
-"""How much a node keeps in memory for replicas that are behind, shared out among the partitions that it owns.
+"""Push windows: what a node keeps in memory for replicas that are behind, shared out among its partitions.
 
 A replica that leaves the push window pulls, which costs both sides more than pushing: at full load it comes back late,
 and once retention has overtaken it, the epoch has to end for its sake. At 500 MB a second 8 MiB are gone in 16 ms, less

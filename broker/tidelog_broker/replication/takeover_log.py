@@ -1,4 +1,4 @@
-"""What a node says of the partitions that it has come to own: one line for many.
+"""The log lines about partitions that a node has come to own: one line for many.
 
 A node that takes over from a dead one comes to own hundreds of partitions within a second, and a line for each would
 push everything else out of sight. So the first is waited behind for a moment, and all of that moment are one line.

@@ -113,14 +113,14 @@ def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
 
 
 def _gone(owner: str) -> ProtocolError:
-    return ProtocolError(pb.TIMED_OUT, f"the node {owner!r} went away with this; the outcome is unknown")
+    return ProtocolError(pb.TIMED_OUT, f"the node {owner!r} went away before it answered; the outcome is unknown")
 
 
 def not_owner(broker: Broker, key: PartitionKey) -> ProtocolError:
     """Return the error that sends a client to the owner, or lets it wait for one."""
     route = broker.routes.get(key)
     if route is None or not route.owner:
-        return ProtocolError(pb.EPOCH_CHANGING, "nobody owns this partition for the moment; send again")
+        return ProtocolError(pb.EPOCH_CHANGING, "this partition has no owner at the moment; send again")
     return ProtocolError(pb.NOT_OWNER, f"the node {route.owner!r} owns this partition", epoch=route.epoch)
 
 

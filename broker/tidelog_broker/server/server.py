@@ -226,7 +226,7 @@ class Server:
                 raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
             raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
         if not request.connection.greeted and kind not in _GREETINGS:
-            raise ProtocolError(pb.HELLO_REQUIRED, "say HELLO first")
+            raise ProtocolError(pb.HELLO_REQUIRED, "a connection begins with HELLO: send it first")
         if self.broker.life.starting and kind not in _WHILE_STARTING:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; send to another or again later")
         if self.broker.life.stopping:

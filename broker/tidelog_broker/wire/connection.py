@@ -471,5 +471,7 @@ class Connection(asyncio.BufferedProtocol):
 
 def _overloaded() -> ProtocolError:
     return ProtocolError(
-        pb.OVERLOADED, "the node has all the requests it can hold; send again", retry_after_ms=OVERLOADED_RETRY_MS
+        pb.OVERLOADED,
+        "the node works on all the requests that it may; send again",
+        retry_after_ms=OVERLOADED_RETRY_MS,
     )

@@ -192,7 +192,7 @@ def _arrived(frame: Frame) -> _Arrived:
     """Cut a message into its entries and its attachment into their parts, looking at lengths only."""
     kind = frame.envelope.WhichOneof("kind")
     if kind not in ONE_WAY_KINDS:
-        raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is nothing that a node sends")
+        raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id: nodes send none")
     message: Any = getattr(frame.envelope, kind)
     entries: Sequence[Any] = [message] if kind in SINGLE_KINDS else message.entries
     if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:

@@ -211,7 +211,9 @@ class Link(asyncio.BufferedProtocol):
             or self.waiting_bytes + size_bytes > self._queue_bytes
         ):
             raise ProtocolError(
-                pb.OVERLOADED, f"too much waits for the node {self.peer_id!r}; send again", retry_after_ms=RETRY_MS
+                pb.OVERLOADED,
+                f"the queue of messages to the node {self.peer_id!r} is full; send again",
+                retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1
         head = encode_frame(envelope, size_bytes)
@@ -271,14 +273,14 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Take what somebody waits for; an answer that nobody waits for any more is read past."""
         if envelope.correlation_id == 0 and attachment_bytes:
-            raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that nobody has asked for")
+            raise ProtocolError(pb.MALFORMED_FRAME, "an attachment that this node has not requested")
         return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
         if envelope.correlation_id == 0:
             if envelope.WhichOneof("kind") != "error":
-                raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers nothing")
+                raise ProtocolError(pb.MALFORMED_FRAME, "a message that answers no request")
             self.close(str(_error_of(envelope.error)))
             return
         pending = self._requests.waiting.pop(envelope.correlation_id, None)

@@ -3,7 +3,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-from tidelog_broker.base.life import Life
+import pytest
+
+from tidelog_broker.base.life import NEXT, Life
+from tidelog_broker.base.management import State
 
 
 async def test_a_failed_disk_ends_the_node_with_a_code_of_its_own() -> None:
@@ -33,3 +36,43 @@ async def test_a_stop_that_is_asked_for_is_no_failure() -> None:
     async with asyncio.timeout(20):
         await life.asked_to_stop()
     assert (life.health.state, life.exit_code, life.stop_reason) == ("starting", 0, "")
+
+
+def in_state(state: State) -> Life:
+    life = Life()
+    if state in {"running", "stopping"}:
+        life.running()
+    if state == "stopping":
+        life.stop()
+    if state == "failed":
+        life.storage_failed("t/0", OSError("gone"))
+    assert life.health.state == state
+    return life
+
+
+@pytest.mark.parametrize("state", NEXT)
+def test_a_state_is_followed_by_what_the_table_says_and_nothing_else(state: State) -> None:
+    assert ("running" in NEXT[state]) == (state == "starting")
+    life = in_state(state)
+    if state in {"running", "stopping"}:
+        with pytest.raises(AssertionError, match=f"{state} is not followed by running"):
+            life.running()
+    else:
+        life.running()
+    assert life.health.state == ("running" if state == "starting" else state)
+
+
+@pytest.mark.parametrize("state", NEXT)
+def test_a_node_that_stops_refuses_requests_whatever_became_of_it(state: State) -> None:
+    life = in_state(state)
+    assert life.stopping == (state == "stopping")
+    life.stop()
+    assert life.stopping
+    assert life.health.state == ("stopping" if state == "running" else state)
+
+
+@pytest.mark.parametrize("state", NEXT)
+def test_any_state_may_end_in_failure(state: State) -> None:
+    life = in_state(state)
+    life.give_up("removed")
+    assert life.health.state == "failed"

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.base import management as management_module
-from tidelog_broker.base.management import Health, Management
+from tidelog_broker.base.management import Health, Management, State
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.node.node import Node
 
@@ -42,7 +42,7 @@ def health() -> Health:
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping", "failed"])
-def test_a_node_that_does_not_serve_is_not_ready(health: Health, state: str) -> None:
+def test_a_node_that_does_not_serve_is_not_ready(health: Health, state: State) -> None:
     management = Management(health, NodeMetrics().registry)
     port = management.start("127.0.0.1", 0)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog_broker.cluster.backfill_pace import FillPace
+from tidelog_broker.cluster.backfill_pace import BackfillPace
 
 
 class Clock:
@@ -14,13 +14,13 @@ class Clock:
 
 
 def test_a_second_of_it_goes_at_once_and_the_rest_one_after_the_other() -> None:
-    pace = FillPace(1000, Clock())
+    pace = BackfillPace(1000, Clock())
     assert [pace.wait_ms(250) for _ in range(8)] == [0, 0, 0, 0, 0, 250, 500, 750]
 
 
 def test_time_goes_on_and_what_was_not_used_is_no_more_than_a_second() -> None:
     clock = Clock()
-    pace = FillPace(1000, clock)
+    pace = BackfillPace(1000, clock)
     for _ in range(5):
         pace.wait_ms(250)
     clock.now_ms = 100
@@ -30,5 +30,5 @@ def test_time_goes_on_and_what_was_not_used_is_no_more_than_a_second() -> None:
 
 
 def test_no_pace_is_no_wait() -> None:
-    pace = FillPace(0, Clock())
+    pace = BackfillPace(0, Clock())
     assert {pace.wait_ms(1 << 30) for _ in range(9)} == {0}

@@ -29,12 +29,12 @@ async def test_a_node_fetches_history_at_the_pace_that_is_set(stand: Stand, monk
     now_s = 100.0
     monkeypatch.setattr("tidelog_broker.cluster.cluster_view.time", SimpleNamespace(monotonic=lambda: now_s))
     node = await stand.start(fill_bytes_per_s=1000 * KIB)
-    assert node.broker.cluster.fill_wait_ms(5000 * KIB) == 0, (
+    assert node.broker.cluster.backfill_wait_ms(5000 * KIB) == 0, (
         "a second's worth is free, and its last range may be a large one"
     )
-    assert node.broker.cluster.fill_wait_ms(KIB) == 4000
+    assert node.broker.cluster.backfill_wait_ms(KIB) == 4000
     now_s += 3
-    assert node.broker.cluster.fill_wait_ms(1) == 1001
+    assert node.broker.cluster.backfill_wait_ms(1) == 1001
 
 
 async def test_who_is_just_going_away_is_asked_and_does_not_answer(founded: Founded) -> None:
@@ -57,7 +57,7 @@ async def test_a_drain_does_not_take_a_partitions_quorum_away() -> None:
     """The dead would fill up the next epoch, of which only one node would be there."""
     world = World(names="abcd")
     config = pb.TopicConfig(replication_factor=3)
-    world.cluster._topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    world.topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
     active = pb.EpochDescriptor(owner="a", placement="abd", ack_quorum=2, flush=pb.ALWAYS)
     world.drain("d")
     world.die("c")

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Sequence
 
 import pytest
+from tests.holding import entries_of
 
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.cluster.route_watch import LOOKS_PER_TURN, Held, RouteNews, TopicView, check_known, is_news, view_of
@@ -54,12 +55,13 @@ async def test_news_about_a_topic_wakes_who_waits_for_it_and_nobody_else() -> No
 
 async def test_who_has_stopped_waiting_is_forgotten() -> None:
     news = RouteNews()
+    before = entries_of(news)
     with news.listening(known(ID, ID), wait_s=LONG_S), news.listening(known(ID), wait_s=LONG_S) as held:
         pass
     held.woken.clear()
     news.changed(ID)
     assert not held.woken.is_set()
-    assert (news._topics, news._due, news._held_bytes) == ({}, {}, 0)
+    assert entries_of(news) == before
 
 
 @pytest.mark.parametrize("why", ["news", "the time is over"])

@@ -115,7 +115,7 @@ class Hints:
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         return self.turn
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         self.fills_bytes.append(size_bytes)
         return self.fill_waits_ms.pop(0) if self.fill_waits_ms else 0
 

@@ -32,6 +32,11 @@ class CandidateBench:
         self.timing = TIMING
         self.hints.next = Plan("b", placement, quorum)
         self.out: list[tuple[str, PeerMessage]] = []
+        self.attempt = 0
+        """The number of the newest question whether others miss the owner, too."""
+        self.ballot = pb.Ballot()
+        """What promises or accepts were asked for last."""
+        self.proposed = b""
         self.decisions: list[bytes] = []
         self.candidate = Candidate(self, self)
 
@@ -48,6 +53,12 @@ class CandidateBench:
 
     def send(self, to: str, message: PeerMessage) -> None:
         self.out.append((to, message))
+        if isinstance(message, pb.PreVote):
+            self.attempt = message.attempt
+        elif isinstance(message, pb.Seal | pb.OpenEpoch):
+            self.ballot = message.ballot
+        if isinstance(message, pb.OpenEpoch):
+            self.proposed = message.value
 
     def decided(self, decision: bytes) -> None:
         self.decisions.append(decision)
@@ -68,7 +79,7 @@ class CandidateBench:
 
     def agree(self, *nodes: str, attempt: int | None = None, agrees: bool = True, round_: int = 0) -> None:
         for node in nodes:
-            reply = pb.PreVoteReply(attempt=attempt or self.candidate._attempt, agrees=agrees)
+            reply = pb.PreVoteReply(attempt=attempt or self.attempt, agrees=agrees)
             if round_:
                 reply.promised.CopyFrom(ballot(round_))
             self.candidate.on_pre_vote_reply(node, reply, 0)
@@ -86,9 +97,9 @@ class CandidateBench:
         promised: pb.Ballot | None = None,
     ) -> None:
         reply = pb.SealReply(
-            ballot=of or self.candidate._ballot,
+            ballot=of or self.ballot,
             status=status,
-            promised=promised or self.candidate._ballot,
+            promised=promised or self.ballot,
             end_offset=end.offset,
             end_digest=end.digest,
             short_log=short,
@@ -107,14 +118,15 @@ class CandidateBench:
         now_ms: int = 0,
     ) -> None:
         for node in nodes:
-            reply = pb.OpenEpochReply(ballot=of or self.candidate._ballot, status=status, promised=promised)
+            reply = pb.OpenEpochReply(ballot=of or self.ballot, status=status, promised=promised)
             self.candidate.on_open_reply(node, reply, now_ms)
 
     # --- how far it is ---
 
-    def sealing(self) -> CandidateBench:
+    def sealing(self, *nodes: str) -> CandidateBench:
+        """Let `nodes` agree, or as many as it takes: nobody else has answered then."""
         self.candidate.consider(0)
-        self.agree(*self.active.placement[: self.candidate.seal_quorum])
+        self.agree(*(nodes or self.active.placement[: self.candidate.seal_quorum]))
         assert self.phase == "sealing"
         self.out.clear()
         return self

@@ -127,7 +127,7 @@ class Written(MetaLog):
 
 def controller(world: World, *, owner: str, placement: str) -> Controller:
     """Return that of a cluster whose only partition is stored by all of `placement`, and wanted there."""
-    topics, route = world.cluster._topics, Route(0, owner, tuple(placement))
+    topics, route = world.topics, Route(0, owner, tuple(placement))
     config = pb.TopicConfig(replication_factor=len(placement), partitions=1)
     topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
     return Controller(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -14,14 +14,19 @@ from tests.broker.stand import Stand
 
 from tidelog import Client
 from tidelog.errors import UnknownPartitionError, UnknownTopicError
-from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY
 from tidelog_broker.metadata import meta_freshness
-from tidelog_broker.metadata.meta_freshness import Hearing
+from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import unreachable
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
 
 UNKNOWN = b"?" * 16
+
+
+async def cut_off() -> None:
+    raise unreachable("the owner of __meta")
 
 
 @pytest.fixture
@@ -29,6 +34,9 @@ async def three(founded: Founded) -> Founded:
     await founded.found()
     await founded.settled()
     return founded
+
+
+Answer = Callable[[], Awaitable[None]]
 
 
 class Deaf:
@@ -39,19 +47,29 @@ class Deaf:
         self.questions = 0
         self.asked = asyncio.Event()
         self.may_apply = asyncio.Event()
-        self._catch_up = node.broker.meta_log.catch_up
-        self._ask = node.broker.hearing._end_at
-        monkeypatch.setattr(node.broker.meta_log, "catch_up", self._apply)
-        monkeypatch.setattr(node.broker.hearing, "_end_at", self._end_at)
+        self.before_it_asks: Answer | None = None
+        """Is waited for with each question; what it raises becomes of the question."""
+        self._apply_committed = node.broker.meta_log.apply_committed
+        self._request = node.broker.cluster.request
+        monkeypatch.setattr(node.broker.meta_log, "apply_committed", self._apply)
+        monkeypatch.setattr(node.broker.cluster, "request", self._ask)
 
     async def _apply(self) -> None:
         await self.may_apply.wait()
-        await self._catch_up()
+        await self._apply_committed()
 
-    async def _end_at(self, owner: str) -> int:
+    def _ask(self, node_id: str, envelope: pb.Envelope, *rest: Any, timeout_s: float) -> Awaitable[Frame]:
+        entries = envelope.list_offsets.entries
+        if [entry.topic_id for entry in entries if entry.latest] != [META_TOPIC_ID]:
+            return self._request(node_id, envelope, *rest, timeout_s=timeout_s)
         self.questions += 1
         self.asked.set()
-        return await self._ask(owner)
+        return self._asks_where_meta_ends(node_id, envelope, timeout_s=timeout_s)
+
+    async def _asks_where_meta_ends(self, node_id: str, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
+        if self.before_it_asks is not None:
+            await self.before_it_asks()
+        return await self._request(node_id, envelope, timeout_s=timeout_s)
 
     async def hears(self) -> None:
         """Let it apply what there is once it has asked."""
@@ -73,7 +91,7 @@ async def deaf(three: Founded, monkeypatch: pytest.MonkeyPatch) -> Deaf:
         lambda: {three.owner(OFFSETS_KEY, name) for name in "abc"} in [{name} for name in "abc" if name != meta],
         "the owner of __meta owns __offsets",
     )
-    monkeypatch.setattr(meta_freshness, "HEAR_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(meta_freshness, "REFRESH_TIMEOUT_S", 20.0)
     return Deaf(three.nodes[three.owner(OFFSETS_KEY, meta)], monkeypatch)
 
 
@@ -156,8 +174,8 @@ async def test_a_commit_does_not_wait_for_logs_to_be_opened(
 async def test_questions_keep_their_distance(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_freshness, "ASK_AGAIN_S", 3600)
     deaf.may_apply.set()
-    await deaf.node.broker.hearing.hear_of([(b"1" * 16, 0)])
-    later = asyncio.create_task(deaf.node.broker.hearing.hear_of([(b"2" * 16, 0)]))
+    await deaf.node.broker.meta_freshness.refresh_for([(b"1" * 16, 0)])
+    later = asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(b"2" * 16, 0)]))
     peer = await three.peer(deaf.node.node_id)
     await peer.ask(metadata=pb.Metadata())
     assert deaf.questions == 1
@@ -180,13 +198,14 @@ async def test_an_id_of_no_topic_is_denied_and_asked_about_once(
     three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined: list[str] = []
-    join = Hearing._join
+    is_current = MetaFreshness.is_current
 
-    def joins(self: Hearing) -> asyncio.Future[bool]:
-        joined.append(self._node_id)
-        return join(self)
+    async def noted(self: MetaFreshness) -> bool:
+        (name,) = (name for name, node in three.nodes.items() if node.broker.meta_freshness is self)
+        joined.append(name)
+        return await is_current(self)
 
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "is_current", noted)
     for name in "abc":
         peer = await three.peer(name)
         for _ in range(3):
@@ -215,10 +234,7 @@ async def test_a_partition_that_was_just_added_is_not_denied(three: Founded, dea
 async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
     three: Founded, deaf: Deaf, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def end_at(_: str) -> int:
-        raise unreachable("the owner of __meta")
-
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    deaf.before_it_asks = cut_off
     error = await ask(await three.peer(deaf.node.node_id), UNKNOWN, 0)
     assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
     assert deaf.node.broker.topics.is_open_question(UNKNOWN, 0)
@@ -228,28 +244,24 @@ async def test_where_nobody_who_knows_can_be_asked_another_try_may_help(
 async def test_where_nobody_can_be_asked_whether_a_topic_has_grown_another_try_may_help(
     three: Founded, deaf: Deaf, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def end_at(_: str) -> int:
-        raise unreachable("the owner of __meta")
-
     deaf.may_apply.set()
     peer = await three.peer(deaf.node.node_id)
     topic = await peer.create(replication_factor=3)
-    with monkeypatch.context() as cut_off:
-        cut_off.setattr(deaf.node.broker.hearing, "_end_at", end_at)
-        error = await ask(peer, topic.topic_id, 1)
-        assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
+    deaf.before_it_asks = cut_off
+    error = await ask(peer, topic.topic_id, 1)
+    assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
+    deaf.before_it_asks = None
     assert (await ask(peer, topic.topic_id, 1)).code == pb.UNKNOWN_PARTITION
 
 
 async def test_the_owner_may_fall_silent(three: Founded, deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = asyncio.Event()
 
-    async def end_at(_: str) -> int:
+    async def is_silent() -> None:
         await silent.wait()
-        raise AssertionError("it never answers")
 
-    monkeypatch.setattr(meta_freshness, "HEAR_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    monkeypatch.setattr(meta_freshness, "REFRESH_TIMEOUT_S", 0.05)
+    deaf.before_it_asks = is_silent
     assert (await fetch_error(await three.peer(deaf.node.node_id), UNKNOWN)).code == pb.EPOCH_CHANGING
 
 
@@ -267,8 +279,9 @@ async def test_a_flood_of_ids_is_two_questions(three: Founded, deaf: Deaf) -> No
     for error in await asyncio.gather(first, *flood):
         assert error.code == pb.UNKNOWN_TOPIC
     assert (await late).code != pb.UNKNOWN_TOPIC
+    tasks = deaf.node.broker.tasks
+    await three.until(lambda: not tasks.named("asking where __meta ends"), "it asks on though nobody waits")
     assert deaf.questions <= 3
-    assert not deaf.node.broker.hearing._asking or deaf.node.broker.hearing._next is None
 
 
 async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> None:
@@ -293,12 +306,15 @@ async def test_a_flood_of_names_is_two_questions(three: Founded, deaf: Deaf) -> 
 
 
 async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Deaf) -> None:
-    waiting = [asyncio.create_task(deaf.node.broker.hearing.hear_of([(secrets.token_bytes(16), 0)])) for _ in range(2)]
+    waiting = [
+        asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(secrets.token_bytes(16), 0)]))
+        for _ in range(2)
+    ]
     async with asyncio.timeout(20):
         await deaf.asked.wait()
-    waiting.append(asyncio.create_task(deaf.node.broker.hearing.hear_of([(UNKNOWN, 0)])))
+    waiting.append(asyncio.create_task(deaf.node.broker.meta_freshness.refresh_for([(UNKNOWN, 0)])))
     await asyncio.sleep(0)
-    (task,) = deaf.node.broker.tasks.named("hearing of topics")
+    (task,) = deaf.node.broker.tasks.named("asking where __meta ends")
     task.cancel()
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
@@ -310,11 +326,11 @@ async def test_a_node_that_stops_leaves_nobody_waiting(three: Founded, deaf: Dea
 async def test_a_node_on_its_own_knows_all_and_asks_nobody(
     stand: Stand, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def joins(_: Hearing) -> asyncio.Future[bool]:
+    async def asks(_: MetaFreshness) -> bool:
         raise AssertionError("there is nobody to ask")
 
     await stand.start()
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "is_current", asks)
     peer = await stand.peer()
     assert (await ask(peer, UNKNOWN, 0)).code == pb.UNKNOWN_TOPIC
     topic = await peer.create()
@@ -326,10 +342,10 @@ async def test_a_node_on_its_own_knows_all_and_asks_nobody(
 async def test_what_is_known_costs_no_question(three: Founded, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     topic_id, owner, _ = await three.used()
 
-    def joins(_: Hearing) -> asyncio.Future[bool]:
+    async def asks(_: MetaFreshness) -> bool:
         raise AssertionError("it is known")
 
-    monkeypatch.setattr(Hearing, "_join", joins)
+    monkeypatch.setattr(MetaFreshness, "is_current", asks)
     error = await ask(await three.peer(owner), topic_id, 0)
     assert error.code != pb.UNKNOWN_TOPIC
     assert not error.code or error.retriable
@@ -380,10 +396,7 @@ async def test_what_cannot_be_confirmed_is_told_as_such(
     deaf.may_apply.set()
     await three.until(lambda: deaf.node.broker.topics.exists("t"), "the topic is not heard of")
 
-    async def end_at(_: str) -> int:
-        raise unreachable("the owner")
-
-    monkeypatch.setattr(deaf.node.broker.hearing, "_end_at", end_at)
+    deaf.before_it_asks = cut_off
     peer = await three.peer(deaf.node.node_id)
     assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
     refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))

@@ -9,10 +9,11 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.groups import OffsetKey
 from tidelog_broker.core.placement.registry import node_in
+from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.metadata import internal_topics
 from tidelog_broker.metadata import state_log as state_log_module
-from tidelog_broker.metadata.state_log import StateLog
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
@@ -23,7 +24,7 @@ from tidelog_proto.limits import KIB
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots after a few kilobytes, in segments as small as they get."""
     monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 8 * KIB)
-    monkeypatch.setattr(state_log_module, "_RECORDS_PER_BATCH", 7)
+    monkeypatch.setattr(state_log_module, "RECORDS_PER_BATCH", 7)
     monkeypatch.setattr(internal_topics, "INTERNAL_SEGMENT_BYTES", 64 * KIB)
 
 
@@ -35,7 +36,7 @@ def state_of(node: Node) -> tuple[list[bytes], list[bytes]]:
 
 
 def resting(node: Node) -> bool:
-    return not node.broker.meta_log._snapshotting and not node.broker.offsets_log._snapshotting
+    return not any(node.broker.tasks.named(f"snapshot {name}/0") for name in ("__meta", "__offsets"))
 
 
 async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note: str = "") -> None:
@@ -57,7 +58,7 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
         await peer.create(f"passing-{number}")
         await peer.delete(f"passing-{number}")
     await settled(lambda: resting(node), "a snapshot never ended")
-    partition = node.broker.offsets_log._partition
+    partition = node.broker.partitions.get(*OFFSETS_KEY)
     assert partition.state.log_start > 0, "nothing was let go of"
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
@@ -87,7 +88,7 @@ async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: 
 
     stand.disk.hold(operation, "__offsets")
     held = stand.disk.held
-    stand.disk.held = lambda what, path: held(what, path) and node.broker.offsets_log._snapshotting
+    stand.disk.held = lambda what, path: held(what, path) and not resting(node)
     committing = asyncio.create_task(commit_on_and_on())
     await stand.disk.held_up()
     committing.cancel()
@@ -111,21 +112,21 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     offsets = node.broker.offsets_log
-    partition = offsets._partition
-    written: list[list[bytes]] = []
+    partition = node.broker.partitions.get(*OFFSETS_KEY)
+    written: list[list[bytes | None]] = []
     bounds: list[int] = []
-    appended, append, delete_before = partition.appended, StateLog._append, partition.retention.delete_before
+    appended, submit, delete_before = partition.appended, partition.pipeline.submit, partition.retention.delete_before
 
     def begin_a_snapshot(*args: Any, **kwargs: Any) -> None:
         appended(*args, **kwargs)
         monkeypatch.undo()
-        monkeypatch.setattr(StateLog, "_append", note)
+        monkeypatch.setattr(partition.pipeline, "submit", note)
         monkeypatch.setattr(partition.retention, "delete_before", bound)
-        node.broker.tasks.spawn(offsets._snapshot(), "a snapshot")
+        node.broker.tasks.spawn(offsets.snapshot(), "a snapshot")
 
-    async def note(self: StateLog, values: list[bytes]) -> int:
-        written.append(values)
-        return await append(self, values)
+    def note(pending: PendingPublish) -> None:
+        written.append(RecordBatch.parse(pending.data).values())
+        submit(pending)
 
     async def bound(offset: int) -> None:
         bounds.append(offset)
@@ -136,7 +137,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     await settled(lambda: bool(bounds), "the snapshot never ended")
     assert bounds == [1]
     (values,) = written
-    assert [pb.OffsetRecord.FromString(value).next_offset for value in values] == [7]
+    assert [pb.OffsetRecord.FromString(value or b"").next_offset for value in values] == [7]
 
 
 async def test_a_refused_write_applies_nothing_and_the_next_one_does(stand: Stand, node: Node, peer: Peer) -> None:
@@ -170,9 +171,9 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
         assert record is not None
         await node.broker.meta_log.write_node(record)
     assert [one.revision for one in node.broker.nodes.live()] == [5]
-    partition = node.broker.meta_log._partition
+    partition = node.broker.partitions.get(*META_KEY)
     begin = partition.state.high_watermark
-    await node.broker.meta_log._snapshot()
+    await node.broker.meta_log.snapshot()
     buffers = await partition.reader.read_log(begin, 1 << 20)
     snapshot = [
         value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
@@ -196,11 +197,11 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     first = node.broker.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
     assert first is not None
 
-    async def failing(self: StateLog, values: list[bytes]) -> int:
-        raise ProtocolError(code, "no")
+    def failing(pending: PendingPublish) -> None:
+        pending.settle(ProtocolError(code, "no"), False)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StateLog, "_append", failing)
+        patched.setattr(node.broker.partitions.get(*OFFSETS_KEY).pipeline, "submit", failing)
         with pytest.raises(ProtocolError):
             await node.broker.offsets_log.write_offsets([first])
     second = node.broker.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
@@ -208,11 +209,17 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
 
 
-async def test_a_change_waits_for_the_outcome_of_the_one_before_it(node: Node, peer: Peer) -> None:
+async def test_a_change_waits_for_the_outcome_of_the_one_before_it(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await peer.create()
-    node.broker.meta_log._unsettled = 1
+    held: list[PendingPublish] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(node.broker.partitions.get(*META_KEY).pipeline, "submit", held.append)
+        patched.setattr(state_log_module, "WRITE_TIMEOUT_S", 0.01)
+        assert (await peer.refused(topic_create=pb.TopicCreate(name="u"))).code == pb.TIMED_OUT
     refused = await peer.refused(topic_delete=pb.TopicDelete(name="t"))
     assert refused.code == pb.EPOCH_CHANGING
-    node.broker.meta_log._unsettled = 0
+    held[0].settle(ProtocolError(pb.TIMED_OUT, "no"), False)
     await peer.delete("t")
     assert not node.broker.topics.exists("t")

@@ -10,10 +10,10 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.core.membership import reach
 from tidelog_broker.core.membership.roster import IdentityConflict
+from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.wire.link import Link
-from tidelog_broker.wire.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -33,7 +33,7 @@ async def test_founders_find_each_other_and_register(founded: Founded) -> None:
 async def test_a_gossip_port_in_use_is_found_before_anything_begins(tmp_path: Path) -> None:
     founded = Founded(tmp_path, ("a",))
     with socket.socket(type=socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", founded._ports["a"]))
+        taken.bind(("127.0.0.1", founded.ports["a"]))
         for _ in range(2):
             with pytest.raises(OSError, match="for gossip: Address already in use"):
                 await founded.start("a")
@@ -123,22 +123,23 @@ async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replace
     topic = await founded.spread(peer, 12)
     key = next((topic.topic_id, one.partition) for one in topic.partitions if one.owner == "b")
     await founded.publish(peer, key[0], b"first", partition=key[1])
-    connect = Links._connect
+    with monkeypatch.context() as patched:
+        greet = Link.greet
 
-    async def filtered(links: Links, node_id: str | None, address: Address) -> tuple[Link, int]:
-        if "b" in {links._identity.node_id, node_id}:
-            raise TimeoutError
-        return await connect(links, node_id, address)
+        async def filtered(link: Link, own: Identity, *, called: str | None, timeout_s: float) -> int:
+            if "b" in {own.node_id, called}:
+                raise TimeoutError
+            return await greet(link, own, called=called, timeout_s=timeout_s)
 
-    monkeypatch.setattr(Links, "_connect", filtered)
-    for name, node in founded.nodes.items():
-        assert node.broker.cluster._links is not None
-        for other, link in node.broker.cluster._links._peers.items():
-            if "b" in {name, other} and link.link is not None:
-                link.link.close("a filter")
-    await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
-    assert founded.nodes["a"].broker.cluster.membership("b") in {"alive", "suspect"}, "gossip believes that it lives"
-    assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
-    monkeypatch.setattr(Links, "_connect", connect)
+        patched.setattr(Link, "greet", filtered)
+        for name, node in founded.nodes.items():
+            for connection in list(node.server.connections):
+                if connection.peer_id is not None and "b" in {name, connection.peer_id}:
+                    connection.cut_off()
+        await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
+        assert founded.nodes["a"].broker.cluster.membership("b") in {"alive", "suspect"}, (
+            "gossip believes that it lives"
+        )
+        assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
     await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never hears of it")
     await founded.until(lambda: founded.nodes["a"].broker.cluster.alive("b"), "it is cut off for ever")

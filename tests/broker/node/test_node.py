@@ -175,7 +175,7 @@ async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_b
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     """Only topics that do not sync before they acknowledge, and only when the last stop was no clean one."""
-    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
     boot_id.write_text("one")
     await stand.start()
     peer = await stand.peer()
@@ -196,7 +196,7 @@ async def test_a_machine_that_went_down_is_told_where_acknowledged_records_may_b
 async def test_a_start_that_fails_does_not_forget_that_the_machine_went_down(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
     boot_id.write_text("one")
     await stand.start()
     peer = await stand.peer()

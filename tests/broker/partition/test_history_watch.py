@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 from tests.broker.founded import WAIT_S, Founded
 from tests.broker.peer import Peer
 
-from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.effects import ReadLog
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.partition.history_watch import HistoryWatch
 from tidelog_broker.partition.partition import Partition
@@ -22,13 +23,16 @@ class Hidden:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topic_id = b""
-        may_serve = History._may_serve
+        on_ask = Source.on_ask
 
-        def may_serve_others(history: History, ask: pb.Backfill) -> Any:
-            is_hidden = (ask.topic_id, ask.epoch) == (self.topic_id, 0) and not ask.producers
-            return pb.NOT_HELD if is_hidden else may_serve(history, ask)
+        def refused(source: Source, sender: str, ask: pb.Backfill, now_ms: int) -> bool:
+            if (ask.topic_id, ask.epoch) != (self.topic_id, 0) or ask.producers:
+                return on_ask(source, sender, ask, now_ms)
+            at = Position(ask.from_offset, ask.from_digest)
+            source.reply(ReadLog(sender, ask.epoch, ask.from_offset, ask.end_offset, 0), (), at, at, pb.NOT_HELD)
+            return False
 
-        monkeypatch.setattr(History, "_may_serve", may_serve_others)
+        monkeypatch.setattr(Source, "on_ask", refused)
 
 
 async def moved_solo(founded: Founded, hidden: Hidden) -> tuple[Peer, pb.TopicInfo, str, Partition]:
@@ -76,7 +80,7 @@ async def test_who_asks_for_history_that_is_not_here_is_told_so_and_the_rest_is_
             "not that it begins later"
         )
     hidden.topic_id = b""
-    await founded.until(lambda: not partition.replica.history.incomplete, "history does not come")
+    await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")
     assert await reader.read_all(topic.topic_id) == [b"one", b"two", b"three"]
 
 
@@ -97,7 +101,7 @@ async def test_a_node_is_not_removed_while_its_history_is_nowhere_else(
         while f"{new!r} still fetches 2 older records of solo/0" not in refused.message:
             refused = await peer.refused(cluster_change=pb.ClusterChange(remove=old))
     hidden.topic_id = b""
-    await founded.until(lambda: not partition.replica.history.incomplete, "history does not come")
+    await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")
 
 
 async def test_history_that_nobody_has_is_told_of_once_and_counted(
@@ -109,7 +113,7 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
     node = founded.nodes[partition.replica.state.node_id]
 
     def is_nowhere() -> bool:
-        missing = partition.replica.history.missing()
+        missing = partition.replica.backfill.missing()
         return missing is not None and missing.nowhere
 
     watch = HistoryWatch(lambda: [partition], node.broker.metrics)
@@ -121,6 +125,6 @@ async def test_history_that_nobody_has_is_told_of_once_and_counted(
     told = [record for record in caplog.records if record.name == "tidelog_broker.partition.history_watch"]
     assert [record.levelname for record in told] == ["WARNING"]
     hidden.topic_id = b""
-    await founded.until(lambda: not partition.replica.history.incomplete, "history does not come")
+    await founded.until(lambda: not partition.replica.backfill.incomplete, "history does not come")
     watch.look()
     assert (value("tidelog_missing_epochs"), value("tidelog_missing_records")) == (0, 0)

@@ -74,7 +74,7 @@ async def test_a_cluster_of_which_one_node_is_left_is_brought_back(
             copy is not None
             and copy.state.readable_end == 3
             and copy.replica.state.is_member
-            and not copy.replica.history.incomplete
+            and not copy.replica.backfill.incomplete
             for copy in copies
         )
 

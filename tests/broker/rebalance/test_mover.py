@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.linked import identity, make_links
+from tests.holding import entries_of
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
@@ -16,7 +17,7 @@ from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.rebalance import copy_progress, mover
 from tidelog_broker.rebalance.copy_progress import STALLED_MS, NewCopies, Told
 from tidelog_broker.rebalance.mover import TRIES, Mover
-from tidelog_broker.rebalance.ownership_advice import Owned, Remedies
+from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.wire.links import Links
 from tidelog_proto import broker_pb2 as pb
 
@@ -37,7 +38,7 @@ class World:
     def __init__(self, *, works: bool = True, names: str = "abc") -> None:
         self.works = works
         topics, nodes = TopicRegistry(), NodeRegistry()
-        self.nodes = nodes
+        self.topics, self.nodes = topics, nodes
         topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=1, config=pb.TopicConfig(replication_factor=2)))
         for name in names:
             record = pb.NodeRecord(node_id=name, host=name, port=1, weight=100, incarnation=1 << 24, revision=1)
@@ -61,7 +62,7 @@ class World:
         self.now_ms = 0
         self.lacks: dict[PartitionKey, int] = {}
         """Records that new copies of a partition lack."""
-        advisers = [Remedies(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
+        advisers = [OwnershipAdvice(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
             owned=self.owned,
             roll_over=self.roll_over,
@@ -153,17 +154,17 @@ def test_those_that_are_synced_ahead_count_and_are_not_moved_again() -> None:
     keys = list(world.active)
     world.moving = set(keys[:3])
     assert world.mover.rebalance() == len(keys), "they are not where they should be yet"
-    assert world.mover._step() == AT_ONCE
+    assert world.mover.step() == AT_ONCE
     assert world.moved == keys[3:4]
     world.moving = set(keys[: AT_ONCE + 1])
-    assert world.mover._step() == AT_ONCE + 1
+    assert world.mover.step() == AT_ONCE + 1
     assert world.moved == keys[3:4]
 
 
 async def test_few_move_at_a_time() -> None:
     world = World()
     world.drain("b")
-    assert world.mover._step() == AT_ONCE
+    assert world.mover.step() == AT_ONCE
     assert len(world.moved) == AT_ONCE
 
 
@@ -238,7 +239,7 @@ async def test_what_is_asked_for_is_not_kept_waiting_by_what_is_advised() -> Non
         active.placement[:] = ["a", "d"]
     world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
     world.drain("d")
-    assert world.mover._step() == AT_ONCE
+    assert world.mover.step() == AT_ONCE
     assert world.moved == [(TOPIC, 0), (TOPIC, 8), (TOPIC, 1), (TOPIC, 9)]
 
 
@@ -249,28 +250,30 @@ async def test_what_is_advised_and_asked_for_moves_once() -> None:
         active.ack_quorum = 1
     world.slow.goal_offset, world.slow.goal_ms = 5, -10_000
     world.drain("b")
-    assert world.mover._step() == 2
+    assert world.mover.step() == 2
     assert sorted(world.moved) == sorted(world.active)
 
 
 async def test_tries_are_counted_for_one_epoch_of_a_partition_at_a_time() -> None:
     world = World(works=False)
     world.drain("b")
+    held: set[int] = set()
     for epoch in range(3):
         for active in world.active.values():
             active.epoch = epoch
         world.moved.clear()
         for _ in range(10 * TRIES):
-            world.mover._step()
+            world.mover.step()
         assert len(world.moved) == TRIES * PARTITIONS, "another epoch, another chance"
-        assert len(world.mover._tries) == PARTITIONS
+        held.add(entries_of(world.mover))
+    assert len(held) == 1, "it keeps nothing of earlier epochs"
 
 
 async def test_a_move_that_does_not_come_about_is_given_up() -> None:
     world = World(works=False)
     world.drain("b")
     for _ in range(10 * TRIES):
-        world.mover._step()
+        world.mover.step()
     assert len(world.moved) == TRIES * PARTITIONS
 
 
@@ -320,9 +323,9 @@ async def test_nothing_moves_where_its_writers_would_wait_for_a_copy_that_is_not
     other = Follower("c", 0, answered=True)
     world.others.append(other)
     world.drain("c")
-    assert world.mover._step() == AT_ONCE, "two of three are enough"
+    assert world.mover.step() == AT_ONCE, "two of three are enough"
     other.answered = False
-    assert world.mover._step() == 0
+    assert world.mover.step() == 0
     assert not world.mover._tries.keys() - set(world.moved), "and that was no try"
     other.answered = True
     owned = next(one for one in world.owned() if "c" in one.active.placement)
@@ -338,7 +341,7 @@ def three_copies() -> World:
     """Return a world whose topic wants as many copies as there are nodes."""
     world = World()
     config = pb.TopicConfig(replication_factor=3)
-    world.cluster._topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
+    world.topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
     for active in world.active.values():
         active.placement[:] = ["a", "b", "c"]
     return world

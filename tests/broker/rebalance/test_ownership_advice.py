@@ -5,7 +5,15 @@ from tests.broker.rebalance.test_mover import TOPIC, World
 from tidelog_broker.core.membership.members import MemberState
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.push import KEEPS_UP_MS, Follower
-from tidelog_broker.rebalance.ownership_advice import AGAIN_S, AGAIN_S_MAX, FULL_S, NO_SPARE_S, Advice, Owned, Remedies
+from tidelog_broker.rebalance.ownership_advice import (
+    AGAIN_S,
+    AGAIN_S_MAX,
+    FULL_S,
+    NO_SPARE_S,
+    Advice,
+    Owned,
+    OwnershipAdvice,
+)
 from tidelog_proto import broker_pb2 as pb
 
 KEY = (TOPIC, 0)
@@ -18,7 +26,7 @@ class Trial:
     def __init__(self, *placement: str, quorum: int = 2) -> None:
         self.world = World(names="abcd")
         self.now_s = 1000.0
-        remedies = Remedies(
+        remedies = OwnershipAdvice(
             self.world.cluster,
             lag_ms=LAG_MS,
             now_ms=lambda: int(self.now_s * 1000),

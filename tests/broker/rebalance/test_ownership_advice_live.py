@@ -16,7 +16,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.rebalance import mover, ownership_advice
 from tidelog_broker.rebalance.mover import Mover
-from tidelog_broker.rebalance.ownership_advice import Remedies
+from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
 
@@ -76,7 +76,7 @@ async def test_the_copies_of_a_removed_node_are_made_again_when_there_is_a_node_
 
     def is_whole() -> bool:
         partition = node.broker.partitions.find(key)
-        return partition is not None and partition.state.readable_end == 2 and not partition.replica.history.incomplete
+        return partition is not None and partition.state.readable_end == 2 and not partition.replica.backfill.incomplete
 
     await three.until(is_whole, "the copy was not made")
     assert await (await three.peer("d")).read_all(key[0]) == [b"first", b"between"]
@@ -86,13 +86,13 @@ async def test_a_node_that_joins_gets_what_is_new_and_nothing_else_moves(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: Counter[Mover] = Counter()
-    step = Mover._step
+    step = Mover.step
 
     def counted(mover: Mover) -> int:
         looks[mover] += 1
         return step(mover)
 
-    monkeypatch.setattr(Mover, "_step", counted)
+    monkeypatch.setattr(Mover, "step", counted)
     peer = await three.peer("a")
     old = await three.spread(peer, partitions=8)
     keys = [(old.topic_id, partition.partition) for partition in old.partitions]
@@ -152,7 +152,7 @@ async def test_a_replica_that_lags_gives_its_place_to_a_spare_node(
     owner, neighbours = partition.replica.state.node_id, partition.tools.neighbours
     slow = next(name for name in partition.replica.state.active.placement if name != owner)
     for advice in three.nodes[owner].broker.mover._advice:
-        if isinstance(advice._adviser, Remedies):
+        if isinstance(advice._adviser, OwnershipAdvice):
             advice._adviser._lag_ms = 300
     send = neighbours.send
 

@@ -195,10 +195,8 @@ async def test_a_slow_follower_costs_the_owner_a_bounded_window_and_catches_up(
     values = [bytes([number]) * 20_000 for number in range(20)]
     for value in values:
         await stand.publish(value)
-    pushes = replica.ownership._pushes
-    assert pushes is not None
-    assert pushes.recent_bytes <= 64 * KIB
-    assert not pushes.followers[slow].streaming
+    assert replica.ownership.window_kept_bytes <= 64 * KIB
+    assert [one.streaming for one in replica.followers if one.node_id == slow] == [False]
     stand.disks[slow].heal()
     await stand.agree(b"first", *values)
     assert stand.nodes[slow].broker.replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
@@ -329,7 +327,7 @@ async def test_a_replica_whose_missing_records_are_deleted_follows_again_and_may
         one = stand.partition(away)
         return (
             one.log.end_offset == one.state.high_watermark == owner.state.high_watermark
-            and not one.replica.history.incomplete
+            and not one.replica.backfill.incomplete
             and 0 < one.log.start_offset <= one.state.log_start
         )
 

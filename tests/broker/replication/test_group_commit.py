@@ -22,10 +22,13 @@ class Journal:
         self.gate = threading.Event()
         self.gate.set()
         self.errors: list[Exception] = []
+        self.is_marking = threading.Event()
+        """Set when a mark has begun, also behind the gate."""
         self.marks: list[int] = []
         """How many groups there were, at each mark."""
 
     def mark(self) -> None:
+        self.is_marking.set()
         assert self.gate.wait(10)
         if self.errors:
             raise self.errors.pop()
@@ -137,23 +140,22 @@ async def test_a_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pyte
     assert due.cancelled(), "what came in between has put it off"
     await settled(lambda: bool(subject.journal.marks), "no mark came")
     assert subject.journal.marks == [2]
+    subject.journal.is_marking.clear()
+    await subject.submit(3).wait()
     subject.journal.gate.clear()
-    await settled(subject.commit._idle.is_set, "the mark has not ended")
-    subject.commit._begin_mark()
-    done = subject.submit(3)
+    await settled(subject.journal.is_marking.is_set, "no other mark came")
+    done = subject.submit(4)
     assert not done.is_set()
     subject.journal.gate.set()
     await done.wait()
-    assert subject.journal.groups == [[1], [2], [3]]
-    assert subject.journal.marks[:2] == [2, 2], "the one that was on its way came first"
+    assert subject.journal.groups == [[1], [2], [3], [4]]
+    assert subject.journal.marks[:2] == [2, 3], "the one that was on its way came first"
 
 
-async def test_a_mark_that_fails_is_told(subject: Subject) -> None:
+async def test_a_mark_that_fails_is_told(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.2)
     await subject.submit(1).wait()
-    await settled(subject.commit._idle.is_set, "the append has not ended")
     subject.journal.errors.append(StorageFailedError("broken"))
-    subject.commit._cancel_mark()
-    subject.commit._begin_mark()
     await settled(lambda: bool(subject.failures), "nothing was said")
     subject.submit(2)
     assert subject.journal.groups == [[1]]

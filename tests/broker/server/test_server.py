@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from tests.broker.linked import Ear, identity, join, linked
+from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -47,7 +48,7 @@ async def test_a_broken_frame_is_answered_and_ends_only_its_connection(
     assert error.code == code
     assert error.message
     assert (await peer.create()).name == "t"
-    assert stand.node.broker.metrics.connection_errors._value.get() == 1
+    assert counted(stand.node.broker.metrics.connection_errors) == 1
 
 
 async def test_a_frame_cut_in_the_middle_leaves_nothing_behind(stand: Stand, node: Node, peer: Peer) -> None:

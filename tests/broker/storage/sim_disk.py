@@ -260,7 +260,7 @@ class SimDisk:
             found = found.names[name]
         return found
 
-    def _dir(self, path: Path) -> Directory:
+    def directory(self, path: Path) -> Directory:
         found = self._find(path)
         assert isinstance(found, Directory)
         return found
@@ -268,7 +268,7 @@ class SimDisk:
     def open(self, path: Path, *, create: bool = False) -> File:
         if create:
             self.step("create", path)
-            parent = self._dir(path.parent)
+            parent = self.directory(path.parent)
             if path.name in parent.names:
                 raise FileExistsError(errno.EEXIST, "the file exists", str(path))
             parent.names[path.name] = Node()
@@ -293,13 +293,13 @@ class SimDisk:
     def rename(self, source: Path, target: Path) -> None:
         self.step("rename", target)
         assert source.parent == target.parent, "the storage renames within a directory only"
-        parent = self._dir(source.parent)
+        parent = self.directory(source.parent)
         parent.names[target.name] = parent.names.pop(source.name)
         parent.changed()
 
     def unlink(self, path: Path) -> None:
         self.step("unlink", path)
-        parent = self._dir(path.parent)
+        parent = self.directory(path.parent)
         assert isinstance(self._find(path), Node)
         node = parent.names.pop(path.name)
         if self.free_bytes is not None and isinstance(node, Node):
@@ -308,7 +308,7 @@ class SimDisk:
 
     def make_dir(self, path: Path) -> None:
         self.step("make_dir", path)
-        parent = self._dir(path.parent)
+        parent = self.directory(path.parent)
         if path.name in parent.names:
             raise FileExistsError(errno.EEXIST, "the directory exists", str(path))
         parent.names[path.name] = Directory()
@@ -316,14 +316,14 @@ class SimDisk:
 
     def remove_dir(self, path: Path) -> None:
         self.step("remove_dir", path)
-        assert not self._dir(path).names, "the directory is not empty"
-        parent = self._dir(path.parent)
+        assert not self.directory(path).names, "the directory is not empty"
+        parent = self.directory(path.parent)
         del parent.names[path.name]
         parent.changed()
 
     def list_dir(self, path: Path) -> list[str]:
         self.check_power()
-        return sorted(self._dir(path).names)
+        return sorted(self.directory(path).names)
 
     def is_dir(self, path: Path) -> bool:
         try:
@@ -341,4 +341,4 @@ class SimDisk:
 
     def sync_dir(self, path: Path) -> None:
         self.step("sync_dir", path)
-        self._dir(path).sync()
+        self.directory(path).sync()

@@ -5,6 +5,7 @@ import socket
 import struct
 
 import pytest
+from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -49,11 +50,7 @@ async def stored(peer: Peer, count: int) -> bytes:
 
 
 def unsent_bytes(node: Node) -> int:
-    return max(
-        connection._transport.get_write_buffer_size()
-        for connection in node.server.connections
-        if connection._transport is not None
-    )
+    return max(connection.unsent() for connection in node.server.connections)
 
 
 async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stand: Stand) -> None:
@@ -70,7 +67,7 @@ async def test_replies_nobody_reads_are_bounded_and_their_client_is_cut_off(stan
             most = max(most, unsent_bytes(node))
             assert len(await peer.fetch(topic_id, 0)) > 0, "another client is not served"
     assert 0 < most <= bound
-    assert node.broker.metrics.stalled._value.get() == 1
+    assert counted(node.broker.metrics.stalled) == 1
 
 
 async def test_events_nobody_reads_are_bounded(stand: Stand) -> None:
@@ -128,7 +125,7 @@ async def test_a_full_node_declines_before_it_takes_memory(stand: Stand) -> None
     assert error.definite
     assert error.retry_after_ms > 0
     assert node.server.budget.in_flight_bytes == announced_bytes
-    assert node.broker.metrics.declined._value.get() == 1
+    assert counted(node.broker.metrics.declined) == 1
 
     assert (await peer.create("u")).name == "u", "a request without an attachment is served"
     await hog.close()
@@ -261,7 +258,7 @@ async def test_a_slow_reader_is_bounded_also_where_asyncio_does_not_tell(
     for number in numbers:
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
-    assert node.broker.metrics.stalled._value.get() == 1
+    assert counted(node.broker.metrics.stalled) == 1
     await settled(lambda: node.broker.bounds.outgoing.total_bytes == 0, "what was taken still counts")
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from tests.broker.linked import TOPIC, Ear, append
@@ -23,6 +23,9 @@ BIG = batch(b"x" * (VERIFY_FEW_BYTES + 1))
 BUDGET_BYTES = 16 * MIB
 
 
+Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
+
+
 class Stand:
     """An inbox with everything around it, and frames as a node would send them."""
 
@@ -31,13 +34,18 @@ class Stand:
         self.ear = Ear()
         self.budget = Budget(BUDGET_BYTES)
         self.metrics = NodeMetrics()
-        self.inbox = self.make(self.ear)
+        self.received: Received = self.ear
+        """Who is told of what arrives."""
+        self.inbox = self.make(self.hand_on)
 
-    def make(self, ear: Ear) -> Inbox:
+    def hand_on(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
+        self.received(peer_id, message, batches)
+
+    def make(self, received: Received) -> Inbox:
         return Inbox(
             "b",
             7,
-            received=ear,
+            received=received,
             budget=self.budget,
             verifiers=Offload(self.workers, asyncio.get_running_loop()),
             metrics=self.metrics,
@@ -202,12 +210,12 @@ async def test_past_the_budget_batches_are_declined_and_bare_messages_taken(stan
 
 async def test_a_large_envelope_counts_until_it_is_handed_on(stand: Stand) -> None:
     held: list[int] = []
-    stand.inbox._received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
+    stand.received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
     envelope = pb.Envelope(append_batch=pb.AppendBatches(entries=[append(1)]))
     assert stand.inbox.admit(5000)
     stand.inbox.take(Frame(envelope, memoryview(b"")))
     assert (held, stand.budget.in_flight_bytes) == ([5000], 0)
-    stand.inbox._received = stand.ear
+    stand.received = stand.ear
     stand.take((append(1), [BIG]))  # what waits behind it counts as long
     before = stand.budget.in_flight_bytes
     assert stand.inbox.admit(5000)
@@ -240,6 +248,6 @@ async def test_a_bug_with_one_message_leaves_the_others_alone(stand: Stand) -> N
         if message.partition == 1:
             raise RuntimeError("a bug")
 
-    stand.inbox._received = broken
+    stand.received = broken
     stand.take(*[(append(0, partition), []) for partition in range(3)])
     assert heard == [0, 1, 2]

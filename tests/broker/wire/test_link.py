@@ -29,6 +29,8 @@ class FakeNode:
 
     def __init__(self, raw: socket.socket) -> None:
         self.raw = raw
+        self.metrics = NodeMetrics()
+        """Of the node that calls."""
         self.connection: socket.socket | None = None
         self._decoder = FrameDecoder()
 
@@ -38,7 +40,7 @@ class FakeNode:
 
     async def greeted(self, *, queue_bytes: int = 64 * MIB) -> Link:
         """Return a link that thinks that this is the node "b"."""
-        calling = asyncio.create_task(linked(self.port, queue_bytes=queue_bytes))
+        calling = asyncio.create_task(linked(self.port, queue_bytes=queue_bytes, metrics=self.metrics))
         loop = asyncio.get_running_loop()
         self.connection, _ = await loop.sock_accept(self.raw)
         hello = await self.frame()
@@ -88,8 +90,8 @@ async def end(link: Link) -> None:
         await link.lost
 
 
-def dropped(link: Link) -> int:
-    return link._dropped.value
+def dropped(fake: FakeNode) -> int:
+    return fake.metrics.peer_dropped_out.tally("b").value
 
 
 async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,7 @@ async def test_messages_of_one_turn_leave_in_one_envelope(fake: FakeNode, monkey
     frame = await fake.frame()
     assert [entry.length for entry in frame.envelope.append_batch.entries] == [6, 5]
     assert bytes(frame.attachment) == b"onetwothree"
-    assert link._bytes_out.value == 11
+    assert fake.metrics.peer_bytes_out.tally("b").value == 11
     await end(link)
 
 
@@ -115,7 +117,7 @@ async def test_a_message_that_comes_alone_leaves_at_once_and_those_behind_it_in_
     link = await fake.greeted()
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
     link.send(OneWay(append(1), [memoryview(b"one"), memoryview(b"two")]))
-    assert not link._outbox
+    assert link.waiting_bytes == 0
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link.send(OneWay(append(2), [memoryview(b"three")]))
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
@@ -123,7 +125,7 @@ async def test_a_message_that_comes_alone_leaves_at_once_and_those_behind_it_in_
     first, then = await fake.frame(), await fake.frame()
     assert [[entry.epoch for entry in frame.envelope.append_batch.entries] for frame in (first, then)] == [[1], [2, 3]]
     assert [bytes(frame.attachment) for frame in (first, then)] == [b"onetwo", b"threefour"]
-    assert link._bytes_out.value == 15
+    assert fake.metrics.peer_bytes_out.tally("b").value == 15
     await end(link)
 
 
@@ -136,9 +138,9 @@ async def deaf(fake: FakeNode) -> int:
         link.send(OneWay(append(number), [data]))
         assert link.waiting_bytes <= bound + ENVELOPE_BYTES_MAX
         await asyncio.sleep(0)
-    lost = dropped(link)
+    lost = dropped(fake)
     link.send(OneWay(ack(1)))
-    assert dropped(link) == lost, "batches crowd out an acknowledgement"
+    assert dropped(fake) == lost, "batches crowd out an acknowledgement"
     with pytest.raises(ProtocolError) as caught:
         link.request(pb.Envelope(publish=pb.Publish()), [data], timeout_s=20)
     assert caught.value.code == pb.OVERLOADED
@@ -146,7 +148,7 @@ async def deaf(fake: FakeNode) -> int:
     for number in range(200_000):  # nor are messages without batches endless
         link.send(OneWay(ack(number)))
     assert link.waiting_bytes <= bound + KEPT_BACK_BYTES + ENVELOPE_BYTES_MAX
-    assert dropped(link) > lost
+    assert dropped(fake) > lost
     await end(link)
     assert link.waiting_bytes == 0
     return lost
@@ -178,7 +180,7 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
     link.send(OneWay(pb.BackfillReply(topic_id=TOPIC, producers=bytes(2 * MIB))))
     link.send(OneWay(ack(1)))
     assert (await fake.frame()).envelope.replication_ack.entries[0] == ack(1)
-    assert dropped(link) == 1
+    assert dropped(fake) == 1
     assert "is not sent" in caplog.text
     await end(link)
 
@@ -186,8 +188,8 @@ async def test_a_message_that_fits_no_frame_is_dropped_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("said", "attachment", "why"),
     [
-        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers nothing"),
-        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "nobody has asked for"),
+        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers no request"),
+        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "has not requested"),
         (pb.Envelope(error=pb.Error(code=pb.SHUTTING_DOWN, message="going")), b"", "SHUTTING_DOWN: going"),
         (pb.Envelope(error=pb.Error(code=99, message="new")), b"", "INTERNAL: new"),  # type: ignore[arg-type]
     ],
@@ -248,7 +250,7 @@ async def test_a_link_that_is_gone_takes_nothing(fake: FakeNode, monkeypatch: py
     link.send(OneWay(ack(1)))  # still in the outbox
     await end(link)
     link.send(OneWay(ack(2)))
-    assert dropped(link) == 2
+    assert dropped(fake) == 2
     with pytest.raises(ProtocolError) as caught:
         link.request(pb.Envelope(topic_list=pb.TopicList()), timeout_s=20)
     assert caught.value.definite
@@ -339,7 +341,8 @@ async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("tidelog_broker.wire.link.encode_frame", counted)
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
     wires = [Wire(), Wire()]
-    links = [Link(name, queue_bytes=MIB, metrics=NodeMetrics()) for name in "bc"]
+    metrics = NodeMetrics()
+    links = [Link(name, queue_bytes=MIB, metrics=metrics) for name in "bc"]
     for link, wire in zip(links, wires, strict=True):
         link.connection_made(cast("asyncio.Transport", wire))
     batches = [memoryview(bytes([number]) * size_bytes) for number in range(2)]
@@ -349,7 +352,7 @@ async def test_what_goes_to_several_nodes_is_encoded_once(monkeypatch: pytest.Mo
             link.send(one_way)
     assert wires[0].written == wires[1].written
     assert len(set(wires[0].written)) == 2
-    assert [link._bytes_out.value for link in links] == [2 * size_bytes] * 2
+    assert [metrics.peer_bytes_out.tally(name).value for name in "bc"] == [2 * size_bytes] * 2
     assert encoded == [size_bytes] * 2
     as_they_lie = batches if size_bytes > KIB * 16 else []
     assert [parts[1] for parts in wires[1].parts] == as_they_lie

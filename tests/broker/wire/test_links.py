@@ -12,7 +12,9 @@ from tests.broker.linked import IDENTITY, Ear, Eye, ack, append, identity, join,
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.node.node import Node
+from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Links
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -25,9 +27,15 @@ def eye() -> Eye:
 
 
 @pytest.fixture
-async def links(eye: Eye) -> AsyncIterator[Links]:
+def metrics() -> NodeMetrics:
+    """Those of the node that calls."""
+    return NodeMetrics()
+
+
+@pytest.fixture
+async def links(eye: Eye, metrics: NodeMetrics) -> AsyncIterator[Links]:
     """The links of the node "a", none yet."""
-    links = make_links(events=eye)
+    links = make_links(events=eye, metrics=metrics)
     yield links
     await links.close()
 
@@ -38,6 +46,14 @@ def closed_port() -> Iterator[int]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield int(holder.getsockname()[1])
+
+
+def inside(links: Links, node_id: str) -> tuple[Link, asyncio.Transport]:
+    """Return a link that stands and its transport, to do to it what only a broken node or a full network does."""
+    link = links._peers[node_id].link
+    assert link is not None
+    assert link._transport is not None
+    return link, link._transport
 
 
 async def started(stand: Stand, ear: Ear, node_id: str = "b", **settings: Any) -> Node:
@@ -87,7 +103,9 @@ async def test_order_is_kept_whatever_the_sizes(stand: Stand, links: Links, eye:
     assert [message.end_offset for _, message, _ in got if isinstance(message, pb.ReplicationAck)] == list(range(60))
 
 
-async def test_a_node_that_comes_back_is_called_again(stand: Stand, links: Links, eye: Eye) -> None:
+async def test_a_node_that_comes_back_is_called_again(
+    stand: Stand, links: Links, eye: Eye, metrics: NodeMetrics
+) -> None:
     node = await started(stand, Ear())
     assert eye.incarnations == []
     port = node.port
@@ -107,8 +125,8 @@ async def test_a_node_that_comes_back_is_called_again(stand: Stand, links: Links
     links.send(["b"], ack(2))
     assert [message for _, message, _ in await ear.heard(1)] == [ack(2)]
     assert eye.incarnations == [9, 9]
-    assert links._metrics.peer_connects.tally("b").value == 2
-    assert links._metrics.peer_dropped_out.tally("b").value == 1
+    assert metrics.peer_connects.tally("b").value == 2
+    assert metrics.peer_dropped_out.tally("b").value == 1
 
 
 @pytest.mark.parametrize(
@@ -129,8 +147,7 @@ async def test_a_link_that_cannot_be_says_why_once(
     node = await stand.start()
     peers = join(node, Ear(), other)
     links.update_peers({"b": ("127.0.0.1", node.port)})
-    tries = node.server._requests["peer_hello"]
-    await settled(lambda: tries.value >= 3, "it was not tried again")
+    await settled(lambda: node.broker.metrics.requests.tally("peer_hello").value >= 3, "it was not tried again")
     assert words in (links.problem("b") or "")
     assert links.refusals() == {("127.0.0.1", node.port): links.problem("b")}
     assert [words in record.message for record in caplog.records if record.name == "tidelog_broker.wire.links"] == [
@@ -172,10 +189,8 @@ async def test_a_link_that_stood_does_not_survive_what_is_no_message(stand: Stan
     node = await started(stand, ear)
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
-    link = links._peers["b"].link
-    assert link is not None
-    assert link._transport is not None
-    link._transport.write(b"\xff" * 100)
+    _, transport = inside(links, "b")
+    transport.write(b"\xff" * 100)
     await eye.saw("lost b")
     await eye.saw("established b", 2)
     links.send(["b"], ack(1))
@@ -260,7 +275,7 @@ async def test_a_lost_link_leaves_the_outcome_of_its_requests_open(stand: Stand,
     waiting = links.request(
         "b", pb.Envelope(fetch=pb.Fetch(entries=[entry], wait_ms=20_000, min_bytes=1)), timeout_s=20
     )
-    await settled(lambda: any(one._requests for one in node.server.connections), "the request did not arrive")
+    await settled(lambda: node.broker.metrics.requests.tally("fetch").value == 1, "the request did not arrive")
     await stand.crash()
     with pytest.raises(ProtocolError, match="broke") as caught:
         await waiting
@@ -276,11 +291,9 @@ async def test_what_was_sent_before_the_end_arrives(
     node = await started(stand, ear)
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
-    link = links._peers["b"].link
-    assert link is not None
-    assert link._transport is not None
+    link, transport = inside(links, "b")
     # Else the kernel would take all of it at once, and nothing would be left to wait for.
-    link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
     for number in range(20):  # small enough to be verified as they come: what waits for that ends with a connection
         links.send(["b"], append(number), [memoryview(batch(b"x" * (MIB // 8)))])
     link.flush()
@@ -288,4 +301,4 @@ async def test_what_was_sent_before_the_end_arrives(
     await links.close()
     assert len(await ear.heard(20)) == 20
     links.update_peers({"b": ("127.0.0.1", node.port)})  # too late
-    assert not links._peers
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("link to")]

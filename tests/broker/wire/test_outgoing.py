@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.broker.stand import settled
+from tests.holding import entries_of
 
 from tidelog_broker.wire import outgoing as outgoing_module
 from tidelog_broker.wire.outgoing import LEAST, Backlog, Outgoing
@@ -200,6 +201,6 @@ async def test_who_is_gone_is_forgotten(end: Callable[[FakeSink], None]) -> None
     sink.send(MARK)
     assert not sink.backlog.has_room()
     end(sink)
-    assert (outgoing.total_bytes, len(outgoing._held), len(outgoing._waiting)) == (0, 0, 0)
+    assert (outgoing.total_bytes, entries_of(outgoing)) == (0, 0)
     await settled(lambda: outgoing._timer is None, "it looks on though nobody is there")
     assert sink.told == 0

@@ -38,9 +38,9 @@ from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node import membership, node
 from tidelog_broker.partition import changes, pipeline
-from tidelog_broker.rebalance.homing import Homing
-from tidelog_broker.rebalance.ownership_advice import Remedies
-from tidelog_broker.rebalance.standing_in import StandingIn
+from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
+from tidelog_broker.rebalance.preferred_owner import PreferredOwner
+from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication import driver, replicas
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
@@ -106,7 +106,10 @@ def simulated(world: World, seed: int) -> Iterator[None]:
                 (module, "time", clock)
                 for module in (broker, state_log, turns, cluster_view, driver, replicas, pipeline)
             ),
-            *((broker, part.__name__, partial(part, clock_s=now_s)) for part in (Remedies, StandingIn, Homing)),
+            *(
+                (broker, part.__name__, partial(part, clock_s=now_s))
+                for part in (OwnershipAdvice, TemporaryOwner, PreferredOwner)
+            ),
             (controller, "uuid", uuids),
             (cluster_view, "random", randoms),
             (membership, "Links", SimLinks),

@@ -1,4 +1,4 @@
-"""Whose memory counts: when a new data directory becomes that of a founder, as a rule without I/O.
+"""Admission: when a new data directory becomes that of a founder, as a rule without I/O.
 
 A founder's name stands in the bootstrap file, so anybody who is started under it with an empty directory looks like one
 that starts for the first time; nothing on a disk that was wiped says that it has forgotten what it promised. The others

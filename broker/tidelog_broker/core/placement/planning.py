@@ -184,7 +184,7 @@ def hand_over_plan(
     return None
 
 
-def home_plan(
+def preferred_owner_plan(
     key: PartitionKey, active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> Plan | None:
     """Return the epoch that the preferred one of the replicas owns; None when that is the owner, or nobody can.

@@ -209,7 +209,7 @@ def check_node(record: pb.NodeRecord) -> None:
     if not roles_from(record.roles) or [*record.roles] != roles_to(roles_from(record.roles)):
         raise ProtocolError(pb.INVALID_REQUEST, "a node's roles are ingestion, persistence or both, in that order")
     if record.incarnation == 0:
-        raise ProtocolError(pb.INVALID_REQUEST, "a node that speaks has an incarnation")
+        raise ProtocolError(pb.INVALID_REQUEST, "the announcement of a node has no incarnation")
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
 

@@ -1,8 +1,10 @@
 """A node that wants to end an epoch and open the next one: the proposer's part of the takeover.
 
-    idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► decided
-      ▲                                            │                   │                    │
-      └─────────────── back-off ◄──────────────────┴──── outbid, late ─┴────────────────────┘
+    idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► accepted
+                             ▲                     │                   │                    │
+                             └────── back-off ◄────┴──── outbid, late ─┴────────────────────┘
+
+Every other step between phases is in the table `LEADS_TO`, which the code enforces.
 
 Who may take over is no question of authority: any node of the placement may try at any time, and the quorums of
 the epoch's own replicas keep it safe. Gossip only decides who tries, in which order and how often. A pre-vote
@@ -20,7 +22,8 @@ answered and no quorum accepts: some of those that are gone may decide otherwise
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from typing import Final, Literal, Protocol
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
@@ -30,7 +33,26 @@ from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
-Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening"]
+Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening", "accepted"]
+"""How far an attempt has come; see `LEADS_TO`."""
+
+LEADS_TO: Final[Mapping[Phase, frozenset[Phase]]] = {
+    "idle": frozenset({"waiting", "sealing", "opening"}),
+    "waiting": frozenset({"waiting", "idle", "pre-voting", "sealing"}),
+    "pre-voting": frozenset({"pre-voting", "idle", "waiting", "sealing"}),
+    "sealing": frozenset({"sealing", "waiting", "opening"}),
+    "opening": frozenset({"waiting", "sealing", "accepted"}),
+    "accepted": frozenset({"idle"}),
+}
+"""Which phase a phase leads to. A decision about the epoch, whoever made it, leads from each to idle (`reset`).
+
+    idle        nothing is tried; an operator's word leads on to sealing, an owner's planned end to opening
+    waiting     for its turn, or until the back-off is over; a node that has given up its own epoch seals without asking
+    pre-voting  asks the others whether they miss the owner, too; anew where better evidence has come meanwhile
+    sealing     has a ballot, and gathers promises
+    opening     has a value, and gathers accepts; an operator's word leads back to sealing
+    accepted    a quorum has accepted, so that it is decided; the other living replicas have a moment to accept, too
+"""
 
 
 class Known(Protocol):
@@ -109,17 +131,15 @@ class Candidate:
         self._was_undecided = False
         """A recovery has had a seal quorum's promises, and too few have accepted what it proposed with them."""
         self._wants_all = False
-        self._decide_ms: int | None = None
-        """A quorum has accepted, and the others have until then to do so, too."""
         self.accepted_by_all = False
         """All replicas have accepted what was decided just now: they hold the log through its end."""
         self.eager = False
-        """Somebody wants to write here, so that an epoch of one dead replica is worth replacing."""
+        """A producer wants to write here, so that an epoch of one dead replica is worth replacing."""
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
-        return self._wake_ms if self._decide_ms is None else self._decide_ms
+        return self._wake_ms
 
     @property
     def replicas(self) -> int:
@@ -149,9 +169,13 @@ class Candidate:
         elif self.phase == "pre-voting" and self._owner_was_slow and not self._host.owner_may_be_slow:
             self._pre_vote(now_ms)
 
+    def _become(self, phase: Phase) -> None:
+        assert phase in LEADS_TO[self.phase], f"{self.phase} does not lead to {phase}"
+        self.phase = phase
+
     def _rest(self) -> None:
-        self.phase = "idle"
-        self._wake_ms = self._decide_ms = None
+        self._become("idle")
+        self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
         """Whether a node that asks may try: the owner is missed here, too, and this node's own attempt makes way."""
@@ -179,14 +203,15 @@ class Candidate:
         if self._rank == 0 and self._failures == 0 and not gives_in:
             return False
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
-            self.phase = "waiting"
+            self._become("waiting")
             wait_ms = self._state.timing.make_way_ms
             self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.surroundings.random_ms(wait_ms))
         return True
 
     def reset(self) -> None:
         """The epoch has been decided, by whomever: what was tried is past."""
-        self._rest()
+        self.phase = "idle"
+        self._wake_ms = None
         self._failures = 0
         self._highest_round = RESERVED_ROUND
         self._value = b""
@@ -199,7 +224,7 @@ class Candidate:
     def recover_unsafely(self, now_ms: int) -> None:
         """Decide the epoch's end with whoever answers, on an operator's word; it is tried for a while."""
         assert self._state.node_id in self._state.active.placement
-        if self._decide_ms is not None:
+        if self.phase == "accepted":
             self._decide()  # with a quorum
             return
         self._unsafe_until_ms = now_ms + self._state.timing.unsafe_ms
@@ -219,18 +244,17 @@ class Candidate:
         self._open(now_ms)
 
     def wait_for_all(self) -> None:
-        """Somebody waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
+        """A publish waits until all replicas hold what is in this epoch, and their accepts tell: give them a moment."""
         self._wants_all = True
 
     # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Go on where time decides."""
-        if self._decide_ms is not None:
-            if now_ms >= self._decide_ms:
-                self._decide()
-            return
         if self._wake_ms is None or now_ms < self._wake_ms:
+            return
+        if self.phase == "accepted":
+            self._decide()
             return
         if self._unsafe_until_ms is not None and now_ms >= self._unsafe_until_ms:
             self._unsafe_until_ms = None
@@ -264,7 +288,7 @@ class Candidate:
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
         self._rank = self._state.surroundings.rank(self._state.key, self._state.active)
-        self.phase = "waiting"
+        self._become("waiting")
         self._wake_ms = now_ms + self._rank * self._state.timing.rank_delay_ms + extra_ms
         if self._wake_ms == now_ms:
             self.tick(now_ms)
@@ -280,7 +304,7 @@ class Candidate:
         self._wait(now_ms, ceiling_ms // 2 + self._state.surroundings.random_ms(ceiling_ms))
 
     def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
-        self.phase = phase
+        self._become(phase)
         self._started_ms = now_ms
         self._give_up_ms = now_ms + last_ms
         self._is_late = False
@@ -445,11 +469,11 @@ class Candidate:
     def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
         """Count who has accepted; a decide quorum is the decision."""
         self._highest_round = max(self._highest_round, reply.promised.round)
-        if self.phase != "opening" or ballot_key(reply.ballot) != ballot_key(self._ballot):
+        if self.phase not in {"opening", "accepted"} or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
         if sender not in self._state.active.placement:
             return
-        if self._decide_ms is not None and reply.status != pb.HELD:
+        if self.phase == "accepted" and reply.status != pb.HELD:
             return  # that changes nothing any more
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
@@ -464,13 +488,14 @@ class Candidate:
 
     def _decide_soon(self, now_ms: int) -> None:
         """Take it for decided, once those who live have accepted, too, where that matters to somebody."""
+        if self.phase == "opening":
+            self._become("accepted")
+            self._wake_ms = now_ms + self._state.timing.all_ms
         lacking = set(self._state.active.placement) - self._accepted
-        if self._wants_all and any(map(self._state.surroundings.alive, lacking)):
-            self._decide_ms = self._decide_ms or now_ms + self._state.timing.all_ms
-        else:
+        if not self._wants_all or not any(map(self._state.surroundings.alive, lacking)):
             self._decide()
 
     def _decide(self) -> None:
-        self._decide_ms = None
+        self._rest()
         self.accepted_by_all = self._accepted.issuperset(self._state.active.placement)
         self._host.decided(self._value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.chain import ChainError
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
@@ -23,10 +23,10 @@ from tidelog_proto import broker_pb2 as pb
 class Learning:
     """Takes up and extends the chain of one replica; what a decision makes of this node is left to `entered`."""
 
-    def __init__(self, state: ReplicaState, history: History, *, entered: Callable[[pb.EpochDecision], None]) -> None:
+    def __init__(self, state: ReplicaState, backfill: Backfill, *, entered: Callable[[pb.EpochDecision], None]) -> None:
         """`entered` is called in the next epoch, with the decision that began it, after its writes were queued."""
         self._state = state
-        self._history = history
+        self._backfill = backfill
         self._entered = entered
 
     # --- beginning -------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Learning:
             self._load_decided(epoch, is_newest=epoch == newest)
         if state.is_member:
             self._load_fence(stored)
-        self._history.fill(now_ms)
+        self._backfill.go_on(now_ms)
 
     def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
         state = self._state
@@ -61,12 +61,12 @@ class Learning:
         is_gone = decision.end_offset <= max(state.start_of(epoch), state.log_start)
         if end is None or end[0] < decision.end_offset:
             if not is_gone:
-                self._history.incomplete.add(epoch)
+                self._backfill.incomplete.add(epoch)
         elif end[0] == decision.end_offset and is_gone:
             return
         elif (decision.end_offset, state.log.digest_at(epoch, decision.end_offset)) not in state.ends_of(epoch):
             state.write(SetAside(epoch, f"epoch {epoch} here is not what was decided"))
-            self._history.incomplete.add(epoch)
+            self._backfill.incomplete.add(epoch)
         elif end[0] > decision.end_offset:
             assert is_newest, "only the newest epoch of a log can be longer than decided"
             state.write(Truncate(epoch, decision.end_offset))
@@ -117,7 +117,7 @@ class Learning:
 
     def _advance(self, old: pb.EpochDescriptor, value: pb.EpochDecision, decision: bytes) -> None:
         """Leave an epoch: journal its decision, cut or complete the copy, then enter the next, in this order."""
-        state, history = self._state, self._history
+        state, backfill = self._state, self._backfill
         state.write(WriteChain([pb.ChainEntry(topic_id=state.key[0], partition=state.key[1], decision=decision)]))
         end, held = Position(value.end_offset, value.end_digest), state.tail.queued
         sound = state.halted is None
@@ -129,7 +129,7 @@ class Learning:
         elif held.offset > end.offset:
             state.write(Truncate(old.epoch, end.offset))
         if not whole:
-            history.incomplete.add(old.epoch)
+            backfill.incomplete.add(old.epoch)
         left = state.fence
         is_synced = syncs_appends(old) or (left is not None and left.entry.accepted_value == decision)
         is_owed = whole and held.offset == end.offset > old.start_offset and not is_synced
@@ -141,7 +141,7 @@ class Learning:
         def entered(_ok: bool, now_ms: int) -> None:
             if is_owed:  # behind the appends that were on their way, and beside whatever comes now
                 state.emit(SyncAhead(old.epoch))
-            history.fill(now_ms)
+            backfill.go_on(now_ms)
 
         state.write(WriteFences(entries), entered)
         self._entered(value)

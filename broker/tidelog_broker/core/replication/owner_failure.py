@@ -1,4 +1,4 @@
-"""What a replica has heard of the owner of its epoch, and what speaks for its being gone.
+"""What a replica has heard of the owner of its epoch, and the evidence that the owner has failed.
 
     gossip     says that the node is dead, or that it has been started again
     the owner  says itself that it takes no further part: its log is damaged, or differs from the others'

@@ -89,7 +89,7 @@ class Timing:
     asked for, as who pulls under full load comes back with large ranges only."""
     prompt_ms: int = 100
     """Whoever answers later has much to do, or for many."""
-    fill_bytes: int = 64 * 1024
+    backfill_bytes: int = 64 * 1024
     """The first range of a sealed epoch that is asked for; each one behind it is twice as large, up to `pull_bytes`."""
     window_bytes: int = 8 * 1024 * 1024
     """What the owner keeps in memory for replicas that have not acknowledged it, until it is told how much it may
@@ -143,7 +143,7 @@ class Surroundings(Protocol):
         """How many living candidates stand before this node."""
         ...
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         """How long to wait before so much of a sealed epoch is asked for, so that publishing does not suffer.
 
         All that is asked for here is counted, and comes with a time of its own: whoever is told one keeps to it.

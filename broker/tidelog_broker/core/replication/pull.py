@@ -1,4 +1,4 @@
-"""What a replica fetches from others: the open epoch's missing stretch, sealed epochs, producers' state.
+"""A pull: one range that a replica fetches from others, for a catch-up, a backfill, or producers' state.
 
 One range is fetched at a time and one read of it is outstanding: the asker sets the pace, so neither side queues.
 A source that does not answer, or does not have it, is left for the next one. Whatever comes is held against the
@@ -14,8 +14,8 @@ slowly than the log grows. Where many partitions fetch at once, answers are not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 from tidelog_broker.core.replication.ports import Position, Timing
 from tidelog_broker.core.topics import PartitionKey
@@ -24,9 +24,24 @@ from tidelog_proto import broker_pb2 as pb
 DOUBLINGS_MAX: Final = 3
 """How often the time for an answer about a sealed epoch is doubled, which nobody waits for."""
 
+Step = Literal["resting", "asked", "storing"]
+"""What a pull waits for; see `NEXT`."""
+
+NEXT: Final[Mapping[Step, frozenset[Step]]] = {
+    "resting": frozenset({"resting", "asked", "storing"}),
+    "asked": frozenset({"resting", "storing"}),
+    "storing": frozenset({"storing", "resting", "asked"}),
+}
+"""Which step follows which. Only what comes while a pull is asked is an answer, and it never asks twice at a time.
+
+    resting  until a time: its first turn, the next source's, or its share of the node's bandwidth
+    asked    a source has the question; the source is given up when the time for an answer is over
+    storing  what came is being written, or the copy on the disk put right; no time ends that
+"""
+
 
 class Pull:
-    """One range on its way: of `epoch`, up to `end`, or as far as there is while `end` is None."""
+    """One range on its way: of `epoch`, up to `end`, or as far as there is while `end` is None. See `NEXT`."""
 
     def __init__(
         self,
@@ -60,8 +75,12 @@ class Pull:
         """How many were asked one after the other and had nothing."""
         self._silences = 0
         """How many were asked since something last came, and did not answer in time."""
+        self._step: Step = "resting"
         self._retry_ms: int | None = None
-        self._outstanding = False
+
+    def _become(self, step: Step) -> None:
+        assert step in NEXT[self._step], f"{self._step} is not followed by {step}"
+        self._step = step
 
     @property
     def source(self) -> str:
@@ -85,7 +104,7 @@ class Pull:
 
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
         """Return the request for what follows `position`, to be sent to `source`."""
-        self._outstanding = True
+        self._become("asked")
         self._asked_ms = now_ms
         silent_rounds = self._silences // len(self._sources)
         self._retry_ms = now_ms + (self._timing.pull_ms << min(silent_rounds, self._doublings_max))
@@ -109,7 +128,7 @@ class Pull:
         """
         about_producers = reply.producers or not reply.source_end_offset
         return (
-            self._outstanding
+            self._step == "asked"
             and sender == self.source
             and reply.epoch == self.epoch
             and bool(about_producers or reply.status != pb.HELD or not self._producers)
@@ -118,7 +137,7 @@ class Pull:
 
     def pause(self, until_ms: int) -> None:
         """Ask no sooner than this."""
-        self._outstanding = False
+        self._become("resting")
         self._retry_ms = max(until_ms, self._retry_ms or until_ms)
 
     def answered_tail(self, now_ms: int) -> None:
@@ -130,7 +149,7 @@ class Pull:
 
     def answered(self) -> None:
         """What was asked for is here and being written."""
-        self._outstanding = False
+        self._become("storing")
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
         self.range_bytes = min(self.range_bytes + more_bytes, self._timing.pull_bytes)
         self._in_vain = self._silences = 0
@@ -147,7 +166,7 @@ class Pull:
         self._next(now_ms, round_ms=self._timing.pull_ms)
 
     def _next(self, now_ms: int, *, round_ms: int) -> None:
-        self._outstanding = False
+        self._become("resting")
         self._turn += 1
         round_done = self._turn % len(self._sources) == 0
         self._retry_ms = now_ms + (round_ms if round_done else 0)
@@ -156,11 +175,11 @@ class Pull:
         """Whether it is time to ask; a source that did not answer is given up for the next one."""
         if self._retry_ms is None or now_ms < self._retry_ms:
             return False
-        if self._outstanding:
+        if self._step == "asked":
+            self._become("resting")
             self._turn += 1
             self._in_vain += 1
             self._silences += 1
-            self._outstanding = False
             self._was_too_much = True
             self.range_bytes = max(self.range_bytes // 2, self._least_bytes)
         return True

@@ -20,8 +20,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
-from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.chain_learner import Learning
 from tidelog_broker.core.replication.effects import (
@@ -42,6 +43,7 @@ from tidelog_broker.core.replication.ports import Batch, LogView, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
@@ -79,21 +81,20 @@ class Replica:
         )
         self.candidate = Candidate(state, self)
         self.ownership = Ownership(state, contested=self._contested, resigned=self._resigned)
-        self.history = History(
-            state,
-            acknowledge=self._acknowledge,
-            reopen=self._reopen,
-            resume=self.ownership.resume,
-            whole=self.ownership.became_whole,
+        self.backfill = Backfill(state, whole=self.ownership.became_whole)
+        self.catch_up = CatchUp(
+            state, acknowledge=self._acknowledge, reopen=self._reopen, raise_log_start=self.backfill.raise_log_start
         )
+        self._source = Source(state, incomplete=lambda: self.backfill.incomplete, resume=self.ownership.resume)
         self._acceptor = Acceptor(
-            state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.history.fetch_for
+            state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.catch_up.fetch_for
         )
-        self._learning = Learning(state, self.history, entered=self._enter)
+        self._learning = Learning(state, self.backfill, entered=self._enter)
         self._planned_end = PlannedEnd(state, propose=self._propose)
         self._watch = OwnerWatch(state, now_ms)
         self._now_ms = now_ms
-        self._promised_ms: int | None = None
+        self._promised_ms = now_ms
+        """When the newest promise was made here; one that was found in the journal counts from the start."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -113,8 +114,6 @@ class Replica:
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         self._learning.load(stored, now_ms)
-        if self.state.is_member:
-            self._promised_ms = now_ms
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
@@ -157,8 +156,9 @@ class Replica:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is to be called; None: not before something else happens."""
-        shared = (self.candidate.deadline_ms, self.history.deadline_ms, self._planned_end.deadline_ms)
-        deadlines = (*shared, self.ownership.deadline_ms(), self._reconsider_ms())
+        fetching = (self.catch_up.deadline_ms, self.backfill.deadline_ms)
+        ending = (self.candidate.deadline_ms, self._planned_end.deadline_ms, self._reconsider_ms())
+        deadlines = (*fetching, *ending, self.ownership.deadline_ms())
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
@@ -173,7 +173,7 @@ class Replica:
         if not state.is_member or state.halted is not None:
             return False
         if state.promised:
-            return self._promised_ms is not None and now_ms >= self._promised_ms + STALLED_MS
+            return now_ms >= self._promised_ms + STALLED_MS
         if self.retiring:
             return True
         if active.owner == state.node_id:
@@ -194,7 +194,7 @@ class Replica:
         if fence is None or state.halted is not None or self.candidate.phase != "idle":
             return None
         if fence.entry.HasField("promised"):
-            return (self._promised_ms or 0) + STALLED_MS
+            return self._promised_ms + STALLED_MS
         return self._watch.reconsider_ms() if state.chain.active.owner != state.node_id else None
 
     # --- inputs ----------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Replica:
     def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
         """Answer a `ReadLog` with whole batches between two positions; none: it is not held any more."""
         status = pb.HELD if batches else pb.NOT_HELD
-        self.history.reply(effect, batches, base, end, status)
+        self._source.reply(effect, batches, base, end, status)
         self._finish_step(now_ms)
 
     def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
@@ -244,7 +244,8 @@ class Replica:
         """Run expired timers; too early or too late is fine."""
         self.candidate.consider(now_ms)
         self.candidate.tick(now_ms)
-        self.history.tick(now_ms)
+        self.catch_up.tick(now_ms)
+        self.backfill.tick(now_ms)
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
         self._finish_step(now_ms)
@@ -255,7 +256,7 @@ class Replica:
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
-        """Somebody wants to write here: an epoch that only this node stores, of a former life of it, is replaced."""
+        """A producer wants to write here: an epoch that only this node stores, of an earlier start, is replaced."""
         if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)
@@ -291,7 +292,6 @@ class Replica:
         """A replica is promised to somebody else: this epoch will not last, and whoever began that may be gone."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
-            self._promised_ms = now_ms
             self.candidate.consider(now_ms)
 
     # --- whether the owner is there ----------------------------------------------------------------------
@@ -346,7 +346,7 @@ class Replica:
         state.note_commit(append.commit_offset)
         held = state.tail.queued
         if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
-            self.history.fetch_tail(now_ms)
+            self.catch_up.begin(now_ms)
             return False
         if not self._agrees(append):
             state.halt(f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}")
@@ -355,7 +355,7 @@ class Replica:
         fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
         if fresh:
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
-            self.history.pushed()
+            self.catch_up.pushed()
             state.append([batch.data for batch in fresh], positions, lambda _, now_ms: self._acknowledge(now_ms))
         else:
             self._acknowledge(now_ms)
@@ -363,7 +363,7 @@ class Replica:
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
-        self.history.raise_log_start(offset, now_ms)
+        self.backfill.raise_log_start(offset, now_ms)
         self.ownership.log_start_raised()
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
@@ -403,7 +403,7 @@ class Replica:
     def _stop_appending(self, now_ms: int) -> None:
         """A promise was made: what is queued stands, nothing is added but for an accept."""
         self._promised_ms = now_ms
-        self.history.forget_tail()
+        self.catch_up.stop()
         if self.state.role == "owner":
             self._retire()
 
@@ -411,9 +411,9 @@ class Replica:
         """A follower found no space: it rewinds, and pulls again when the owner says that there is more."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner makes sure of space before it gives out offsets"
-        self.history.forget_tail()
+        self.catch_up.stop()
         if tail is not state.tail and tail.durable.offset < state.decision(tail.epoch).end_offset:
-            self.history.incomplete.add(tail.epoch)
+            self.backfill.incomplete.add(tail.epoch)
 
     # --- the chain -------------------------------------------------------------------------------------
 
@@ -431,10 +431,7 @@ class Replica:
         state.enter()
         self._planned_end.forget()
         self._watch.entered(self._now_ms)
-        self._promised_ms = None
-        state.doubt, state.doubt_ends = "", None
-        state.halted = None
-        self.history.forget_tail()
+        self.catch_up.stop()
         self.candidate.reset()
         state.commit_known = 0
         state.emit(
@@ -462,15 +459,17 @@ class Replica:
         self._finish_step(now_ms)
 
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
-        resumed = self.history.on_backfill(sender, ask, now_ms)
+        resumed = self._source.on_ask(sender, ask, now_ms)
         is_open = ask.epoch == self.state.active.epoch
         is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
         if is_left and not self.moving:
             self.roll_over(self.ownership.plan_on(), now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
-        if not self.ownership.take_producers(sender, reply, now_ms):
-            self.history.on_reply(sender, reply, batches, now_ms)
+        if self.ownership.take_producers(sender, reply, now_ms):
+            return
+        if not self.catch_up.on_reply(sender, reply, batches, now_ms):
+            self.backfill.on_reply(sender, reply, batches, now_ms)
 
     # --- inside ----------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What the parts of a replica share: chain, fence, tail, watermark, and the queues of effects and writes.
 
-`Replica` is made of parts that each hold one idea: `Acceptor` promises and accepts, `History` fetches and serves
-the log, `Candidate` takes over, `Pushes` replicates. They meet in this state and in nothing else.
+`Replica` is made of parts that each hold one idea: `Acceptor` promises and accepts, `CatchUp` and `Backfill` fetch the
+log, `Source` serves it, `Candidate` takes over, `Pushes` replicates. They meet in this state and in nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,22 @@ from tidelog_proto import broker_pb2 as pb
 
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack what it once acknowledged: its machine went down with flush other than
-ALWAYS (short), or damage was cut off it. It is over once it reaches the end of the owner's log."""
+ALWAYS (short), or damage was cut off it. It is over once the copy reaches the end of the owner's log (`fetched`)."""
+
+Standing = Literal["sound", "halted", "halted for good"]
+"""Whether this replica takes part; see `TURNS`."""
+
+TURNS: Final[Mapping[Standing, frozenset[Standing]]] = {
+    "sound": frozenset({"sound", "halted", "halted for good"}),
+    "halted": frozenset({"sound", "halted", "halted for good"}),
+    "halted for good": frozenset({"halted for good"}),
+}
+"""What a standing turns into. The first reason for a halt stays the one that is told.
+
+    sound            takes part
+    halted           takes no part in this epoch, since this copy of it is wrong; the next epoch ends that (`enter`)
+    halted for good  takes no part in any epoch until an operator helps: the chains fork, or the log is damaged
+"""
 
 Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
 """What this node is to the active epoch; see `BECOMES`."""
@@ -82,19 +97,20 @@ class ReplicaState:
         self.is_member: bool
         """Whether this node stores the active epoch."""
         self.role: Role
+        self.standing: Standing = "sound"
+        self.halted: str | None
+        """Why it takes no part; None while it does."""
+        self.doubt: Doubt
+        self.doubt_ends: int | None
+        """Where the owner's log ended when it was asked after the doubt began."""
         self.log = log
         self.surroundings = surroundings
         self.timing = timing
-        self.doubt: Doubt = doubt
-        self.halted: str | None = None
-        self.halted_for_good = False
-        """Not even the next epoch ends it: the chains fork, or the log is damaged."""
-        self.doubt_ends: int | None = None
-        """Where the owner's log ended when it was first asked after the doubt began."""
         self.owner: Owner | None = None
         self.fence: Fence | None = None
         self._look_at_chain()
         self.enter()
+        self.doubt = doubt
         self.tail = Tail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
         self.high_watermark = 0
         self.log_start = 0
@@ -115,8 +131,12 @@ class ReplicaState:
         self.is_member = self.node_id in self.active.placement
 
     def enter(self) -> None:
-        """The active epoch is entered."""
+        """The active epoch is entered: nothing is known against this copy of it."""
         self.role = "follower" if self.is_member else "outsider"
+        self._turn("sound")
+        self.halted = None
+        self.doubt = ""
+        self.doubt_ends = None
 
     def become(self, role: Role) -> None:
         """Take another role in the active epoch, as `BECOMES` allows."""
@@ -340,10 +360,24 @@ class ReplicaState:
 
     def halt(self, reason: str, *, for_good: bool = False) -> None:
         """Take no further part in this epoch, or in any until an operator helps."""
-        self.halted_for_good |= for_good
+        self._turn("halted for good" if for_good or self.halted_for_good else "halted")
         if self.halted is None:
             self.halted = reason
             self.emit(Halted(reason))
+
+    @property
+    def halted_for_good(self) -> bool:
+        """Whether not even the next epoch lets this replica take part again."""
+        return self.standing == "halted for good"
+
+    def _turn(self, standing: Standing) -> None:
+        assert standing in TURNS[self.standing], f"{self.standing} does not turn into {standing}"
+        self.standing = standing
+
+    def fetched(self, owner_end: int) -> None:
+        """All was fetched that the owner had given out up to `owner_end`, durable here or not yet."""
+        self.doubt_ends = owner_end
+        self.end_doubt_if_whole()
 
     def end_doubt_if_whole(self) -> None:
         """The doubt is over once this copy holds all that the owner had given out when it was asked."""

@@ -174,7 +174,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
         reply = known(broker, announce.node.node_id, announce.after)
         if announce.bind and not announce.after:
             if announce.node.node_id != request.connection.peer_id:
-                raise ProtocolError(pb.FORBIDDEN, "a node has itself bound, and no other one")
+                raise ProtocolError(pb.FORBIDDEN, "a node may have only itself bound to its directory")
             reply.bound_directory_id = await _bind(broker, announce, reply)
         request.reply(pb.Envelope(node_announce_reply=reply))
         return

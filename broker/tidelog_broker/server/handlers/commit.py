@@ -17,7 +17,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups import OffsetKey, Place
 from tidelog_broker.core.topics import OFFSETS_KEY
-from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
@@ -46,7 +46,7 @@ async def commit(broker: Broker, request: Request) -> None:
 async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
     await broker.offsets_log.ready()
     _check_answer(broker, asked)
-    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -60,7 +60,7 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
                 key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
             )
         except ProtocolError as error:
-            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            result.error.CopyFrom(denial(error, current=current).to_message())
             continue
         if record is not None:
             records.append(record)
@@ -126,7 +126,7 @@ async def committed(broker: Broker, request: Request) -> None:
 
 async def _committed(broker: Broker, asked: pb.Committed) -> pb.Envelope:
     if asked.topic_id:
-        await broker.hearing.hear_of([(asked.topic_id, 0)])
+        await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
         broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
     await broker.offsets_log.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None

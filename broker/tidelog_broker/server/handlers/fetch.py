@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -51,17 +51,19 @@ async def fetch(broker: Broker, request: Request) -> None:
     deadline = broker.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
     partitions = _listen(broker, asked.entries, woken)
-    heard = True
+    current = True
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         if len(partitions) < len(asked.entries):
-            heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            current = await broker.meta_freshness.refresh_for(
+                (entry.topic_id, entry.partition) for entry in asked.entries
+            )
             partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
             async with request.connection.reading:
-                gathered = await _gather_what_fits(broker, request, bytes_max, heard=heard)
+                gathered = await _gather_what_fits(broker, request, bytes_max, current=current)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - broker.loop.time()
@@ -91,7 +93,7 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
             if result.length:
                 continue
             error = ProtocolError(
-                pb.EPOCH_CHANGING, f"{partition.name} is changing hands: ask for metadata and read on"
+                pb.EPOCH_CHANGING, f"{partition.name} changes its owner: ask for metadata and read on"
             )
             result.error.CopyFrom(error.to_message())
 
@@ -107,21 +109,21 @@ def _listen(broker: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Eve
     return partitions
 
 
-async def _gather_what_fits(broker: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
+async def _gather_what_fits(broker: Broker, request: Request, bytes_max: int, *, current: bool) -> _Gathered:
     """Read what there is now, as much of it as there is room for among all that waits to be sent."""
     connection, backlog = request.connection, request.connection.backlog
     while True:
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(broker, request.envelope.fetch.entries, room_bytes, heard=heard)
+            gathered = await _gather(broker, request.envelope.fetch.entries, room_bytes, current=current)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
         backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
-async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
+async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, current: bool) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any."""
     gathered = _Gathered()
     for entry in entries:
@@ -139,7 +141,7 @@ async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: i
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
         except ProtocolError as error:
-            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            result.error.CopyFrom(denial(error, current=current).to_message())
             gathered.failed = True
     return gathered
 
@@ -166,14 +168,14 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     """
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
-    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()
         try:
             await _locate(broker, entry, result)
         except ProtocolError as error:
-            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            result.error.CopyFrom(denial(error, current=current).to_message())
     request.reply(pb.Envelope(list_offsets_reply=reply))
 
 
@@ -193,7 +195,7 @@ async def _locate(broker: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOff
             result.found = found is not None
             result.offset, result.timestamp_us = found if found is not None else (partition.state.high_watermark, 0)
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "say earliest, latest or a timestamp")
+            raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest or a timestamp")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 

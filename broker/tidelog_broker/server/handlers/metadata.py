@@ -108,11 +108,12 @@ def _view(broker: Broker, topic_id: bytes) -> TopicView | None:
 
 async def is_current(broker: Broker) -> bool:
     """Apply all that is in `__meta` by now; return whether that could be done."""
-    return broker.cluster.is_alone or await broker.hearing.is_current()
+    return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 
 
 def cannot_be_asked(name: str) -> ProtocolError:
     """Return what to say of a name while nobody who knows can be asked."""
     return ProtocolError(
-        pb.EPOCH_CHANGING, f"whether there is a topic {name!r} cannot be asked at the moment; send again"
+        pb.EPOCH_CHANGING,
+        f"the owner of __meta cannot be asked at the moment whether there is a topic {name!r}; send again",
     )

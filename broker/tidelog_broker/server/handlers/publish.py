@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import Forwarded
@@ -114,7 +114,7 @@ def publish(broker: Broker, request: Request) -> None:
     progress = PublishInProgress(broker, request, len(entries))
     timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
     forwarded: Forwarded | None = None
-    unheard: list[_Unheard] = []
+    unknown: list[_Unknown] = []
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
         try:
@@ -129,40 +129,40 @@ def publish(broker: Broker, request: Request) -> None:
         except ProtocolError as error:
             if asked.forwarded or not broker.topics.is_open_question(*key):
                 # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
-                settle(as_heard(error, heard=not asked.forwarded), False)
+                settle(denial(error, current=not asked.forwarded), False)
             else:
-                unheard.append(_Unheard(key, settle))
+                unknown.append(_Unknown(key, settle))
     if forwarded is not None:
         forwarded.send()
-    if unheard:
-        broker.tasks.spawn(_refuse_heard(broker, unheard), "hearing of topics for a publish")
+    if unknown:
+        broker.tasks.spawn(_refuse_unknown(broker, unknown), "asking about topics of a publish")
     progress.start_clock(broker.loop, timeout_ms)
 
 
-class _Unheard(NamedTuple):
+class _Unknown(NamedTuple):
     key: PartitionKey
     settle: partial[None]
 
 
-async def _refuse_heard(broker: Broker, unheard: list[_Unheard]) -> None:
-    """Refuse batches for what this node had not heard of: for good, or until the client sends them again.
+async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
+    """Refuse batches for what this node did not know: for good, or until the client sends them again.
 
-    They are not queued when it has heard: batches that came later may have been queued already.
+    They are not queued once it does: batches that came later may have been queued already.
     """
-    heard = False
+    current = False
     try:
-        heard = await broker.hearing.hear_of(each.key for each in unheard)
+        current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
     finally:  # also when the node stops
-        for key, settle in unheard:
-            settle(_found(broker, key, heard=heard), False)
+        for key, settle in unknown:
+            settle(_found(broker, key, current=current), False)
 
 
-def _found(broker: Broker, key: PartitionKey, *, heard: bool) -> ProtocolError:
+def _found(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
     try:
         broker.partitions.get(*key)
     except ProtocolError as error:
-        return as_heard(error, heard=heard)
-    return ProtocolError(pb.EPOCH_CHANGING, "this node has just heard of the partition; send again")
+        return denial(error, current=current)
+    return ProtocolError(pb.EPOCH_CHANGING, "this node did not know the partition until now; send again")
 
 
 def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:

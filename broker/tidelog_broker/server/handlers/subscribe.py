@@ -13,7 +13,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import Subscription
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.handlers.fetch import check_entries, end_of
 from tidelog_broker.wire.connection import Connection, Request
@@ -202,7 +202,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
     )
     pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription)
-    heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()
@@ -215,7 +215,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
         except ProtocolError as error:
-            result.error.CopyFrom(as_heard(error, heard=heard).to_message())
+            result.error.CopyFrom(denial(error, current=current).to_message())
     if pump.stopped or not connection.is_open:
         pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
     elif not subscription.positions:

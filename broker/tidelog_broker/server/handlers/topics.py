@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.metadata.meta_freshness import HEAR_TIMEOUT_S
+from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers import described
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
@@ -30,7 +30,7 @@ HEAR_AGAIN_S: Final = 0.01
 async def _wait_until(condition: Callable[[], bool]) -> None:
     """Wait a little for what is committed elsewhere to be applied here; whoever asked this node asks it again next."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HEAR_TIMEOUT_S):
+        async with asyncio.timeout(REFRESH_TIMEOUT_S):
             while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare
                 await asyncio.sleep(HEAR_AGAIN_S)
 
@@ -110,7 +110,9 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for partition in info.partitions
             for holder in (partition.owner, *partition.placement)
         }
-        told = await described.told_by(broker, page.pieces, stored_by & broker.cluster.linked, timeout_s=HEAR_TIMEOUT_S)
+        told = await described.told_by(
+            broker, page.pieces, stored_by & broker.cluster.linked, timeout_s=REFRESH_TIMEOUT_S
+        )
         described.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 

@@ -48,7 +48,7 @@ from tidelog_proto.limits import CLUSTER_ID_BYTES
 
 FORMAT_VERSION: Final = 2
 _VERSIONS_READ: Final = (1, FORMAT_VERSION)
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
 """Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
 _NODE_JSON: Final = "node.json"
@@ -311,7 +311,7 @@ class _Asked:
 
 
 def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
-    boot_id = _BOOT_ID.read_text("ascii").strip()
+    boot_id = BOOT_ID.read_text("ascii").strip()
     old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
     if old is None:
         _make_parts(fs, path)

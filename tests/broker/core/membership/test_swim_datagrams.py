@@ -211,11 +211,17 @@ def test_who_knows_something_else_is_told_everything_in_turn() -> None:
 
 def test_newcomers_are_probed_in_the_round_that_is_under_way() -> None:
     one = One(20)
-    one.until(Ping)
-    before = len(one.swim._rotation._order)
+    ((to, first),) = one.until(Ping)
+    assert isinstance(first, Ping)
+    probed = [first.target]
     one.say(30, None, member(30))
-    assert len(one.swim._rotation._order) == before + 1
-    assert "n30" in one.swim._rotation._order
+    while len(probed) == len(set(probed)):
+        one.say(to.port - 1000, Ack(first.sequence))
+        ((to, first),) = one.until(Ping)
+        assert isinstance(first, Ping)
+        probed.append(first.target)
+    assert "n30" in probed[:-1], "it waits for the next round"
+    assert len(probed) == 22, "nobody is probed twice in a round"
 
 
 def test_a_halted_node_wants_to_be_called_seldom() -> None:

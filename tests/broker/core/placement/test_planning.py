@@ -8,10 +8,10 @@ from tidelog_broker.core.placement.planning import (
     can_live,
     first_epoch,
     hand_over_plan,
-    home_plan,
     lacks_copies,
     lacks_owner,
     move_plan,
+    preferred_owner_plan,
     rank_of,
     relief_plan,
     spare_plan,
@@ -181,11 +181,13 @@ def test_a_cluster_with_fewer_nodes_than_copies_wanted_stores_as_many_as_it_has_
 def test_the_first_replica_in_the_order_is_a_partitions_home() -> None:
     first, second, third, *_ = ORDER
     away = epoch(first, second, third, owner=third)
-    assert home_plan(KEY, away, NODES, alive=ALL) == Plan(first, (first, second, third), 2, pb.NEVER)
-    assert home_plan(KEY, away, NODES, alive=ALL - {first}) == Plan(second, (first, second, third), 2, pb.NEVER)
-    assert home_plan(KEY, away, NODES, alive={third}) is None
-    assert home_plan(KEY, epoch(first, second), NODES, alive=ALL) is None
-    assert home_plan(KEY, away, NODES, alive=frozenset()) is None
+    assert preferred_owner_plan(KEY, away, NODES, alive=ALL) == Plan(first, (first, second, third), 2, pb.NEVER)
+    assert preferred_owner_plan(KEY, away, NODES, alive=ALL - {first}) == Plan(
+        second, (first, second, third), 2, pb.NEVER
+    )
+    assert preferred_owner_plan(KEY, away, NODES, alive={third}) is None
+    assert preferred_owner_plan(KEY, epoch(first, second), NODES, alive=ALL) is None
+    assert preferred_owner_plan(KEY, away, NODES, alive=frozenset()) is None
 
 
 def stores_only(*names: str) -> list[NodeEntry]:

@@ -1,315 +1,431 @@
-"""Catch-up: what is missing comes from who has it, is checked before it is written, and stops at a higher promise.
-
-How sealed epochs are filled is in test_history_fills.
-"""
+"""Sealed epochs: filled newest first, whole and as decided or not at all, and only what retention has left."""
 
 from __future__ import annotations
 
 import pytest
-from tests.broker.core.bench import ballot, descriptor, end_of, run_of
-from tests.broker.core.history_bench import HistoryBench, Past
+from tests.broker.core.bench import decision, descriptor, end_of, run_of
+from tests.broker.core.fetching_bench import FetchingBench, Past
 
-from tidelog_broker.core.replication.acceptor import Opening
+from tidelog_broker.core.replication.backfill import Missing
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.effects import ReadLog, RebuildProducers, Send
-from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.effects import AppendFill, FinishFill, Send, SetAside
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.ports import Position, Timing
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
-OPEN = run_of(descriptor(), 2, 3, 1)
-FORKED = run_of(descriptor(), 2, 3, 1, fill=b"other")
-ZERO = Position(0, 0)
 
-
-def opening(*holders: str, round_: int = 1) -> Opening:
-    return Opening("c", pb.OpenEpoch(ballot=ballot(round_), holders=holders))
-
-
-# --- the open epoch ------------------------------------------------------------------------------------
-
-
-def test_what_a_follower_lacks_it_asks_of_the_owner_from_where_it_is_and_once() -> None:
-    trial = HistoryBench(held=OPEN[:1])
-    trial.history.fetch_tail(0)
-    trial.history.fetch_tail(0)
-    to, ask = trial.asked()
-    assert (to, ask.epoch, ask.from_offset, ask.from_digest, ask.end_offset) == ("a", 0, *end_of(OPEN[:1]), 0)
-    assert trial.history.deadline_ms is not None
-
-
-def test_it_asks_on_until_it_has_what_the_owner_had_and_acknowledges_what_is_durable() -> None:
-    trial = HistoryBench()
-    trial.history.fetch_tail(0)
-    trial.take()
-    trial.reply(OPEN[:2], commit=2)
-    assert trial.acknowledged == [], "nothing is acknowledged before it is durable"
-    trial.wrote()
-    assert trial.acknowledged == [5]
-    assert trial.high_watermark == 2
-    assert trial.asked()[1].from_offset == 5
-    trial.reply(OPEN[2:], commit=2)
-    trial.wrote()
-    assert trial.tail.durable == end_of(OPEN)
-    assert trial.history.deadline_ms is None
-
-
-def test_an_empty_answer_ends_it() -> None:
-    trial = HistoryBench(held=OPEN)
-    trial.history.fetch_tail(0)
-    trial.reply([], base=end_of(OPEN))
-    assert trial.history.deadline_ms is None
-    assert trial.acknowledged == [6], "the owner may have missed how far this copy is"
-
-
-def test_nothing_is_fetched_after_a_promise() -> None:
-    trial = HistoryBench()
-    trial.promise(ballot(1))
-    trial.history.fetch_tail(0)
-    assert trial.history.deadline_ms is None
+def test_sealed_epochs_are_filled_newest_first_and_one_at_a_time() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
+    for epoch in (2, 1, 0):
+        to, ask = trial.asked()
+        start = epoch * 4
+        assert (to, ask.epoch, ask.from_offset, ask.from_digest, ask.end_offset) == ("a", epoch, start, 0, start + 4)
+        trial.reply(past.batches[epoch], epoch=epoch, base=Position(start, 0))
+        [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+        assert (fill.epoch, fill.start_offset, fill.base_offset, fill.end_offset) == (epoch, start, start, start + 4)
+        assert Position(fill.epoch_end_offset, fill.epoch_end_digest) == end_of(past.batches[epoch])
+        assert fill.start_digest == 0
+        trial.wrote()
+        assert [type(effect) for effect in trial.peek()] == [FinishFill]
+        assert epoch in trial.backfill.incomplete, "a copy counts only once it is part of the log"
+        assert trial.times_whole == 0
+        trial.wrote()
+        assert epoch not in trial.backfill.incomplete
+    assert trial.times_whole == 1, "whoever waits for the log to be whole is told once it is"
     assert trial.peek() == []
+    assert trial.backfill.deadline_ms is None
 
 
-def test_a_promise_meanwhile_keeps_what_comes_out_of_the_log() -> None:
-    trial = HistoryBench()
-    trial.history.fetch_tail(0)
-    trial.promise(ballot(1))
-    trial.reply(OPEN, commit=6)
-    assert (trial.tail.queued.offset, trial.writes, trial.acknowledged) == (0, 0, [])
-    assert trial.history.deadline_ms is None
+def test_a_partial_copy_goes_on_where_it_is() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+    trial.wrote()
+    ask = trial.asked()[1]
+    assert (ask.from_offset, ask.from_digest) == end_of(past.batches[2][:1])
+    again = FetchingBench(chain=past.chain, incomplete=(2,))
+    again.disk.fills[2] = trial.disk.fills[2]
+    again.backfill.go_on(0)
+    assert again.asked()[1].from_offset == 9, "and so it does after a restart"
+
+
+def test_each_range_of_a_sealed_epoch_waits_for_its_turn() -> None:
+    past = Past()
+    trial = FetchingBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [30, 0, 50]
+    trial.backfill.go_on(100)
+    assert trial.peek() == []
+    assert trial.backfill.deadline_ms == 130
+    trial.backfill.tick(129)
+    assert trial.peek() == []
+    trial.backfill.tick(130)
+    assert trial.asked()[1].from_offset == 8
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "whoever waited is not counted again"
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 9, "nothing to wait for"
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes, 2 * trial.timing.backfill_bytes]
+    assert trial.backfill.missing() is not None
+
+
+def test_what_comes_beyond_what_was_asked_for_is_counted_when_it_comes() -> None:
+    past = Past()
+    trial = FetchingBench(chain=past.chain, incomplete=(2,))
+    trial.timing = Timing(backfill_bytes=10)
+    trial.backfill.go_on(0)
+    trial.asked()
+    first = past.batches[2][:1]
+    trial.reply(first, epoch=2, base=Position(8, 0))
+    trial.wrote()
+    trial.asked()
+    assert trial.hints.fills_bytes == [10, len(first[0].data) - 10, 20]
 
 
 @pytest.mark.parametrize(
-    "batches",
-    [FORKED[1:2], OPEN[2:], run_of(descriptor(incarnation=8), 2), run_of(descriptor(1), 2)],
-    ids=["another history", "a hole", "another start of the owner", "another epoch"],
+    ("epoch", "front", "is_open", "waits"),
+    [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
+    ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
 )
-def test_what_does_not_continue_the_log_is_not_written(batches: list[Batch]) -> None:
-    trial = HistoryBench(held=OPEN[:1])
-    trial.history.fetch_tail(0)
-    trial.reply(batches)
-    assert trial.writes == 0
-    assert trial.history.deadline_ms == trial.timing.resend_ms, "it asks again"
+def test_what_the_partition_waits_for_is_not_held_back(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
+    past = Past(owner="b")
+    trial = FetchingBench(chain=past.chain, incomplete=(epoch,))
+    trial.store(past.batches[epoch][:front])
+    trial.owner = Owner(trial.active, producers=ProducerTable()) if is_open else None
+    trial.hints.fill_waits_ms = [30, 40]
+    trial.backfill.go_on(100)
+    assert (trial.backfill.deadline_ms == 130) == waits
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it is counted"
+    trial.backfill.tick(130)
+    [ask] = [message for _, message in trial.sent(pb.Backfill)]
+    base = Position(ask.from_offset, ask.from_digest)
+    trial.reply(past.batches[epoch][front : front + 1], epoch=epoch, base=base, sender="a")
+    trial.wrote(140)
+    assert bool(trial.sent(pb.Backfill)) != waits, "nor is what follows; a copy that was begun here is no other"
 
 
-def test_an_answer_that_nobody_asked_for_is_not_taken() -> None:
-    trial = HistoryBench()
-    trial.reply(OPEN)
-    trial.history.fetch_tail(0)
-    trial.reply(OPEN, sender="c")
-    trial.reply(OPEN, base=Position(2, 0))
-    assert trial.writes == 0
+def test_nobody_is_blamed_for_a_range_that_waits() -> None:
+    past = Past()
+    trial = FetchingBench(chain=past.chain, incomplete=(2,))
+    trial.hints.fill_waits_ms = [5000]
+    trial.backfill.go_on(0)
+    trial.backfill.tick(5000)
+    assert trial.asked()[0] == "a", "the first source, and not the next one"
+    missing = trial.backfill.missing()
+    assert missing is not None
+    assert not missing.nowhere
 
 
-def test_an_owner_that_refuses_is_asked_again_later() -> None:
-    trial = HistoryBench()
-    trial.history.fetch_tail(0)
-    trial.take()
-    trial.reply([], status=pb.IN_LIMBO, now_ms=10)
-    assert trial.history.deadline_ms == 110
-    trial.history.tick(109)
+def test_a_copy_that_is_not_where_it_was_is_asked_for_from_where_it_is() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 9
+    trial.disk.fills.clear()
+    trial.backfill.tick(trial.timing.pull_ms)
+    assert trial.asked()[1].from_offset == 8
+
+
+def test_a_copy_without_space_is_asked_for_again_from_where_it_was() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(5, ok=False)
+    trial.backfill.tick(2000)
+    assert trial.asked()[1].from_offset == 8
+
+
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_an_epoch_that_ends_meanwhile_goes_before_older_ones_which_go_on_later(*, is_writing: bool) -> None:
+    past = Past()
+    trial = past.lacking(0, held=(1,))
+    trial.asked()
+    trial.reply(past.batches[0][:1], epoch=0, base=Position(0, 0))
+    if not is_writing:
+        trial.wrote()
+        assert trial.asked()[1].epoch == 0
+    trial.backfill.incomplete.add(2)
+    trial.backfill.go_on(50)
+    if is_writing:
+        assert [type(effect) for effect in trial.peek()] == [AppendFill], "what has come is kept"
+        trial.wrote(60)
+    assert trial.asked()[1].epoch == 2
+    trial.reply(past.batches[0][1:2], epoch=0, base=end_of(past.batches[0][:1]))
+    assert trial.peek() == [], "it would be asked for again"
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(70)
+    trial.wrote(80)
+    assert trial.backfill.incomplete == {0}
+    ask = trial.asked()[1]
+    assert (ask.epoch, ask.from_offset, ask.from_digest) == (0, *end_of(past.batches[0][:1]))
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_copy_that_moves_elsewhere_meanwhile_is_given_up_and_gone_on_with_later(*, comes: bool) -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    end = trial.active.start_offset
+    trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a", placement=("a", "c")))
+    trial.fence = None
+    if comes:
+        trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
+        trial.wrote()
+    else:
+        trial.backfill.tick(trial.timing.pull_ms)
+    assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it takes no turn from what is still to come"
+    trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a"))
+    trial.backfill.go_on(5000)
+    assert trial.asked()[1].from_offset == (9 if comes else 8)
+
+
+def test_what_cannot_be_kept_takes_a_turn_each_time() -> None:
+    """A full disk fetches the same again and again: that is held back like anything else."""
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.hints.fill_waits_ms = [700]
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.wrote(5, ok=False)
     assert trial.peek() == []
-    trial.history.tick(110)
+    assert trial.backfill.deadline_ms == 705
+    trial.backfill.tick(705)
+    assert trial.asked()[1].max_bytes == trial.timing.backfill_bytes
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes] * 2
+
+
+def test_only_the_decided_stretch_is_filled() -> None:
+    """A source may not have cut its tail yet."""
+    past = Past()
+    longer = run_of(descriptor(2, start=8), 1, 1, 2, 5)
+    assert end_of(longer[:3]) == end_of(past.batches[2])
+    trial = past.lacking(2)
+    trial.reply(longer, epoch=2, base=Position(8, 0))
+    [fill] = trial.take(AppendFill)
+    assert fill.end_offset == 12
+
+
+def test_a_whole_copy_with_another_digest_is_set_aside_and_begun_anew_at_another_source() -> None:
+    past = Past()
+    wrong = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
+    trial = past.lacking(2)
     assert trial.asked()[0] == "a"
-
-
-def test_what_is_pushed_again_need_not_be_pulled_unless_the_copy_is_in_doubt() -> None:
-    trial = HistoryBench()
-    trial.history.fetch_tail(0)
-    trial.history.pushed()
-    assert trial.history.deadline_ms is None
-    trial = HistoryBench(doubt="short")
-    trial.history.fetch_tail(0)
-    trial.history.pushed()
-    assert trial.history.deadline_ms is not None, "only the owner's answer says where its log ended"
-
-
-def test_a_doubt_is_over_when_all_that_the_owner_had_is_durable_here() -> None:
-    trial = HistoryBench(doubt="short")
-    trial.history.fetch_tail(0)
-    trial.reply(OPEN[:2])
+    trial.reply(wrong, epoch=2, base=Position(8, 0))
     trial.wrote()
-    assert trial.doubt == "short"
-    trial.reply(OPEN[2:])
-    assert trial.doubt == "short"
+    [aside] = [effect for effect in trial.peek() if not isinstance(effect, Send)]
+    assert isinstance(aside, SetAside), "it is never made part of the log"
     trial.wrote()
-    assert not trial.doubt
-
-
-# --- for an OPEN_EPOCH ---------------------------------------------------------------------------------
-
-
-def test_what_an_open_needs_comes_from_its_holders_up_to_its_end_and_then_it_is_asked_again() -> None:
-    trial = HistoryBench(held=OPEN[:1])
-    trial.promise(ballot(1))
-    trial.history.fetch_for(opening("b", "c"), end_of(OPEN[:2]), 0)
+    assert trial.backfill.incomplete == {2}
     to, ask = trial.asked()
-    assert (to, ask.from_offset, ask.end_offset) == ("c", 2, 5)
-    trial.reply(OPEN[1:], sender="c")  # more than it needs
-    assert trial.reopened == []
-    trial.wrote()
-    assert trial.tail.durable == end_of(OPEN[:2]), "not a batch past the proposed end"
-    assert [one.message.ballot for one in trial.reopened] == [ballot(1)]
-    assert trial.acknowledged == [], "after a promise no acknowledgement leaves"
-    assert trial.history.deadline_ms is None
+    assert (to, ask.from_offset, ask.from_digest) == ("c", 8, 0)
 
 
-def test_a_fetch_stops_at_a_higher_promise() -> None:
-    trial = HistoryBench()
-    trial.promise(ballot(1))
-    trial.history.fetch_for(opening("c"), end_of(OPEN), 0)
-    trial.promise(ballot(2, "a"))
-    trial.reply(OPEN, sender="c")
-    assert (trial.writes, trial.tail.queued.offset, trial.reopened) == (0, 0, [])
-
-
-def test_what_was_being_written_when_a_higher_promise_came_is_not_reopened() -> None:
-    trial = HistoryBench()
-    trial.promise(ballot(1))
-    trial.history.fetch_for(opening("c"), end_of(OPEN), 0)
-    trial.reply(OPEN, sender="c")
-    trial.history.forget_tail()
-    trial.wrote()
-    assert trial.reopened == []
-
-
-def test_a_higher_open_takes_the_place_of_a_lower_one_and_the_same_one_does_not_begin_anew() -> None:
-    trial = HistoryBench()
-    trial.promise(ballot(1))
-    trial.history.fetch_for(opening("c"), end_of(OPEN), 0)
+@pytest.mark.parametrize("how", ["diverged", "broken"])
+def test_a_partial_copy_that_its_source_does_not_continue_is_begun_anew(how: str) -> None:
+    past = Past()
+    trial = FetchingBench(chain=past.chain, incomplete=(2,))
+    trial.disk.fills[2] = [(one.header, one.data) for one in run_of(descriptor(2, start=8), 1, fill=b"other")]
+    trial.backfill.go_on(0)
     trial.take()
-    trial.history.fetch_for(opening("c"), end_of(OPEN), 0)
+    at = Position(9, 0)
+    if how == "diverged":
+        trial.reply([], epoch=2, base=at, status=pb.DIVERGED)
+    else:
+        trial.reply(past.batches[2][1:], epoch=2, base=at)
+    assert [type(effect) for effect in trial.peek()] == [SetAside]
+    trial.wrote()
+    assert trial.asked()[1].from_offset == 8
+
+
+def test_a_source_that_lacks_it_is_left_for_the_next() -> None:
+    trial = Past().lacking(2)
+    trial.take()
+    trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, now_ms=5)
+    trial.backfill.tick(5)
+    assert trial.asked()[0] == "c"
+
+
+def test_one_epoch_is_filled_at_a_time() -> None:
+    trial = Past().lacking(1, 2)
+    trial.asked()
+    trial.backfill.go_on(0)
     assert trial.peek() == []
-    trial.promise(ballot(2))
-    trial.history.fetch_for(opening("a", round_=2), end_of(OPEN), 0)
-    assert trial.asked()[0] == "a"
-    trial.reply(OPEN)
+
+
+def test_what_is_whole_needs_no_filling() -> None:
+    past = Past()
+    trial = past.lacking(1, 2, held=(1, 2))
+    assert trial.backfill.incomplete == set()
+    assert trial.peek() == []
+
+
+def test_a_copy_that_came_into_the_log_with_another_one_is_not_filled_again() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    trial.store(past.batches[1])
     trial.wrote()
-    assert [one.message.ballot.round for one in trial.reopened] == [2]
+    trial.wrote()
+    assert trial.backfill.incomplete == {0}
+    assert trial.asked()[1].epoch == 0
 
 
-def test_a_holder_that_has_nothing_for_an_open_is_left_for_the_next() -> None:
-    trial = HistoryBench()
-    trial.promise(ballot(1))
-    trial.history.fetch_for(opening("c", "a"), end_of(OPEN), 0)
-    trial.take()
-    trial.reply([], sender="c", now_ms=5)
-    trial.history.tick(5)
-    assert trial.asked()[0] == "a"
-
-
-def test_an_open_that_nobody_else_holds_is_not_fetched() -> None:
-    trial = HistoryBench()
-    trial.history.fetch_for(opening("b"), end_of(OPEN), 0)
-    assert trial.history.deadline_ms is None
-
-
-# --- serving -------------------------------------------------------------------------------------------
-
-
-def serve(trial: HistoryBench, *, epoch: int = 0, at: Position = ZERO, end: int = 0, size: int = 1000) -> bool:
-    ask = pb.Backfill(epoch=epoch, from_offset=at.offset, from_digest=at.digest, end_offset=end, max_bytes=size)
-    return trial.history.on_backfill("c", ask, 0)
-
-
-def test_what_is_durable_is_served_and_never_more_than_was_asked_for() -> None:
-    trial = HistoryBench(held=OPEN[:2])
-    trial.queue(OPEN[2:])
-    serve(trial)
-    assert trial.take(ReadLog) == [ReadLog("c", 0, 0, 5, 1000)]
-    serve(trial, at=end_of(OPEN[:1]), end=3, size=10**9)
-    assert trial.take(ReadLog) == [ReadLog("c", 0, 2, 3, trial.timing.tail_bytes)]
-
-
-def test_who_has_everything_is_told_where_it_ends_and_what_is_committed() -> None:
-    trial = HistoryBench(held=OPEN[:2])
-    trial.queue(OPEN[2:])
-    trial.note_commit(4)
-    serve(trial, at=end_of(OPEN[:2]))
-    reply = trial.answer(pb.BackfillReply)
-    assert (reply.status, reply.base_offset, reply.length, reply.commit_offset) == (pb.HELD, 5, 0, 4)
-    assert reply.source_end_offset == 6, "offsets that are given out and not written yet are missing, too"
-
-
-def test_what_is_pushed_again_is_not_served_as_well() -> None:
-    trial = HistoryBench(held=OPEN)
-    trial.pushes_from = 2
-    assert serve(trial, at=end_of(OPEN[:1]))
-    reply = trial.answer(pb.BackfillReply)
-    assert (reply.status, reply.base_offset, reply.end_offset, reply.length) == (pb.HELD, 2, 2, 0)
-    assert not serve(trial)
-    assert len(trial.take(ReadLog)) == 1
-
-
-def test_a_sealed_epoch_is_served_to_its_decided_end() -> None:
+def test_a_copy_that_did_not_come_into_the_log_with_the_one_it_waited_for_is_filled() -> None:
+    """It was whole as far as anybody knew, waited for the next one to be filled, and could not be opened then."""
     past = Past()
-    trial = past.lacking(held=(0, 1, 2))
-    trial.pushes_from = 0
-    serve(trial, epoch=1, at=Position(4, 0))
-    assert trial.take(ReadLog) == [ReadLog("c", 1, 4, 8, 1000)]
-    assert trial.resumed == [], "nothing but the open epoch is ever pushed"
-    trial.note_commit(13)
-    trial.history.reply(ReadLog("c", 1, 4, 8, 1000), (), Position(4, 0), Position(4, 0), pb.HELD)
-    reply = trial.answer(pb.BackfillReply)
-    assert (reply.commit_offset, reply.source_end_offset) == (0, 8), "a commit is never told of another epoch"
-
-
-@pytest.mark.parametrize(
-    ("epoch", "at", "status"),
-    [
-        (4, Position(12, 0), pb.BEHIND),
-        (2, Position(8, 0), pb.NOT_HELD),
-        (1, Position(7, 0), pb.NOT_HELD),
-        (1, Position(5, 1), pb.DIVERGED),
-    ],
-    ids=["of an epoch to come", "of a copy that is not whole", "not at a boundary", "of another history"],
-)
-def test_what_is_not_held_as_asked_is_refused(epoch: int, at: Position, status: pb.ReplicaStatus) -> None:
-    trial = Past().lacking(2, held=(0, 1))
-    trial.take()
-    serve(trial, epoch=epoch, at=at)
-    assert trial.answer(pb.BackfillReply).status == status
-    assert trial.take(ReadLog) == []
-
-
-def test_who_does_not_store_the_open_epoch_does_not_serve_it() -> None:
-    trial = HistoryBench(chain=EpochChain(descriptor(placement=("a", "c"))))
-    serve(trial)
-    assert trial.answer(pb.BackfillReply).status == pb.NOT_HELD
-
-
-def test_a_halted_replica_serves_nothing() -> None:
-    trial = HistoryBench(held=OPEN)
-    trial.halt("rot")
-    serve(trial)
-    assert trial.answer(pb.BackfillReply).status == pb.IN_LIMBO
-
-
-def test_who_does_not_know_the_digest_is_not_refused_for_it() -> None:
-    trial = Past().lacking(held=(0, 1, 2))
-    ask = pb.Backfill(epoch=1, from_offset=5, digest_unknown=True, max_bytes=1000)
-    trial.history.on_backfill("c", ask, 0)
-    assert trial.take(ReadLog) == [ReadLog("c", 1, 5, 8, 1000)]
-
-
-def test_producers_are_rebuilt_for_who_asks_only_from_a_log_that_is_whole() -> None:
-    past = Past()
-    ask = pb.Backfill(epoch=2, from_offset=12, producers=True)
-    trial = past.lacking(held=(0, 1, 2))
-    trial.history.on_backfill("c", ask, 0)
-    assert trial.take(RebuildProducers) == [RebuildProducers(2, 12, "c")]
     trial = past.lacking(2, held=(0, 1))
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
+    del trial.disk.epochs[0]
+    trial.wrote()
+    trial.wrote()
+    assert trial.backfill.incomplete == {0}
+    assert trial.times_whole == 0, "nobody is told that all is here"
+    assert trial.asked()[1].epoch == 0
+
+
+def test_who_does_not_store_the_partition_fills_nothing() -> None:
+    trial = Past(placement=("a", "c")).lacking(2)
+    assert trial.peek() == []
+
+
+def test_a_hole_that_nobody_else_can_fill_stops_the_replica() -> None:
+    chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
+    chain.extend(decision(chain, Position(5, 1), placement=("b",), quorum=1))
+    trial = FetchingBench(chain=chain, incomplete=(0,))
+    trial.backfill.go_on(0)
+    assert "epoch 0" in (trial.halted or "")
+
+
+# --- retention -----------------------------------------------------------------------------------------
+
+
+def test_what_retention_has_deleted_need_not_be_held() -> None:
+    past = Past()
+    trial = past.lacking(0, 1, 2)
     trial.take()
-    trial.history.on_backfill("c", ask, 0)
-    assert trial.take(RebuildProducers) == []
+    trial.backfill.raise_log_start(8, 0)
+    assert (trial.backfill.incomplete, trial.log_start) == ({2}, 8)
+    trial.backfill.raise_log_start(4, 0)
+    assert trial.log_start == 8, "it never goes back"
+    assert trial.peek() == [], "the one that is being filled goes on"
+    assert trial.times_whole == 0
+    trial.backfill.raise_log_start(12, 0)
+    assert trial.backfill.incomplete == set()
+    assert trial.times_whole == 1, "nothing is missing any more, although nothing came"
+    assert trial.backfill.deadline_ms is None
 
 
-def test_what_was_read_is_sent_with_both_ends() -> None:
-    trial = HistoryBench(held=OPEN)
-    base, end = end_of(OPEN[:1]), end_of(OPEN[:2])
-    trial.history.reply(ReadLog("c", 0, 2, 6, 1000), [OPEN[1].data], base, end, pb.HELD)
-    [send] = trial.take(Send)
-    reply = send.message
-    assert isinstance(reply, pb.BackfillReply)
-    assert (reply.base_offset, reply.previous_digest) == base
-    assert (reply.end_offset, reply.end_digest) == end
-    assert (reply.length, reply.source_end_offset) == (len(OPEN[1].data), 6)
-    assert [bytes(data) for data in send.batches] == [bytes(OPEN[1].data)]
+def test_an_epoch_whose_front_is_deleted_is_filled_from_the_log_start() -> None:
+    """The digest in front is taken on trust: the one at the end proves what follows."""
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.backfill.raise_log_start(9, 0)
+    ask = trial.asked()[1]
+    assert (ask.from_offset, ask.digest_unknown) == (9, True)
+    base = end_of(past.batches[2][:1])
+    trial.reply(past.batches[2][1:], epoch=2, base=base)
+    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+    assert (fill.start_offset, fill.start_digest, fill.base_offset, fill.end_offset) == (*base, 9, 12)
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [FinishFill]
+
+
+def test_a_lie_about_the_digest_in_front_is_found_at_the_end() -> None:
+    past = Past()
+    other = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
+    trial = past.lacking(2)
+    trial.take()
+    trial.backfill.raise_log_start(9, 0)
+    trial.asked()
+    trial.reply(other[1:], epoch=2, base=end_of(other[:1]))
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [SetAside]
+
+
+def test_behind_a_deleted_front_each_stretch_continues_the_one_before() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.backfill.raise_log_start(9, 0)
+    trial.asked()
+    trial.reply(past.batches[2][1:2], epoch=2, base=end_of(past.batches[2][:1]))
+    trial.wrote()
+    ask = trial.asked()[1]
+    assert (ask.digest_unknown, ask.from_offset, ask.from_digest) == (False, *end_of(past.batches[2][:2]))
+
+
+def test_an_answer_about_what_retention_has_deleted_meanwhile_is_not_written() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.asked()
+    trial.reply(past.batches[2], epoch=2, base=Position(8, 0), log_start=9)
+    assert trial.writes == 0
+    assert trial.asked()[1].from_offset == 9
+
+
+def test_after_a_restart_nothing_below_the_log_start_is_filled() -> None:
+    trial = FetchingBench(chain=Past().chain, incomplete=(0, 1))
+    trial.log_start = 8
+    trial.backfill.go_on(0)
+    assert trial.peek() == []
+
+
+def test_the_source_tells_how_far_retention_is() -> None:
+    past = Past()
+    trial = past.lacking(1, 2)
+    trial.take()
+    trial.reply([], epoch=2, base=Position(8, 0), status=pb.NOT_HELD, log_start=9)
+    assert (trial.log_start, trial.backfill.incomplete) == (9, {2})
+    assert trial.asked()[1].from_offset == 9
+
+
+# --- what is told of it ----------------------------------------------------------------------------------
+
+
+def test_what_is_missing_grows_less_with_each_batch_and_is_nothing_in_the_end() -> None:
+    past = Past()
+    trial = past.lacking(1, held=(0, 2))
+    assert trial.backfill.missing() == Missing(1, 4, 1, "a", nowhere=False)
+    trial.asked()
+    trial.reply(past.batches[1][:2], epoch=1, base=Position(4, 0))
+    trial.wrote()
+    missing = trial.backfill.missing()
+    assert missing is not None
+    assert missing.records == 2
+    trial.asked()
+    trial.reply(past.batches[1][2:], epoch=1, base=end_of(past.batches[1][:2]))
+    trial.wrote()
+    trial.wrote()
+    assert trial.backfill.missing() is None
+
+
+def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() -> None:
+    past = Past(placement=("a", "b", "c"))
+    trial = past.lacking(2, held=(0, 1))
+
+    def is_nowhere() -> bool:
+        missing = trial.backfill.missing()
+        assert missing is not None
+        return missing.nowhere
+
+    for sender in ("a", "c"):
+        assert not is_nowhere()
+        trial.reply([], sender=sender, epoch=2, base=Position(8, 0), status=pb.NOT_HELD)
+        trial.backfill.tick(1000)
+    assert is_nowhere()
+    trial.reply(past.batches[2][:1], sender="a", epoch=2, base=Position(8, 0))
+    assert not is_nowhere()
+
+
+def test_who_does_not_store_the_partition_misses_nothing() -> None:
+    trial = Past(placement=("a", "c")).lacking(0, 1, 2)
+    assert trial.backfill.missing() is None

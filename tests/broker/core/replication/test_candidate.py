@@ -89,7 +89,7 @@ def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be
     trial = CandidateBench()
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
-    first = trial.candidate._attempt
+    first = trial.attempt
     trial.asked()
     trial.agree("b")
     trial.agree("c", agrees=False)
@@ -98,7 +98,7 @@ def test_who_is_asked_for_a_silent_owner_is_asked_anew_when_that_turns_out_to_be
     trial.owner_may_be_slow = False
     trial.candidate.consider(TIMING.resend_ms + 10)
     assert set(trial.asked()) == set(NODES)
-    assert trial.candidate._attempt == first + 1, "what they said before does not count"
+    assert trial.attempt == first + 1, "what they said before does not count"
     trial.candidate.consider(TIMING.resend_ms + 11)
     assert not trial.out, "once is enough"
     trial.agree("b", "c")

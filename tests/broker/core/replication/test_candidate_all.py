@@ -50,7 +50,7 @@ def test_the_dead_are_not_waited_for_and_no_refusal_undoes_what_a_quorum_has_acc
     trial.candidate.wait_for_all()
     trial.accept("b", "c")
     trial.accept("a", status=pb.FENCED, promised=ballot(3))
-    assert trial.phase == "opening"
+    assert trial.phase == "accepted"
     trial.candidate.recover_unsafely(30)
     assert len(trial.decisions) == 1
     assert not pb.EpochDecision.FromString(trial.decisions[0]).unsafe

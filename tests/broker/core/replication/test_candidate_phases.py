@@ -11,6 +11,7 @@ import pytest
 from tests.broker.core.bench import INCARNATION, NODES, ballot
 from tests.broker.core.candidate_bench import TIMING, CandidateBench
 
+from tidelog_broker.core.replication.candidate import LEADS_TO, Phase
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -109,8 +110,8 @@ def test_who_does_not_miss_the_owner_is_damaged_or_elsewhere_does_not_count() ->
     trial.agree("b", "c")
     trial.agree("d", agrees=False)
     trial.agree("z")
-    trial.agree("e", attempt=trial.candidate._attempt + 1)
-    reply = pb.PreVoteReply(attempt=trial.candidate._attempt, agrees=True, status=pb.IN_LIMBO)
+    trial.agree("e", attempt=trial.attempt + 1)
+    reply = pb.PreVoteReply(attempt=trial.attempt, agrees=True, status=pb.IN_LIMBO)
     trial.candidate.on_pre_vote_reply("e", reply, 0)
     assert trial.phase == "pre-voting"
 
@@ -173,11 +174,11 @@ def test_every_ballot_is_above_all_it_has_heard_of_and_names_this_start_of_this_
     trial.out.clear()
     trial.agree("c")
     [first] = {message.ballot.round for message in trial.asked().values() if isinstance(message, pb.Seal)}
-    assert (first, trial.candidate._ballot) == (5, ballot(5, "b"))
+    assert (first, trial.ballot) == (5, ballot(5, "b"))
     trial.promise("c", status=pb.FENCED, promised=ballot(9, "c"))
     trial.candidate.tick(10**6)
     trial.agree("b", "c")
-    assert trial.candidate._ballot == ballot(10, "b")
+    assert trial.ballot == ballot(10, "b")
 
 
 def test_a_seal_quorum_of_promises_ends_the_epoch_at_the_greatest_end() -> None:
@@ -208,7 +209,7 @@ def test_promises_of_another_ballot_and_of_strangers_do_not_count() -> None:
     trial = CandidateBench().sealing()
     trial.agree(*NODES)
     trial.promise("b")
-    own = trial.candidate._ballot
+    own = trial.ballot
     for other in (ballot(own.round - 1, "b"), ballot(own.round + 1, "b"), ballot(own.round, "c"), ballot(1, "b", 1)):
         trial.promise("c", of=other)
     trial.promise("z")
@@ -277,8 +278,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_seal_it_again() -> No
 
 def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None:
     trial = CandidateBench(FOUR, quorum=3)
-    trial.sealing()
-    trial.candidate._answered.clear()
+    trial.sealing("b", "c")
     trial.promise("b")
     trial.promise("c")
     assert trial.phase == "sealing", "two seal it, three acknowledge"
@@ -289,8 +289,7 @@ def test_as_many_of_the_successor_must_live_as_it_takes_to_acknowledge() -> None
 def test_a_planned_owner_that_does_not_answer_is_replaced_by_this_node() -> None:
     trial = CandidateBench()
     trial.hints.next = Plan("a", NODES, 2)
-    trial.sealing()
-    trial.candidate._answered.discard("a")
+    trial.sealing("b", "c")
     trial.promise("b")
     trial.promise("c")
     assert trial.value().next.owner == "b"
@@ -304,7 +303,7 @@ def test_another_owner_is_named_in_the_newest_start_that_is_known_of_it() -> Non
     trial.promise("b")
     trial.promise("c")
     assert (trial.value().next.owner, trial.phase) == ("c", "opening")
-    assert pb.EpochDecision.FromString(trial.candidate._value).next.owner_incarnation == 99
+    assert pb.EpochDecision.FromString(trial.proposed).next.owner_incarnation == 99
 
 
 def test_an_owner_that_is_not_there_and_no_copy_here_proposes_nothing() -> None:
@@ -326,10 +325,10 @@ def test_an_ack_quorum_of_accepts_is_the_decision() -> None:
     trial.accept("z")
     trial.accept("d", status=pb.IN_LIMBO)
     trial.accept("d", status=pb.DIVERGED)
-    trial.accept("d", of=ballot(trial.candidate._ballot.round, "c"))
+    trial.accept("d", of=ballot(trial.ballot.round, "c"))
     assert trial.decisions == []
     trial.accept("e")
-    assert trial.decisions == [trial.candidate._value]
+    assert trial.decisions == [trial.proposed]
 
 
 def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
@@ -343,7 +342,7 @@ def test_what_seals_an_epoch_may_be_too_few_to_decide_its_end() -> None:
 def test_accepts_of_an_earlier_attempt_do_not_count_for_a_later_one() -> None:
     trial = CandidateBench().opening()
     earlier = pb.Ballot()
-    earlier.CopyFrom(trial.candidate._ballot)
+    earlier.CopyFrom(trial.ballot)
     trial.accept("b")
     trial.accept("c", status=pb.FENCED, promised=ballot(7))
     assert trial.phase == "waiting"
@@ -466,10 +465,10 @@ def test_a_roll_over_proposes_at_once_under_the_owners_reserved_ballot() -> None
     for message in asked.values():
         assert isinstance(message, pb.OpenEpoch)
         assert (message.ballot, list(message.holders)) == (ballot(0, "b"), ["b"])
-    value = pb.EpochDecision.FromString(trial.candidate._value)
+    value = pb.EpochDecision.FromString(trial.proposed)
     assert (value.end_offset, value.end_digest, value.next.owner) == (17, 9, "c")
     trial.accept("b", "c")
-    assert trial.decisions == [trial.candidate._value]
+    assert trial.decisions == [trial.proposed]
 
 
 def test_only_the_owner_rolls_over() -> None:
@@ -488,3 +487,43 @@ def test_a_roll_over_that_fails_goes_on_as_a_full_seal_without_a_pre_vote_and_ne
     asked = trial.asked()
     assert all(isinstance(one, pb.Seal) and one.ballot == ballot(1, "b") for one in asked.values())
     assert set(asked) == set(NODES)
+
+
+# --- the table -----------------------------------------------------------------------------------------
+
+
+def in_phase(phase: Phase) -> CandidateBench:
+    trial = CandidateBench(owner="b")
+    if phase in {"waiting", "pre-voting"}:
+        trial.hints.turn = 1 if phase == "waiting" else 0
+        trial.candidate.consider(0)
+    if phase == "sealing":
+        trial.sealing()
+    if phase in {"opening", "accepted"}:
+        trial.opening()
+    if phase == "accepted":
+        trial.candidate.wait_for_all()
+        trial.accept("b", "c")
+    assert trial.phase == phase
+    return trial
+
+
+@pytest.mark.parametrize("phase", [phase for phase in LEADS_TO if "opening" not in LEADS_TO[phase]])
+def test_an_owner_that_tries_anything_else_proposes_no_planned_end(phase: Phase) -> None:
+    with pytest.raises(AssertionError, match=f"{phase} does not lead to opening"):
+        in_phase(phase).candidate.roll_over(Plan("b", NODES, 2), Position(15, 3), 0)
+
+
+@pytest.mark.parametrize("phase", LEADS_TO)
+def test_an_operators_word_leads_to_sealing_unless_a_quorum_has_accepted(phase: Phase) -> None:
+    trial = in_phase(phase)
+    trial.candidate.recover_unsafely(0)
+    assert ("sealing" in LEADS_TO[phase]) == (trial.phase == "sealing")
+    assert len(trial.decisions) == (1 if phase == "accepted" else 0)
+
+
+@pytest.mark.parametrize("phase", LEADS_TO)
+def test_a_decision_ends_every_attempt(phase: Phase) -> None:
+    trial = in_phase(phase)
+    trial.candidate.reset()
+    assert (trial.phase, trial.candidate.deadline_ms) == ("idle", None)

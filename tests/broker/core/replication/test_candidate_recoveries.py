@@ -74,7 +74,7 @@ class Life(Stage):
     def recover(self, node: str = "") -> None:
         node = node or self.source.choice(sorted(self.logs))
         replica = self.replicas[node]
-        able = replica.state.is_member and replica.state.halted is None and not replica.history.incomplete
+        able = replica.state.is_member and replica.state.halted is None and not replica.backfill.incomplete
         if able and node not in self.down:
             self.recoveries += 1
             replica.candidate.recover_unsafely(self.now_ms)

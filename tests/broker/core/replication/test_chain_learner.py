@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.broker.core.bench import KEY, ballot, decision, descriptor, end_of, run_of
-from tests.broker.core.history_bench import HistoryBench, Past
+from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.chain_learner import Learning
@@ -16,13 +16,13 @@ BATCHES = run_of(descriptor(), 2, 3, 1)
 OTHERS = run_of(descriptor(), 2, 3, 1, fill=b"other")
 
 
-class Learner(HistoryBench):
+class Learner(FetchingBench):
     """Replica `b` with its chain. What it has entered is noted."""
 
     def __init__(self, chain: EpochChain | None = None, held: list[Batch] | None = None) -> None:
         super().__init__(chain=chain, held=held)
         self.entered: list[int] = []
-        self.learning = Learning(self, self.history, entered=lambda value: self.entered.append(value.epoch))
+        self.learning = Learning(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
 
     def learn(self, end: Position, *, placement: tuple[str, ...] = ("a", "b", "c")) -> bytes:
         """Learn the decision that the first epoch ends there, and who stores the next one."""
@@ -59,14 +59,14 @@ def test_the_decision_is_journalled_before_the_tail_is_cut_and_the_next_epoch_fe
     assert [(entry.epoch, entry.dropped) for entry in fences.entries] == [(1, False), (0, True)]
     assert learner.entered == [0]
     assert (learner.tail.epoch, learner.tail.queued) == (1, Position(5, 0))
-    assert not learner.history.incomplete
+    assert not learner.backfill.incomplete
 
 
 def test_a_copy_that_is_too_short_is_filled_once_the_next_epoch_is_entered() -> None:
     learner = Learner(held=BATCHES[:1])
     learner.learn(end_of(BATCHES))
-    assert learner.history.incomplete == {0}
-    assert learner.history.deadline_ms is None
+    assert learner.backfill.incomplete == {0}
+    assert learner.backfill.deadline_ms is None
     for _ in range(2):
         learner.wrote()
     _, ask = learner.asked()
@@ -77,7 +77,7 @@ def test_a_copy_with_other_content_is_set_aside() -> None:
     learner = Learner(held=OTHERS)
     learner.learn(end_of(BATCHES))
     assert [effect.epoch for effect in learner.take(SetAside)] == [0]
-    assert learner.history.incomplete == {0}
+    assert learner.backfill.incomplete == {0}
 
 
 def test_who_is_not_named_again_keeps_no_fence() -> None:
@@ -168,7 +168,7 @@ def test_a_start_cuts_what_a_stop_left_behind_the_end() -> None:
     learner = starting(BATCHES, end_of(BATCHES[:2]))
     learner.learning.load(Fence(KEY, learner.active).opened(), 0)
     assert learner.take(Truncate, SetAside, WriteFences) == [Truncate(0, 5)]
-    assert not learner.history.incomplete
+    assert not learner.backfill.incomplete
 
 
 def test_a_start_fills_what_is_missing_before_the_end() -> None:

@@ -144,8 +144,8 @@ class Ranked:
     def incarnation(self, node_id: str) -> int:
         return self._stage.incarnation(node_id)
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
-        return self._stage.fill_wait_ms(size_bytes)
+    def backfill_wait_ms(self, size_bytes: int) -> int:
+        return self._stage.backfill_wait_ms(size_bytes)
 
     def random_ms(self, below_ms: int) -> int:
         return self._stage.random_ms(below_ms)

@@ -318,9 +318,10 @@ def test_an_epoch_that_is_left_is_nobodys_any_more() -> None:
     trial = Trial()
     trial.own()
     trial.publish(1)
-    trial.ownership.confirm()
+    asked = trial.ownership.confirm()
     trial.ownership.leave()
-    assert trial.ownership._confirming == {}
+    trial.answer_confirmation(asked)
+    assert trial.confirmed() == []
     assert (trial.owner, list(trial.ownership.followers), trial.ownership.deadline_ms()) == (None, [], None)
     trial.ack(trial.tail.queued)
     trial.ack(trial.tail.queued, sender="c")
@@ -493,9 +494,10 @@ def test_questions_without_answers_are_bounded() -> None:
     trial = Trial()
     trial.own()
     numbers = [trial.ownership.confirm() for _ in range(CONFIRMATIONS_MAX + 5)]
-    assert len(trial.ownership._confirming) == CONFIRMATIONS_MAX
-    trial.answer_confirmation(numbers[0])
-    assert trial.confirmed() == []
+    trial.answer_confirmation(numbers[4])
+    assert trial.confirmed() == [], "the oldest are forgotten"
+    trial.answer_confirmation(numbers[5])
+    assert trial.confirmed() == [numbers[5]], "and no more of them than it takes"
     trial.answer_confirmation(numbers[-1])
     assert trial.confirmed() == [numbers[-1]]
 

@@ -222,3 +222,17 @@ def test_the_only_source_is_asked_again() -> None:
 def test_nobody_to_ask_is_the_callers_mistake() -> None:
     with pytest.raises(AssertionError):
         Pull(KEY, 4, (), TIMING)
+
+
+# --- steps ---------------------------------------------------------------------------------------------
+
+
+def test_a_pull_asks_only_once_at_a_time() -> None:
+    subject = pull()
+    subject.ask(AT, 0)
+    with pytest.raises(AssertionError, match="asked is not followed by asked"):
+        subject.ask(AT, 0)
+    subject.turned_down(10)
+    subject.ask(AT, 10)
+    subject.answered()
+    subject.ask(AT, 10)

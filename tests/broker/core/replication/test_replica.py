@@ -170,7 +170,7 @@ class Stage:
         del key
         return sum(1 for node in active.placement if self.alive(node)) and 0
 
-    def fill_wait_ms(self, size_bytes: int) -> int:
+    def backfill_wait_ms(self, size_bytes: int) -> int:
         del size_bytes
         return 0
 
@@ -235,7 +235,7 @@ class Stage:
                         table = ProducerTable()
                         for header in (h for epoch in sorted(log.epochs) for h, _ in log.epochs[epoch]):
                             table.apply(header)
-                        whole = not replica.history.incomplete
+                        whole = not replica.backfill.incomplete
                         replica.producers_rebuilt(effect, table if whole else None, 0, self.now_ms)
                     case (
                         Append()
@@ -483,6 +483,6 @@ def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_ca
     assert stage.replicas[active.owner].state.role == "opening"
     stage.held_back = frozenset({other})
     stage.later(20_000)
-    assert stage.replicas[other].history.incomplete
+    assert stage.replicas[other].backfill.incomplete
     assert stage.owner().state.node_id == active.owner
     assert stage.publish("four") == stage.owner().state.high_watermark == 4

@@ -9,7 +9,7 @@ from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Halted, Send, WriteFences
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
-from tidelog_broker.core.replication.replica_state import BECOMES, DECISIONS_MAX, Role
+from tidelog_broker.core.replication.replica_state import BECOMES, DECISIONS_MAX, TURNS, Role, Standing
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -328,3 +328,41 @@ def test_a_decision_makes_a_follower_or_an_outsider_of_every_role() -> None:
             bench.extend_chain(decision(chain, Position(7, 0), owner=placement[0], placement=placement, quorum=1))
             bench.enter()
             assert bench.role == expected
+
+
+# --- standing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standing", TURNS)
+def test_a_standing_turns_into_what_the_table_says_and_nothing_else(standing: Standing) -> None:
+    bench = Bench()
+    if standing != "sound":
+        bench.halt("this copy is wrong", for_good=standing == "halted for good")
+    assert bench.standing == standing
+    if "sound" in TURNS[standing]:
+        bench.enter()
+        assert (bench.standing, bench.halted) == ("sound", None)
+    else:
+        with pytest.raises(AssertionError, match="halted for good does not turn into sound"):
+            bench.enter()
+        bench.halt("a lesser reason")
+        assert (bench.standing, bench.halted) == ("halted for good", "this copy is wrong")
+
+
+def test_the_next_epoch_ends_what_was_held_against_this_copy_of_the_last_one() -> None:
+    bench = Bench(doubt="damaged")
+    bench.halt("this copy is wrong")
+    bench.fetched(5)
+    bench.enter()
+    assert not bench.doubt
+    assert bench.doubt_ends is None
+    assert bench.halted is None
+
+
+def test_a_doubtful_copy_that_has_fetched_all_is_whole_once_that_is_durable() -> None:
+    bench = Bench(doubt="short")
+    bench.queue(run_of(descriptor(), 2))
+    bench.fetched(2)
+    assert (bench.doubt, bench.doubt_ends) == ("short", 2)
+    bench.wrote()
+    assert not bench.doubt

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
+from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -80,7 +81,7 @@ async def test_a_bad_batch_is_refused_and_its_neighbours_are_stored(
     assert not bad.error.retriable
     assert [first.base_offset, last.base_offset] == [0, 1]
     assert await peer.read_all(topic.topic_id) == [b"first", b"last"]
-    assert node.broker.metrics.batches_refused._value.get() == 1
+    assert counted(node.broker.metrics.batches_refused) == 1
 
 
 async def test_a_bad_large_batch_is_refused_by_the_worker_alike(peer: Peer) -> None:
@@ -131,7 +132,7 @@ async def test_a_retry_gets_the_first_offset_and_is_stored_once(node: Node, peer
     assert [result.duplicate for result in first + again] == [False, False, True, True]
     assert [result.append_timestamp_us for result in again] == [result.append_timestamp_us for result in first]
     assert await peer.read_all(topic.topic_id) == [b"a", b"b", b"c"]
-    assert node.broker.metrics.duplicates._value.get() == 2
+    assert counted(node.broker.metrics.duplicates) == 2
 
 
 async def test_a_retry_in_one_request_with_its_first_attempt_is_stored_once(peer: Peer) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
+from tests.holding import entries_of
 
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.node.node import Node
@@ -264,7 +265,7 @@ async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(nod
     async with asyncio.timeout(5):
         (told,) = (await held).envelope.metadata_reply.topics
     assert len(told.partitions) == 2
-    assert not node.broker.route_news._topics
+    assert not entries_of(node.broker.route_news)
 
 
 async def test_metadata_is_not_held_back_for_longer_than_was_asked_for(peer: Peer) -> None:
@@ -285,7 +286,7 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
     topic = await peer.create(partitions=1)
     held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
     await peer.create("another")
-    assert node.broker.route_news._topics
+    assert entries_of(node.broker.route_news)
     async with asyncio.timeout(5):
         if end == "the node stops":
             await stand.stop()
@@ -295,7 +296,7 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
             made: list[str] = []
             monkeypatch.setattr(node.broker.cluster, "nodes", partial(made.append, "an answer that nobody reads"))
             await peer.close()
-            while node.broker.route_news._topics:  # noqa: ASYNC110 - nothing tells
+            while entries_of(node.broker.route_news):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
             assert not made
 
@@ -331,7 +332,7 @@ async def test_that_a_topic_goes_is_told_to_who_waits_for_its_owners(node: Node,
         assert told.error.code == pb.UNKNOWN_TOPIC
     else:
         assert told.topic_id == made.topic_id
-    assert not node.broker.route_news._topics
+    assert not entries_of(node.broker.route_news)
 
 
 async def test_past_what_may_be_held_metadata_is_answered_at_once(

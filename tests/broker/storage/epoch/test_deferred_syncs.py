@@ -69,7 +69,7 @@ def test_a_rolled_segment_is_synced_once_in_the_background() -> None:
     append(log, [batch(b"x")])
     log.sync()
     roll_once(log)
-    rolled = begun_path(log._held.segments[-1].path)
+    rolled = begun_path(log.segments[-1].path)
     roll_once(log)
     background.close()
     assert synced.count(rolled) == 1
@@ -88,7 +88,7 @@ def test_a_log_that_nobody_syncs_leaves_its_segments_to_the_kernel_until_as_many
     assert (log._deferred.segment_count, synced) == (UNSYNCED_SEGMENTS_MAX - 1, [])
     roll_once(log)
     background.close()
-    assert synced == [log._held.segments[0].path]
+    assert synced == [log.segments[0].path]
     log.close()
     assert len(set(synced)) == UNSYNCED_SEGMENTS_MAX + 1
     assert sim.open_files == 0
@@ -99,7 +99,7 @@ def test_after_a_crash_no_more_is_looked_at_than_what_was_owed() -> None:
     log = rolling_log(Disk(sim))
     for _ in range(3 * UNSYNCED_SEGMENTS_MAX):
         roll_once(log)
-    segments, end_offset = [segment.path for segment in log._held.segments], log.end_offset
+    segments, end_offset = [segment.path for segment in log.segments], log.end_offset
     sim = sim.restart()
     synced = count_syncs(sim)
     log = EpochLog.open(Disk(sim), ROOT / "epoch", segment_bytes=SEGMENT_BYTES_MIN)

@@ -30,7 +30,7 @@ DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
 
 def lose(sim: SimDisk, path: Path) -> None:
     """Take a directory away, durably."""
-    parent = sim._dir(path.parent)
+    parent = sim.directory(path.parent)
     del parent.names[path.name]
     parent.sync()
 

@@ -149,7 +149,7 @@ def test_rot_in_what_was_kept_is_limbo_and_no_torn_write() -> None:
                 sim.node(path).current[at + 130] ^= 1
         again = reopen(sim.restart())
         # Where the last segment is empty, its header is what says that the one before it was synced.
-        if log._held.segments[-1].base_offset < log.end_offset:
+        if log.segments[-1].base_offset < log.end_offset:
             assert again.state == "limbo"
 
 

@@ -174,7 +174,7 @@ def test_no_space_for_the_journals_is_no_directory() -> None:
 
 def test_a_reboot_counts_only_after_an_unclean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot_id = tmp_path / "boot_id"
-    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id)
+    monkeypatch.setattr(node_dir, "BOOT_ID", boot_id)
     path = tmp_path / "data"
 
     def reopened(boot: str, *, clean: bool, noted: bool = True) -> bool:

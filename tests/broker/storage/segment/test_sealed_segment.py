@@ -18,7 +18,7 @@ def sealed() -> tuple[SimDisk, SealedSegment]:
     log = create(sim)
     append(log, [batch(b"a" * 300), batch(b"b" * 300, records=4)])
     log.seal()
-    (segment,) = log._held.segments
+    (segment,) = log.segments
     assert isinstance(segment, SealedSegment)
     return sim, segment
 

@@ -145,7 +145,7 @@ def test_a_file_that_is_being_opened_is_not_used_again() -> None:
     log = on(disk)
     fill(log, 3)
     disk.open_segments.drop(SEGMENT)
-    opened = log._held.segments[0].open(disk)  # type: ignore[union-attr]  # the first of three is sealed
+    opened = log.segments[0].open(disk)  # type: ignore[union-attr]  # the first of three is sealed
 
     def slow() -> object:
         log.delete_oldest_segment()

@@ -7,8 +7,8 @@ from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance import mover
-from tidelog_broker.rebalance.homing import Homing
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned
+from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_proto import broker_pb2 as pb
 
 CALM_MS = 300_000
@@ -21,7 +21,7 @@ class Trial:
     def __init__(self, *, calm_ms: int = CALM_MS) -> None:
         self.world = World()
         self.now_s = 1000.0
-        homing = Homing(
+        homing = PreferredOwner(
             self.world.cluster, calm_ms=calm_ms, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s
         )
         self.advice = Advice(homing)
@@ -119,6 +119,7 @@ def test_it_can_be_left_to_the_operator() -> None:
 async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
     monkeypatch.setattr(mover, "PERIOD_S", 0.05)
+    founded.settings["calm_ms"] = 500
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -131,8 +132,4 @@ async def test_what_a_restarted_node_owned_comes_back_to_it(founded: Founded, mo
     await founded.until(lambda: "b" not in {founded.owner(key, "a") for key in keys}, "b still owns something")
     await founded.start("b")
     await founded.settled()
-    for node in founded.nodes.values():
-        for advice in node.broker.mover._advice:
-            if isinstance(advice._adviser, Homing):
-                advice._adviser._calm_s = 0.5
     await founded.until(lambda: [founded.owner(key, "a") for key in keys] == before, "not all came back")

@@ -1,8 +1,9 @@
-"""A node that merely stores copies owns a partition in place of others, and for no longer than it must.
+"""Temporary ownership: a node that merely stores copies owns a partition while no other replica can.
 
 By its role it owns nothing, but writes that nobody takes help no one: where no living replica may own, one that only
 stores copies takes over, or is handed what a stopping node owns. It gives the partition up as soon as a replica
-that may own keeps up, and does not wait for the long calm of `homing`: its publishers are where they should not be.
+that may own keeps up, and does not wait for the long calm of `preferred_owner`: its publishers are where they should
+not be.
 
 It waits a little, and each time that the partition is back much longer: a replica that comes and goes must not take its
 publishers along, and it may have handed over for a reason that is seen only there, such as a full disk. No copy moves;
@@ -24,7 +25,7 @@ STEADY_S: Final = 10.0
 AGAIN_S: Final = 300.0
 
 
-class StandingIn:
+class TemporaryOwner:
     """See the module.
 
     Args:

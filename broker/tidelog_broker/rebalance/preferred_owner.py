@@ -21,7 +21,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 
-class Homing:
+class PreferredOwner:
     """See the module.
 
     Args:
@@ -46,7 +46,7 @@ class Homing:
         self._version = cluster.version
         self._here = EpochTimes()
         """Epochs that were here since the last change, as far as they have been seen."""
-        self._at_home: dict[PartitionKey, int] = {}
+        self._preferred: dict[PartitionKey, int] = {}
         """Epochs that are owned by whom placement prefers: to find that out means to look at every node."""
 
     @property
@@ -59,13 +59,13 @@ class Homing:
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._here.clear()
-            self._at_home.clear()
+            self._preferred.clear()
         here_s = self._here.held_s(owned, self._clock_s())
         if not self._calm_s or here_s < self._calm_s:
             return None
-        if self._at_home.get(owned.key) == owned.active.epoch:
+        if self._preferred.get(owned.key) == owned.active.epoch:
             return None
-        plan = self._cluster.home(owned.key, owned.active)
+        plan = self._cluster.preferred(owned.key, owned.active)
         if plan is None:
-            self._at_home[owned.key] = owned.active.epoch
+            self._preferred[owned.key] = owned.active.epoch
         return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None

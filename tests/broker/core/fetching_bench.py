@@ -1,20 +1,22 @@
-"""The history of one replica on its own: what it is asked for, what it asks for, and its writes carried out."""
+"""What one replica fetches and serves, on its own: what it asks for, what it is asked for, its writes carried out."""
 
 from __future__ import annotations
 
 from tests.broker.core.bench import NODES, Bench, decision, descriptor, end_of, run_of
 
 from tidelog_broker.core.replication.acceptor import Opening
-from tidelog_broker.core.replication.backfill import History
+from tidelog_broker.core.replication.backfill import Backfill
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import ReadLog, Send, SyncAhead
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.replica_state import Doubt
+from tidelog_broker.core.replication.source import Source
 from tidelog_proto import broker_pb2 as pb
 
 
-class HistoryBench(Bench):
-    """Replica `b` with its history; it is a follower of `a`. What it calls is noted."""
+class FetchingBench(Bench):
+    """Replica `b` with its catch-up, backfill and source; it is a follower of `a`. What it calls is noted."""
 
     def __init__(
         self,
@@ -30,14 +32,15 @@ class HistoryBench(Bench):
         self.pushes_from: int | None = None
         self.resumed: list[tuple[str, int]] = []
         self.times_whole = 0
-        self.history = History(
+        self.backfill = Backfill(self, whole=self.became_whole)
+        self.backfill.incomplete = set(incomplete)
+        self.catch_up = CatchUp(
             self,
             acknowledge=lambda _now_ms: self.acknowledged.append(self.tail.durable.offset),
             reopen=lambda opening, _now_ms: self.reopened.append(opening),
-            resume=self.resumes,
-            whole=self.became_whole,
+            raise_log_start=self.backfill.raise_log_start,
         )
-        self.history.incomplete = set(incomplete)
+        self.source = Source(self, incomplete=lambda: self.backfill.incomplete, resume=self.resumes)
 
     def became_whole(self) -> None:
         self.times_whole += 1
@@ -90,7 +93,8 @@ class HistoryBench(Bench):
             source_end_offset=source_end,
             log_start_offset=log_start,
         )
-        self.history.on_reply(sender, message, batches, now_ms)
+        if not self.catch_up.on_reply(sender, message, batches, now_ms):
+            self.backfill.on_reply(sender, message, batches, now_ms)
 
 
 class Past:
@@ -103,9 +107,9 @@ class Past:
             self.batches.append(run_of(self.chain.active, 1, 1, 2))
             self.chain.extend(decision(self.chain, end_of(self.batches[-1]), owner=owner, placement=placement))
 
-    def lacking(self, *epochs: int, held: tuple[int, ...] = ()) -> HistoryBench:
-        trial = HistoryBench(chain=self.chain, incomplete=epochs)
+    def lacking(self, *epochs: int, held: tuple[int, ...] = ()) -> FetchingBench:
+        trial = FetchingBench(chain=self.chain, incomplete=epochs)
         for epoch in held:
             trial.store(self.batches[epoch])
-        trial.history.fill(0)
+        trial.backfill.go_on(0)
         return trial

@@ -11,9 +11,9 @@ from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 from tidelog_broker.core.replication.ports import Timing
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import META_KEY, PartitionKey
-from tidelog_broker.rebalance import mover, standing_in
+from tidelog_broker.rebalance import mover, temporary_owner
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned
-from tidelog_broker.rebalance.standing_in import AGAIN_S, STEADY_S, StandingIn
+from tidelog_broker.rebalance.temporary_owner import AGAIN_S, STEADY_S, TemporaryOwner
 from tidelog_proto import broker_pb2 as pb
 
 ALL = ("a", "b", "c")
@@ -40,7 +40,7 @@ class Trial:
         set_roles(self.world, "c", STORES)
         self.now_s = 1000.0
         self.advice = Advice(
-            StandingIn(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
+            TemporaryOwner(self.world.cluster, now_ms=lambda: int(self.now_s * 1000), clock_s=lambda: self.now_s)
         )
         self.followers = [Follower(name, 10, answered=True) for name in "bc"]
 
@@ -141,8 +141,8 @@ async def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """Four nodes: `a` and `d` only store copies, `b` has both roles, `c` stores nothing."""
     monkeypatch.setattr(mover, "AGAIN_S", 0.05)
     monkeypatch.setattr(mover, "PERIOD_S", 0.05)
-    monkeypatch.setattr(standing_in, "STEADY_S", 0.2)
-    monkeypatch.setattr(standing_in, "AGAIN_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "STEADY_S", 0.2)
+    monkeypatch.setattr(temporary_owner, "AGAIN_S", 0.2)
     roles = {"a": ["persistence"], "c": ["ingestion"], "d": ["persistence"]}
     cluster = Founded(tmp_path, NAMES, roles)
     await cluster.found()
@@ -233,7 +233,7 @@ async def test_a_partition_is_written_to_although_the_only_replica_that_may_own_
 
 async def restart(cluster: Founded, name: str, roles: list[str]) -> None:
     await cluster.stop(name)
-    await cluster._start(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
+    await cluster.start_as(name, name, {"bootstrap": cluster.path / "cluster.json", "roles": roles})
     await cluster.settled()
 
 
@@ -266,6 +266,6 @@ async def test_what_a_node_stored_goes_elsewhere_when_it_is_started_as_one_that_
 def is_whole(cluster: Founded, key: PartitionKey, name: str = "b") -> Callable[[], bool]:
     def ask() -> bool:
         partition = cluster.nodes[name].broker.partitions.find(key)
-        return partition is not None and not partition.replica.history.incomplete
+        return partition is not None and not partition.replica.backfill.incomplete
 
     return ask

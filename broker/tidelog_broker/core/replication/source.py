@@ -1,0 +1,90 @@
+"""A source: serving other replicas what they pull, stretches of the log and the producers' state at an epoch's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from tidelog_broker.core.replication.effects import ReadLog, RebuildProducers
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_proto import broker_pb2 as pb
+
+
+class Source:
+    """The log of one replica, as others fetch it."""
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        *,
+        incomplete: Callable[[], Collection[int]],
+        resume: Callable[[str, int, int], bool],
+    ) -> None:
+        """Take the callbacks: which sealed epochs are not whole here; push to a node again from an offset."""
+        self._state = state
+        self._incomplete = incomplete
+        self._resume = resume
+
+    def on_ask(self, sender: str, ask: pb.Backfill, now_ms: int) -> bool:
+        """Serve a stretch of the log, or the producers' state at an epoch's end; return whether it is pushed again."""
+        state = self._state
+        status = self._may_serve(ask)
+        if status == pb.HELD and ask.producers:
+            state.emit(RebuildProducers(ask.epoch, ask.from_offset, sender))
+            return False
+        end = state.tail.durable.offset
+        is_open = status == pb.HELD and ask.epoch == state.tail.epoch
+        resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
+        if resumed:
+            end = ask.from_offset  # what follows is on its way as appends
+        if status == pb.HELD and ask.epoch != state.tail.epoch:
+            end = state.decision(ask.epoch).end_offset
+        if status == pb.HELD and ask.from_offset < end:
+            limit = min(end, ask.end_offset or end)
+            is_tail = ask.epoch == state.tail.epoch
+            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.pull_bytes)
+            state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
+            return False
+        at = Position(ask.from_offset, ask.from_digest)
+        self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
+        return resumed
+
+    def _may_serve(self, ask: pb.Backfill) -> pb.ReplicaStatus:
+        state = self._state
+        if state.halted is not None:
+            return pb.IN_LIMBO
+        if ask.epoch > state.active.epoch:
+            return pb.BEHIND
+        if ask.epoch in self._incomplete() or (ask.epoch == state.tail.epoch and not state.is_member):
+            return pb.NOT_HELD
+        if ask.epoch < state.chain.genesis.epoch:
+            return pb.NOT_HELD
+        digest = state.position_of(ask.epoch, ask.from_offset)
+        if digest is None:
+            # Where another version of the epoch has a border between batches, this one may have none.
+            return pb.DIVERGED if ask.epoch in state.chain.compactions else pb.NOT_HELD
+        return pb.HELD if ask.producers or ask.digest_unknown or digest == ask.from_digest else pb.DIVERGED
+
+    def reply(
+        self, to: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, status: pb.ReplicaStatus
+    ) -> None:
+        """Send what was read."""
+        state = self._state
+        is_open = to.epoch == state.tail.epoch
+        # An owner has given out offsets that it has not written yet: who asks is not done before it has them, too.
+        sealed = not is_open and status == pb.HELD
+        source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
+        held = state.log.epoch_end(to.epoch) if sealed else None
+        reply = pb.BackfillReply(
+            status=status,
+            base_offset=base.offset,
+            end_offset=end.offset,
+            previous_digest=base.digest,
+            end_digest=end.digest,
+            commit_offset=state.high_watermark if is_open else 0,
+            length=sum(map(len, batches)),
+            source_end_offset=source_end,
+            log_start_offset=state.log_start,
+            epoch_digest=held[1] if held is not None else None,
+        )
+        state.send(to.to, state.about(reply, to.epoch), batches)
