@@ -3,18 +3,22 @@
 Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
 and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
 a time per connection, until the position has caught up with the ring. Both are addressed by offset and both end at the
-high watermark, so the seam between them can neither skip nor repeat a batch.
+high watermark, so the seam between them can neither skip nor repeat a batch. What a filter leaves of batches is made on
+a reader thread, whether they come out of the ring or the log.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import PartitionKey, Subscription
 from tidelog_broker.metadata.meta_freshness import as_heard
+from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.handlers.fetch import check_entries, end_of
+from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -25,6 +29,18 @@ EVENT_BYTES: Final = 1 * MIB
 """About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
 
 
+TELL_S: Final = 1.0
+"""How often a client hears how far its subscription is while nothing matches its filter."""
+
+
+@dataclass(slots=True)
+class _Filter:
+    """What is wanted of a partition, and when the client is to be told next how far it is."""
+
+    wanted: Wanted
+    tell_at_s: float = 0.0
+
+
 class Pump:
     """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
 
@@ -33,12 +49,14 @@ class Pump:
         self._connection = connection
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
+        self._filters: dict[PartitionKey, _Filter] = {}
+        """Of the partitions of which not everything is wanted."""
         self._reading = False
         self._started = False
         self.stopped = False
 
-    def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
-        """Add a partition and listen to its appends.
+    def follow(self, key: PartitionKey, partition: Partition, offset: int, wanted: Wanted | None) -> None:
+        """Add a partition, or what is wanted of it, and listen to its appends.
 
         Raises:
             ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
@@ -54,6 +72,8 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
+        if wanted is not None:
+            self._filters[key] = _Filter(wanted)
         partition.changes.listeners.add(self.pump)
 
     def start(self) -> None:
@@ -73,6 +93,7 @@ class Pump:
         for partition in self._partitions.values():
             partition.changes.listeners.discard(self.pump)
         self._partitions.clear()
+        self._filters.clear()
 
     def _count(self, more: int) -> None:
         self._broker.bounds.followed += more
@@ -103,7 +124,12 @@ class Pump:
             return False
         offset = self.subscription.positions[key]
         bytes_max = self._bytes_max
-        hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
+        if key in self._filters:
+            if offset >= partition.state.readable_end:
+                return False
+            hot = None
+        else:
+            hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:
             if not self._reading:
                 self._reading = True
@@ -139,10 +165,20 @@ class Pump:
         try:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
-                    offset = self.subscription.positions[key]
-                    batches = await partition.reader.read_log(offset, self._bytes_max)
-                    if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
-                        self._send(key, partition, batches, count_records(batches), end_of(batches))
+                    offset, filtered = self.subscription.positions[key], self._filters.get(key)
+                    if filtered is None:
+                        batches = await partition.reader.read_log(offset, self._bytes_max)
+                        next_offset = end_of(batches) if batches else offset
+                    else:
+                        batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
+                        if next_offset == offset:
+                            return  # not readable yet after all: the next wake-up goes on
+                    if self.stopped or key not in self._partitions:
+                        pass
+                    elif batches and self._fits(sum(map(len, batches))):
+                        self._send(key, partition, batches, count_records(batches), next_offset)
+                    elif filtered is not None and not batches:
+                        self._skip(key, partition, next_offset, filtered)
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # else its end has been told already
                 self._end(key, error)
@@ -166,12 +202,22 @@ class Pump:
         self._broker.metrics.bytes_out.inc(size_bytes)
         self._connection.send(pb.Envelope(message_event=event), batches)
 
+    def _skip(self, key: PartitionKey, partition: Partition, next_offset: int, filtered: _Filter) -> None:
+        """Go on behind what does not match, and tell the client now and then: it would be looked through again."""
+        now_s = self._broker.loop.time()
+        if now_s >= filtered.tell_at_s:
+            filtered.tell_at_s = now_s + TELL_S
+            self._send(key, partition, [], 0, next_offset)
+        else:
+            self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
+
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
         """Tell the client that a partition has ended, and why."""
         partition = self._partitions.pop(key, None)
         if partition is not None:
             partition.changes.listeners.discard(self.pump)
             self._count(-1)
+            self._filters.pop(key, None)
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
             subscription_id=self.subscription.subscription_id,
@@ -209,7 +255,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(entry.offset)
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
+            wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch

@@ -8,7 +8,7 @@ Batches that the index names in vain count as well: nobody can make a read expen
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
@@ -43,13 +43,17 @@ class Wanted(NamedTuple):
     key: bytes | None = None
     tag: str | None = None
 
-    def best(self, columns: frozenset[TextColumn]) -> tuple[TextColumn | None, int]:
-        """Return by the index of which column to look, and for which hash; None for no column."""
+    def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
+        """Return by the index of which of `columns` to look; None where none helps."""
         if self.key is not None and "key" in columns:
-            return "key", hash_one(self.key)
-        if self.tag is not None and "tag" in columns:
-            return "tag", hash_one(self.tag.encode())
-        return None, 0
+            return "key"
+        return "tag" if self.tag is not None and "tag" in columns else None
+
+    def hash_of(self, column: TextColumn | None) -> int:
+        """Return the hash to look for in a column's index."""
+        if column is None:
+            return 0
+        return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
 
 
 class Newest(NamedTuple):
@@ -152,21 +156,19 @@ class MatchingReader:
             ProtocolError: OFFSET_OUT_OF_RANGE: what was looked at has been deleted.
             DamagedError: a batch is not what it should be.
         """
-        position, work = limit_offset, _Work(work_bytes)
+        work = _Work(work_bytes)
         with closing(self._stretches_back(limit_offset)) as stretches:
             for stretch in stretches:
                 for slot, batch in self._batches(stretch, wanted, newest=True):
-                    position = stretch.offset_of(slot + 1)
                     if work.is_done:
-                        return Newest(None, 0, position)
+                        return Newest(None, 0, stretch.offset_of(slot + 1))
                     work.spend(len(batch))
                     matching = _filtered(stretch, slot, batch, wanted)
                     if matching is not None:
                         return _last_of(matching)
-                position = stretch.offset_of(stretch.first)
                 work.spend(PROBE_BYTES)
                 if work.is_done:
-                    return Newest(None, 0, position)
+                    return Newest(None, 0, stretch.offset_of(stretch.first))
         return Newest(None, 0, self._held.start_offset)
 
     # ------------------------------------------------------------------------------------ inside
@@ -210,7 +212,8 @@ class MatchingReader:
         Raises:
             DamagedError: the disk does not read.
         """
-        column, key_hash = wanted.best(self._indexes.columns)
+        column = wanted.column(self._indexes.columns)
+        key_hash = wanted.hash_of(column)
         opened, first, stop = stretch.opened, stretch.first, stretch.stop
         if column is not None:
             self._indexes.prepare(stretch.segment, opened, column, stop)
@@ -270,6 +273,27 @@ def _filtered(stretch: _Stretch, slot: int, batch: memoryview, wanted: Wanted) -
     except ProtocolError as error:
         reason = error.message
     raise DamagedError.at(stretch.segment.path, stretch.opened.index.place(slot).position, reason)
+
+
+def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
+    """Return what of batches in memory matches, at least one of them if any does, and up to where they were looked at.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH.
+    """
+    found: list[memoryview] = []
+    left_bytes, position = max_bytes, 0
+    for batch in batches:
+        matching = filter_batch(batch, key=wanted.key, tag=wanted.tag)
+        if matching is not None:
+            if found and len(matching) > left_bytes:
+                break
+            found.append(memoryview(matching))
+            left_bytes -= len(matching)
+        position = unpack_header(batch).end_offset
+        if left_bytes <= 0:
+            break
+    return ReadResult(found, position)
 
 
 def _last_of(matching: Buffer) -> Newest:
