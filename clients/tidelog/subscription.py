@@ -60,6 +60,7 @@ class Subscription:
         credit: the window.
         send_credit: sends a CREDIT.
         listener: gets what arrives.
+        filtered: whether only some records are wanted, so that those between are left out.
     """
 
     def __init__(
@@ -69,12 +70,15 @@ class Subscription:
         credit: Credit,
         send_credit: Callable[[Credit], None],
         listener: Listener,
+        *,
+        filtered: bool = False,
     ) -> None:
         self.positions = positions
         self._topic_id = topic_id
         self._window = credit
         self._send_credit = send_credit
         self._listener = listener
+        self._filtered = filtered
         self._returned_records = 0
         self._returned_bytes = 0
 
@@ -137,7 +141,7 @@ class Subscription:
         try:
             for view in iter_batches(attachment):
                 batch = RecordBatch.parse(view)
-                if batch.base_offset > position:
+                if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
                         f"partition {event.partition}: records {position} to {batch.base_offset - 1} were left out"
                     )

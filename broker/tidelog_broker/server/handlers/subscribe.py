@@ -9,6 +9,8 @@ a reader thread, whether they come out of the ring or the log.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,15 +32,21 @@ EVENT_BYTES: Final = 1 * MIB
 
 
 TELL_S: Final = 1.0
-"""How often a client hears how far its subscription is while nothing matches its filter."""
+"""How often at most a client hears how far its subscription is while nothing matches its filter."""
 
 
 @dataclass(slots=True)
 class _Filter:
-    """What is wanted of a partition, and when the client is to be told next how far it is."""
+    """What is wanted of a partition, when the client was told how far it is, and what will tell it again."""
 
     wanted: Wanted
-    tell_at_s: float = 0.0
+    told_at_s: float = -math.inf
+    timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Tell nobody any more."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Pump:
@@ -93,6 +101,8 @@ class Pump:
         for partition in self._partitions.values():
             partition.changes.listeners.discard(self.pump)
         self._partitions.clear()
+        for filtered in self._filters.values():
+            filtered.end()
         self._filters.clear()
 
     def _count(self, more: int) -> None:
@@ -178,7 +188,7 @@ class Pump:
                     elif batches and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(batches), next_offset)
                     elif filtered is not None and not batches:
-                        self._skip(key, partition, next_offset, filtered)
+                        self._skip(key, next_offset, filtered)
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # else its end has been told already
                 self._end(key, error)
@@ -191,25 +201,31 @@ class Pump:
     ) -> None:
         size_bytes = sum(map(len, batches))
         self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
-        event = pb.MessageEvent(
+        self._broker.metrics.bytes_out.inc(size_bytes)
+        self._connection.send(pb.Envelope(message_event=self._event(key, partition, records)), batches)
+
+    def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
+        """Go on behind what does not match, and tell the client of it, soon: it would be looked through again."""
+        self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
+        if filtered.timer is None:
+            loop = self._broker.loop
+            filtered.timer = loop.call_at(max(loop.time(), filtered.told_at_s + TELL_S), self._tell, key)
+
+    def _tell(self, key: PartitionKey) -> None:
+        """Tell the client how far a filter has come."""
+        filtered, partition = self._filters[key], self._partitions[key]
+        filtered.timer, filtered.told_at_s = None, self._broker.loop.time()
+        self._connection.send(pb.Envelope(message_event=self._event(key, partition, 0)), [])
+
+    def _event(self, key: PartitionKey, partition: Partition, records: int) -> pb.MessageEvent:
+        return pb.MessageEvent(
             subscription_id=self.subscription.subscription_id,
             topic_id=key[0],
             partition=key[1],
             record_count=records,
             high_watermark=partition.state.high_watermark,
-            next_offset=next_offset,
+            next_offset=self.subscription.positions[key],
         )
-        self._broker.metrics.bytes_out.inc(size_bytes)
-        self._connection.send(pb.Envelope(message_event=event), batches)
-
-    def _skip(self, key: PartitionKey, partition: Partition, next_offset: int, filtered: _Filter) -> None:
-        """Go on behind what does not match, and tell the client now and then: it would be looked through again."""
-        now_s = self._broker.loop.time()
-        if now_s >= filtered.tell_at_s:
-            filtered.tell_at_s = now_s + TELL_S
-            self._send(key, partition, [], 0, next_offset)
-        else:
-            self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
 
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
         """Tell the client that a partition has ended, and why."""
@@ -217,7 +233,8 @@ class Pump:
         if partition is not None:
             partition.changes.listeners.discard(self.pump)
             self._count(-1)
-            self._filters.pop(key, None)
+            if (filtered := self._filters.pop(key, None)) is not None:
+                filtered.end()
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
             subscription_id=self.subscription.subscription_id,

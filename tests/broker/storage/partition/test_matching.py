@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,7 +10,6 @@ from tests.broker.storage.keyed import (
     KEYS,
     TAGS,
     ByHand,
-    keyed,
     matching,
     newest_matching,
     random_batch,
@@ -21,13 +19,10 @@ from tests.broker.storage.keyed import (
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
-from tidelog_broker.storage.partition.matching import PROBE_BYTES, Wanted
+from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.errors import ProtocolError
 
 BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})
 DIRECTORY_SUFFIXES = (".key", ".tag")
@@ -71,7 +66,7 @@ def check(log: PartitionLog, random: Random) -> None:
         if limit == log.end_offset:
             assert found == expected
             newest = newest_matching(log, wanted, limit_offset=limit, **work)
-            last = matching(there, wanted)  # noqa
+            last = matching(there, wanted)
             assert (newest.offset if newest else None) == (last[-1].offset if last else None)
 
 
