@@ -6,7 +6,7 @@ from typing import Final
 
 from tidelog import reading
 from tidelog.admin import NewestOf
-from tidelog.errors import EpochChangingError, InvalidRequestError, OffsetOutOfRangeError
+from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.filters import RecordFilter
 from tidelog.model import Record
 from tidelog.routing import Router
@@ -18,8 +18,6 @@ _TRIES_MAX: Final = 8
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
     """Return the newest committed record of a key, or None. See `Client.get`."""
-    if not isinstance(key, bytes):
-        raise InvalidRequestError(f"a key is bytes, not {type(key).__name__}")
     if partition is None:
         route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
         partition = partition_for_key(key, len(route.partitions))

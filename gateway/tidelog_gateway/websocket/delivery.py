@@ -17,6 +17,7 @@ from tidelog.errors import OverloadedError
 from tidelog.model import ConsumedBatch, Offset, Partition
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.websocket.messages import AtTime, Sub
 from tidelog_gateway.websocket.read_ahead import ReadAhead, Window
@@ -84,6 +85,7 @@ class Delivery:
         self._gateway = gateway
         self._protocol = protocol
         self._sub = sub
+        self._key = parse_key(sub.key, sub.key_encoding) if sub.key is not None else None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
         self._credit_added = asyncio.Event()
@@ -138,6 +140,8 @@ class Delivery:
             prefetch_records=window.records,
             prefetch_bytes=window.bytes,
             admit=self._ahead.admit,
+            key=self._key,
+            tag=self._sub.tag,
         ) as consumer:
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
             while await self._deliver(await consumer.next_batch()) and await self._credit():
