@@ -103,6 +103,7 @@ class Producer:
             publish.records,
             producer_id=publish.producer_id,
             base_sequence=publish.base_sequence,
+            keyed=self._world.scenario.indexed,
         )
         copy = process.partitions.get(self._key)
         if copy is None:

@@ -67,6 +67,12 @@ RETENTION: Final = "retention"
 DELETED_AND_LOST: Final = "deleted and lost"
 """A mixture of a few kinds of faults in which the owner deletes what is old, and others lose what is newer."""
 
+INDEXED: Final = "indexed"
+"""A mixture of some of everything in which records have keys, the topic an index of them, and somebody searches."""
+
+SEARCHES: Final = 0.2
+"""In how many of the worlds with some of everything that is so."""
+
 DELETES: Final = 0.2
 """In how many of the worlds with some of everything the owner deletes what is old."""
 
@@ -109,6 +115,8 @@ class Scenario:
     """How often the failure detector suspects a node that is well."""
     retention_bytes: int = 0
     """How much of its log an owner keeps; 0: everything."""
+    indexed: bool = False
+    """Records have keys, and are looked for by them."""
     changes: bool = False
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
 
@@ -158,4 +166,5 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         changes=changes,
+        indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

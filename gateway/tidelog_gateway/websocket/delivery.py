@@ -85,7 +85,7 @@ class Delivery:
         self._gateway = gateway
         self._protocol = protocol
         self._sub = sub
-        self._key = parse_key(sub.key, sub.key_encoding) if sub.key is not None else None
+        self._key: bytes | None = None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
         self._credit_added = asyncio.Event()
@@ -99,8 +99,10 @@ class Delivery:
         """Find where each partition begins and answer the request.
 
         Raises:
-            Problem, TidelogError, ProtocolError: as `starting_offsets`.
+            Problem, TidelogError, ProtocolError: as `starting_offsets`; 422 for a key that is not base64.
         """
+        if self._sub.key is not None:
+            self._key = parse_key(self._sub.key, self._sub.key_encoding)
         starts = await starting_offsets(self._gateway, self._sub)
         self._protocol.opened(self._sub.sid, starts)
         offsets = {str(number): offset for number, offset in starts.items()}
