@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,10 +23,11 @@ _RESERVED_BYTES: Final = 64 * KIB
 router = APIRouter(prefix="/v1", tags=["records"])
 
 
-class NewestView(RecordView):
+class NewestView(BaseModel):
     """The newest record of a key, and where it lies."""
 
-    partition: Annotated[int, Field(description="Where it lies.")]
+    partition: int
+    record: RecordView
 
 
 @router.get(
@@ -51,7 +52,7 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
     if record is None:
         raise Problem(404, "not_found", f"{topic!r} has no record with this key")
-    response = json_response({"partition": record.partition, **row_of(record)})
+    response = json_response({"partition": record.partition, "record": row_of(record)})
     await answer.reserve(len(response.body))
     gateway.metrics.records_out.labels("http").inc()
     return response

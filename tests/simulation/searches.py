@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.simulation.payload import KEYS, is_sound, keys_of
 
 from tidelog_broker.core.replication.ports import PartitionKey
+from tidelog_broker.storage.epoch.epoch_reader import ReadResult
 from tidelog_broker.storage.partition.matching import Newest, Wanted
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-SEARCH_US = 30_000
+SEARCH_US = 10_000
 """Mean time between two searches in a partition."""
 READ_BYTES = 300
 SCAN_BYTES = 1 << 20
+IN_MEMORY = 0.3
+"""How many searches may be answered out of memory, where nearly everything is in so small a world."""
 
 
 class Found(NamedTuple):
@@ -84,13 +87,17 @@ async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
     partition = copy.partition
     await partition.access.ensure_readable()
     state = partition.state
-    offset = state.log_start + int(share * (state.readable_end - state.log_start))
+    begin, end = state.log_start, state.readable_end
+    offset = begin + int(share**0.5 * (end - begin))  # what is newest for the most part
     partition.reader.check_offset(offset)
-    result = await partition.filtered.read(offset, READ_BYTES, Wanted(wanted))
+    if share * 10 % 1 < IN_MEMORY:
+        result = await partition.filtered.read(offset, READ_BYTES, Wanted(wanted))
+    else:
+        result = await copy.process.readers.call(copy.key[1], _read, copy, wanted, offset, end)
     offsets = [
         record_offset
         for batch in map(RecordBatch.parse, result.batches)
-        for record_offset in batch.offsets().to_pylist()
+        for record_offset in batch.offset_list()
         if record_offset >= offset
     ]
     newest = None
@@ -99,6 +106,10 @@ async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
         newest = found.offset if found.offset is not None and found.offset >= offset else -1
     scanned = await copy.process.readers.call(copy.key[1], _scan, copy, offset, result.next_offset)
     return Found(offsets, scanned, offset, result.next_offset, newest)
+
+
+def _read(copy: Copy, wanted: bytes, offset: int, end: int) -> ReadResult:
+    return copy.log.matching.read(offset, READ_BYTES, limit_offset=end, wanted=Wanted(wanted), work_bytes=SCAN_BYTES)
 
 
 def _newest(copy: Copy, wanted: bytes, offset: int, limit_offset: int) -> Newest:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from tidelog_broker.storage.io.background import Background
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -64,3 +65,15 @@ class SimWorkers:
         queue.popleft()
         if queue:
             self._begin(queue)
+
+
+class SimBackground(Background):
+    """The thread for work that nobody waits for, as a worker of its own."""
+
+    def __init__(self, workers: SimWorkers) -> None:
+        super().__init__("simulated")
+        self._workers = workers
+
+    def request(self, work: Callable[[], None]) -> bool:
+        self._workers.post(0, work)
+        return True

@@ -13,7 +13,6 @@ from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from tidelog_proto.derived import filter_batch
 
 from tidelog_broker.storage.epoch.epoch_reader import ReadResult, Segment
 from tidelog_broker.storage.io.errors import DamagedError
@@ -24,6 +23,7 @@ from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.derived import filter_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Flags, unpack_header
 from tidelog_proto.key_hash import hash_one

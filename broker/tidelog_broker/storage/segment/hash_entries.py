@@ -26,17 +26,17 @@ from crc32c import crc32c
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.layout import padded
+from tidelog_broker.storage.segment.scan import WINDOW_BYTES
 from tidelog_proto.column_slices import TextColumn, column_slices
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, Flags, unpack_header
 from tidelog_proto.key_hash import Slices, hash_slices
-from tidelog_proto.limits import HEADER_BYTES, MIB, SEGMENT_BYTES_MAX
+from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]
 """Sorted, each once."""
 
 ENTRY_BYTES: Final = 8
-WINDOW_BYTES: Final = 1 * MIB
 _SLOT_BITS: Final = 25
 _SLOT_MASK: Final = np.uint64((1 << _SLOT_BITS) - 1)
 _HASH_MASK: Final = ~_SLOT_MASK

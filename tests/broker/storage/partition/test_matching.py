@@ -25,6 +25,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.column_slices import TextColumn
 
 BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})
+COLUMNS: tuple[frozenset[TextColumn], ...] = (BOTH, frozenset({"key"}), frozenset({"tag"}), frozenset())
 DIRECTORY_SUFFIXES = (".key", ".tag")
 
 
@@ -96,7 +97,7 @@ def test_reads_find_what_is_there(seed: int) -> None:
     sim = new_disk()
     by_hand = ByHand() if random.random() < 0.6 else None
     disk = Disk(fs=sim, indexer=by_hand)
-    log = opened(disk, random.choice((BOTH, frozenset({"key"}), frozenset())))
+    log = opened(disk, random.choice(COLUMNS))
     log.start_epoch(0, 0)
     for _ in range(60):
         match random.randint(0, 11):
@@ -117,7 +118,7 @@ def test_reads_find_what_is_there(seed: int) -> None:
                 disk = Disk(fs=sim, indexer=by_hand)
                 log = opened(disk, log.indexes.columns)
             case 4:
-                log.indexes.switch(random.choice((BOTH, frozenset({"tag"}), frozenset())))
+                log.indexes.switch(random.choice(COLUMNS))
             case 5:
                 log.delete_before(random.randint(0, log.end_offset))
             case 6 if by_hand is not None:
