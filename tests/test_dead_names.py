@@ -19,7 +19,6 @@ CALLED_BY_OTHERS = {
     "WebSocketUser": "locust finds its users",
     "render": "rich, of a column",
     "derive_batches": "open: compaction",
-    "filter_batch": "open: filters of readers",
 }
 """Names that a library calls, each with who does, or that are there before what calls them."""
 

@@ -170,12 +170,13 @@ class Broker:
         self.mover = self._make_mover()
 
     def _open_disk(self, fs: FileSystem) -> Disk:
-        preallocator, syncer, namer = (
-            IoWorkers(1, name=name, pending_max=HEAD_STARTS_MAX) for name in ("preallocate", "sync", "name")
-        )
-        for each in (preallocator, syncer, namer):
+        threads = [
+            IoWorkers(1, name=name, pending_max=HEAD_STARTS_MAX) for name in ("preallocate", "sync", "name", "index")
+        ]
+        for each in threads:
             self._resources.callback(each.close)
-        return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer)
+        preallocator, syncer, namer, indexer = threads
+        return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer, indexer=indexer)
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir

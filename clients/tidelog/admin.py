@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
 from tidelog.model import ClusterStatus, Committed, Flush, Node, Offset, Partition, Replica, Topic
@@ -14,6 +14,13 @@ from tidelog_proto.names import check_group_name, check_topic_name
 
 At = Literal["earliest", "latest"] | datetime | int
 """A point in a log: its ends, a time, or that time in µs since 1970."""
+
+
+class NewestOf(NamedTuple):
+    """The newest record of a key, as a point in a log."""
+
+    key: bytes
+
 
 _FLUSH: Final[Mapping[str, pb.Flush]] = {"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER}
 _FLUSH_NAME: Final[Mapping[int, Flush]] = {
@@ -166,7 +173,7 @@ def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
     return ClusterStatus(reply.cluster_id, nodes, tuple(topic_of(info) for info in reply.topics))
 
 
-def list_offsets_entry(topic_id: bytes, partition: int, at: At) -> pb.ListOffsetsEntry:
+def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb.ListOffsetsEntry:
     """Return one question of LIST_OFFSETS.
 
     Raises:
@@ -176,6 +183,8 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At) -> pb.ListOffset
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, earliest=True)
     if at == "latest":
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, latest=True)
+    if isinstance(at, NewestOf):
+        return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, latest_of_key=at.key)
     if isinstance(at, datetime):
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=microseconds(at))
     if type(at) is int:

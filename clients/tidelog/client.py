@@ -14,13 +14,26 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, paging, reading, topic_changes
+from tidelog import admin, lookup, paging, reading, topic_changes
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
+from tidelog.filters import record_filter
 from tidelog.lane import BATCH_BYTES_TARGET
-from tidelog.model import Acks, ClusterStatus, Committed, Compression, Fetched, Flush, Node, Offset, Recovery, Topic
+from tidelog.model import (
+    Acks,
+    ClusterStatus,
+    Committed,
+    Compression,
+    Fetched,
+    Flush,
+    Node,
+    Offset,
+    Record,
+    Recovery,
+    Topic,
+)
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
 from tidelog.routing import Router
@@ -301,8 +314,13 @@ class Client:
         max_bytes: int = FETCH_BYTES_DEFAULT,
         min_bytes: int = 0,
         wait_ms: int = 0,
+        key: bytes | None = None,
+        tag: str | None = None,
     ) -> Fetched:
-        """Read whole batches of a partition from `offset` on; stateless.
+        """Read whole batches of a partition from `offset` on, or what matches of them; stateless.
+
+        With `key` or `tag` a node looks through a bounded stretch of the log: an answer may be empty although there is
+        more, and `next_offset` says in any case where to go on.
 
         Args:
             topic: its name.
@@ -311,14 +329,40 @@ class Client:
             max_bytes: about how much to return; one batch always fits.
             min_bytes: wait for this much...
             wait_ms: ...but no longer than this.
+            key: only records with this key.
+            tag: only records with this tag.
 
         Raises:
             OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.
         """
         self._check_usable()
         return await reading.fetch(
-            self._router, topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms
+            self._router,
+            topic,
+            partition,
+            offset,
+            max_bytes=max_bytes,
+            min_bytes=min_bytes,
+            wait_ms=wait_ms,
+            wanted=record_filter(key, tag),
         )
+
+    async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+        """Return the newest committed record of a key; None where there is none.
+
+        A deleted key answers with its tombstone, a record whose value is None, as long as that is in the log. Topics
+        with an index of keys answer at once; of others the owner looks through the partition, the newest records first.
+
+        Args:
+            topic: its name.
+            key: of the record.
+            partition: where to look; None for where producers that are not told otherwise put the key now.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: there is no such thing.
+        """
+        self._check_usable()
+        return await lookup.newest_of_key(self._router, topic, key, partition)
 
     async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """Find the offset of a point in the log, for each of `partitions` (None: all).
@@ -400,8 +444,10 @@ class Client:
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
         admit: Callable[[int], bool] | None = None,
+        key: bytes | None = None,
+        tag: str | None = None,
     ) -> Consumer:
-        """Return a consumer of a topic.
+        """Return a consumer of a topic, or of the records in it that match.
 
         Args:
             topic: its name.
@@ -417,6 +463,8 @@ class Client:
             prefetch_records: the same in records.
             admit: asked with the bytes of what arrives together before it is kept. Where it says no, that is dropped,
                 and reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
+            key: only records with this key.
+            tag: only records with this tag.
 
         Raises:
             InvalidRequestError: an argument has no such value.
@@ -429,6 +477,7 @@ class Client:
             on_out_of_range=on_out_of_range,
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
+            wanted=record_filter(key, tag),
         )
         consumer = Consumer(self._router, topic, options, self._check_usable, admit)
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]

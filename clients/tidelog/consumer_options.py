@@ -19,6 +19,7 @@ from tidelog import reading
 from tidelog.admin import checked_group, microseconds
 from tidelog.backoff import Backoff
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.filters import RecordFilter
 from tidelog.model import Committed
 from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
@@ -52,6 +53,7 @@ class ConsumerOptions:
     on_out_of_range: OnOutOfRange
     prefetch_bytes: int
     prefetch_records: int
+    wanted: RecordFilter | None = None
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class ConsumerOptions:
         on_out_of_range: OnOutOfRange,
         prefetch_bytes: int | None,
         prefetch_records: int | None,
+        wanted: RecordFilter | None = None,
     ) -> ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
@@ -91,7 +94,7 @@ class ConsumerOptions:
         if isinstance(partitions, str) and partitions != "all":
             raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
         chosen = None if partitions is None or partitions == "all" else tuple(dict.fromkeys(partitions))
-        return cls(group, start, chosen, on_out_of_range, prefetch_bytes, prefetch_records)
+        return cls(group, start, chosen, on_out_of_range, prefetch_bytes, prefetch_records, wanted)
 
 
 _Positions = tuple[dict[int, int], OffsetSearch | None]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidelog.admin import At, checked_group, committed_of, list_offsets_entry, offset_of
+from tidelog.admin import At, NewestOf, checked_group, committed_of, list_offsets_entry, offset_of
 from tidelog.connection import Connection, results_of
 from tidelog.errors import (
     EpochChangingError,
@@ -16,6 +16,7 @@ from tidelog.errors import (
     error_of,
     error_of_local,
 )
+from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset
 from tidelog.routing import Router
@@ -29,9 +30,17 @@ _MS: Final = 1000
 
 
 async def fetch(
-    router: Router, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int, wait_ms: int
+    router: Router,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int,
+    min_bytes: int,
+    wait_ms: int,
+    wanted: RecordFilter | None = None,
 ) -> Fetched:
-    """Read whole batches from `offset` on. See `Client.fetch`."""
+    """Read whole batches from `offset` on, or what is wanted of them. See `Client.fetch`."""
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
             f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
@@ -42,6 +51,8 @@ async def fetch(
         reached = await router.reading_connection(topic, partition)
         route = await router.topic(topic)
         entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
+        if wanted is not None:
+            entry.filter.CopyFrom(wanted.to_message())
         request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
         envelope = pb.Envelope(fetch=request)
         frame = await router.call_reader(topic, [partition], reached, envelope, wait_s=wait_ms / _MS)
@@ -50,7 +61,8 @@ async def fetch(
             raise error_of(result.error)
         end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
         router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
-        if not result.length and offset < max(end_offset, result.high_watermark):
+        got_on = result.next_offset > offset  # with a filter, past records that do not match
+        if not result.length and not got_on and offset < max(end_offset, result.high_watermark):
             raise _lags(reached.connection, topic, partition, offset)
         return Fetched(
             batches=parse_batches(frame.attachment, offset),
@@ -93,12 +105,12 @@ class OffsetSearch:
         failures: why the others were not found by the last try.
     """
 
-    def __init__(self, router: Router, topic: str, at: At, wanted: Iterable[int]) -> None:
+    def __init__(self, router: Router, topic: str, at: At | NewestOf, wanted: Iterable[int]) -> None:
         self.found: dict[int, Offset] = {}
         self.failures: dict[int, TidelogError] = {}
         self._router = router
         self._topic = topic
-        self._at: At = at
+        self._at: At | NewestOf = at
         self._wanted = list(dict.fromkeys(wanted))
 
     @property
@@ -153,7 +165,9 @@ class OffsetSearch:
         self.failures.update(dict.fromkeys(partitions, failure))
 
 
-async def list_offsets(router: Router, topic: str, at: At, partitions: Iterable[int] | None) -> dict[int, Offset]:
+async def list_offsets(
+    router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int] | None
+) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
     wanted = list(partitions or ())
     if partitions is None:  # all, those included that were added since this client last looked

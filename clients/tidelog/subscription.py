@@ -16,8 +16,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
+from tidelog_proto.header import BatchHeader, Flags
 
 REFILL_SHARE: Final = 0.5
+_SPAN_MAX: Final = 2**32
+"""How many offsets a batch covers at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Subscription:
         credit: the window.
         send_credit: sends a CREDIT.
         listener: gets what arrives.
+        filtered: whether only some records are wanted, so that those between are left out.
     """
 
     def __init__(
@@ -69,12 +73,15 @@ class Subscription:
         credit: Credit,
         send_credit: Callable[[Credit], None],
         listener: Listener,
+        *,
+        filtered: bool = False,
     ) -> None:
         self.positions = positions
         self._topic_id = topic_id
         self._window = credit
         self._send_credit = send_credit
         self._listener = listener
+        self._filtered = filtered
         self._returned_records = 0
         self._returned_bytes = 0
 
@@ -137,7 +144,7 @@ class Subscription:
         try:
             for view in iter_batches(attachment):
                 batch = RecordBatch.parse(view)
-                if batch.base_offset > position:
+                if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
                         f"partition {event.partition}: records {position} to {batch.base_offset - 1} were left out"
                     )
@@ -147,5 +154,22 @@ class Subscription:
                     position = batch.end_offset
         except ProtocolError as error:
             raise error_of_local(error) from error
+        if self._filtered and event.next_offset > position:
+            accepted.append(_nothing(position, event.next_offset))
         self.positions[event.partition] = max(position, event.next_offset)
         return accepted
+
+
+def _nothing(offset: int, end_offset: int) -> RecordBatch:
+    """Return a batch without records: what a filter has left of a stretch of the log, so that positions get past it."""
+    base_offset = max(offset, end_offset - _SPAN_MAX)
+    header = BatchHeader(
+        flags=Flags.DERIVED,
+        body_length=0,
+        uncompressed_length=0,
+        record_count=0,
+        body_crc=0,
+        last_offset_delta=end_offset - base_offset - 1,
+        base_offset=base_offset,
+    )
+    return RecordBatch(header, b"")

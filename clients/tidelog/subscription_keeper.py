@@ -377,13 +377,19 @@ class Serving:
         positions = {partition: self._arrived[partition] for partition in partitions}
         subscription_id = connection.new_subscription_id()
         send_credit = partial(self._send_credit, connection, subscription_id)
-        subscription = Subscription(self.topic_id, positions, window, send_credit, self)
+        wanted = self._options.wanted
+        subscription = Subscription(self.topic_id, positions, window, send_credit, self, filtered=wanted is not None)
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
         request = pb.Subscribe(
             subscription_id=subscription_id,
             entries=[
-                pb.SubscribeEntry(topic_id=self.topic_id, partition=partition, offset=offset)
+                pb.SubscribeEntry(
+                    topic_id=self.topic_id,
+                    partition=partition,
+                    offset=offset,
+                    filter=wanted.to_message() if wanted is not None else None,
+                )
                 for partition, offset in positions.items()
             ],
             credit_records=window.records,

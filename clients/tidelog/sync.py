@@ -197,13 +197,19 @@ class Client:
         max_bytes: int = FETCH_BYTES_DEFAULT,
         min_bytes: int = 0,
         wait_ms: int = 0,
+        key: bytes | None = None,
+        tag: str | None = None,
     ) -> Fetched:
         """See `tidelog.Client.fetch`."""
         return self._thread.run(
             lambda: self._client.fetch(
-                topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms
+                topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, key=key, tag=tag
             )
         )
+
+    def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+        """See `tidelog.Client.get`."""
+        return self._thread.run(lambda: self._client.get(topic, key, partition=partition))
 
     def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """See `tidelog.Client.list_offsets`."""
@@ -251,6 +257,8 @@ class Client:
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
         admit: Callable[[int], bool] | None = None,
+        key: bytes | None = None,
+        tag: str | None = None,
     ) -> Consumer:
         """See `tidelog.Client.consumer`."""
         consumer = self._client.consumer(
@@ -262,6 +270,8 @@ class Client:
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
             admit=admit,
+            key=key,
+            tag=tag,
         )
         return Consumer(self, self._thread, consumer, group)
 

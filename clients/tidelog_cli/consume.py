@@ -114,6 +114,8 @@ def consume(
     group: Annotated[str | None, typer.Option(help="Go on where the group stopped, and commit.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this one; may be given again.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of its value.")] = False,
     value: Annotated[
@@ -133,7 +135,10 @@ def consume(
 
     async def work(client: Client) -> None:
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        async with client.consumer(topic, group=group, start=begin, partitions=partitions) as consumer:
+        wanted = None if key is None else key.encode()
+        async with client.consumer(
+            topic, group=group, start=begin, partitions=partitions, key=wanted, tag=tag
+        ) as consumer:
             if isinstance(begin, int):
                 await _check_range(client, topic, consumer.position(), begin)
             elif group is not None and begin != "earliest":

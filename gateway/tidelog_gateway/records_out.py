@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.model import Record
 from tidelog_proto.batch import RecordBatch
 
 JSON_BYTES_PER_BYTE: Final = 6
@@ -116,6 +117,19 @@ def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) 
     if "headers" in names:
         _add_headers(rows, columns.column("headers"))
     return rows
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """Make the row of a single record, as `rows_of` does."""
+    row = _row(record.offset, record.timestamp_us, record.value)
+    row["key"], encoding = _text(record.key)
+    if encoding != "utf8":
+        row["key_encoding"] = encoding
+    if record.tag is not None:
+        row["tag"] = record.tag
+    if record.headers:
+        row["headers"] = [_header(name, value) for name, value in record.headers]
+    return row
 
 
 def _row(offset: int, timestamp_us: int, value: bytes | None) -> dict[str, Any]:

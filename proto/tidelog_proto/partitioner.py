@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import mmh3
+import numpy as np
 import pyarrow as pa
+
+from tidelog_proto.key_hash import murmur3_slices, slices_of
 
 _POSITIVE: Final = 0x7FFFFFFF
 
@@ -21,11 +24,9 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def partition_column(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
-    """Return the partition of every key of a binary column as int32; null keys give null.
-
-    Each different key is hashed once, so a column with few of them costs no Python per record.
-    """
-    encoded: Any = keys.dictionary_encode()
-    of_unique = [partition_for_key(key, partitions) for key in encoded.dictionary.to_pylist()]
-    result: pa.Array[Any] = pa.array(of_unique, pa.int32()).take(encoded.indices)
+    """Return the partition of every key of a binary column as int32; null keys give null."""
+    hashes = murmur3_slices(slices_of(keys))
+    found = ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
+    mask = keys.is_null().to_numpy(zero_copy_only=False) if keys.null_count else None
+    result: pa.Array[Any] = pa.array(found, pa.int32(), mask=mask)
     return result

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
@@ -39,7 +40,7 @@ def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"max_bytes": 0}, {"max_bytes": 1 << 30}, {"wait_ms": 10**7}])
 async def test_questions_out_of_range_are_not_asked(node: FakeNode, router: Router, wrong: dict[str, int]) -> None:
-    arguments = {"offset": 0, "max_bytes": 100, "min_bytes": 0, "wait_ms": 0, **wrong}
+    arguments: dict[str, Any] = {"offset": 0, "max_bytes": 100, "min_bytes": 0, "wait_ms": 0, **wrong}
     with pytest.raises(InvalidRequestError, match="out of range"):
         await reading.fetch(router, "t", 0, **arguments)
     assert node.requests == []

@@ -103,7 +103,8 @@ class Producer:
             publish.records,
             producer_id=publish.producer_id,
             base_sequence=publish.base_sequence,
-            keyed=self._world.scenario.compacts,
+            keyed=self._world.scenario.is_keyed,
+            tombstones=self._world.scenario.compacts,
         )
         copy = process.partitions.get(self._key)
         if copy is None:
@@ -216,7 +217,7 @@ class Consumer:
         self.position = 0
         self.truth = world.checks.truths[key]
         """By what it goes: after a recovery without a quorum it reads again from where that cut the log."""
-        self.table: dict[int, KeyedRecord] = {}
+        self.table: dict[bytes, KeyedRecord] = {}
         """What it knows of each key, where records have keys."""
         self.seen = Delivered(key)
         world.history.consumers.append(self.seen)

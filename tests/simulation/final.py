@@ -129,7 +129,9 @@ def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[b
     for publish in world.history.publishes:
         if publish.key != key or publish.outcome != "stored" or publish.acks == pb.ONE:
             continue
-        _, made = make_batch(publish.payload, publish.records, producer_id=0, base_sequence=0, keyed=True)
+        _, made = make_batch(
+            publish.payload, publish.records, producer_id=0, base_sequence=0, keyed=True, tombstones=True
+        )
         for record in keyed_records(made):
             at = publish.base_offset + record.offset
             later = latest.get(record.key)
@@ -148,12 +150,18 @@ def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[b
                 raise ViolationError("I25", f"a consumer knows {known}, the log has {there}")
 
 
-def _later_tombstone(truth: Truth, key: int, offset: int) -> bool:
+def _as_produced(payload: int, records: int) -> bytearray:
+    return make_batch(payload, records, producer_id=0, base_sequence=0, keyed=True, tombstones=True)[1]
+
+
+def _later_tombstone(truth: Truth, key: bytes, offset: int) -> bool:
     """Whether a tombstone of a key was written behind an offset."""
     for (epoch, base), payload in truth.by_digest.items():
         header = truth.batches[epoch][base]
         if base > offset:
-            _, data = make_batch(payload, header.record_count, producer_id=0, base_sequence=0, keyed=True)
+            _, data = make_batch(
+                payload, header.record_count, producer_id=0, base_sequence=0, keyed=True, tombstones=True
+            )
             if any(record.key == key and record.is_tombstone for record in keyed_records(data)):
                 return True
     return False

@@ -14,12 +14,13 @@ from unittest.mock import patch
 
 from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
+from tests.simulation import mutations_index as index
 from tests.simulation import mutations_log as log
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
-from tests.simulation.scenario import DELETED_AND_LOST, RETENTION, UNSAFE, WISHES
+from tests.simulation.scenario import DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE, WISHES
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -37,7 +38,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention)}
+        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index)}
         return self.replacements.__module__ not in shells
 
 
@@ -147,7 +148,13 @@ DELETING = [
 ]
 """Of what retention leaves behind."""
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING]}
+INDEXES = [
+    Mutant("index behind the watermark", index.index_behind_the_watermark, mixture=INDEXED),
+    Mutant("index entries behind a cut kept", index.entries_behind_a_cut_kept, mixture=INDEXED),
+]
+"""Of what is found by key."""
+
+MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES]}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from tests.simulation.copies import Copy
 from tests.simulation.journals import META, open_journals
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
-from tests.simulation.workers import SimWorkers
+from tests.simulation.workers import SimHeadStarts, SimWorkers
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
@@ -94,7 +94,11 @@ class Process:
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
         self.loop = VirtualLoop(self).as_loop
         self.sim_disk = machine.disk
-        self.disk = Disk(fs=machine.disk)
+        # Without the thread whoever searches makes the indexes.
+        indexer = (
+            SimHeadStarts(SimWorkers(self, 1, self.write_us)) if world.scenario.indexed and incarnation % 2 else None
+        )
+        self.disk = Disk(fs=machine.disk, indexer=indexer)
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)
         self.readers = self._workers(2, self.read_us)

@@ -73,6 +73,12 @@ COMPACTS: Final = 0.1
 COMPACTION: Final = "compaction"
 """A mixture of some of everything in which the topic keeps the latest record of each key."""
 
+INDEXED: Final = "indexed"
+"""A mixture of some of everything in which records have keys, the topic an index of them, and somebody searches."""
+
+SEARCHES: Final = 0.2
+"""In how many of the worlds with some of everything that is so."""
+
 DELETES: Final = 0.2
 """In how many of the worlds with some of everything the owner deletes what is old."""
 
@@ -115,10 +121,17 @@ class Scenario:
     """How often the failure detector suspects a node that is well."""
     retention_bytes: int = 0
     """How much of its log an owner keeps; 0: everything."""
+    indexed: bool = False
+    """Records have keys, and are looked for by them."""
     changes: bool = False
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
     compacts: bool = False
     """The topic is compacted."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether records have keys."""
+        return self.compacts or self.indexed
 
 
 def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
@@ -169,4 +182,5 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         changes=changes,
         compacts=mixture == COMPACTION,
+        indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -64,3 +65,15 @@ class SimWorkers:
         queue.popleft()
         if queue:
             self._begin(queue)
+
+
+class SimHeadStarts(IoWorkers):
+    """The thread for work that nobody waits for, as a worker of its own."""
+
+    def __init__(self, workers: SimWorkers) -> None:
+        super().__init__(1, name="simulated")
+        self._workers = workers
+
+    def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
+        self._workers.post(key, run)
+        return True

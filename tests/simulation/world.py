@@ -14,6 +14,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.scenario import Scenario
+from tests.simulation.searches import Searcher
 from tests.simulation.surroundings import Wishes
 
 from tidelog_broker.base.config import NodeSettings
@@ -35,7 +36,7 @@ SEGMENT_BYTES = 4096
 TOMBSTONE_RETENTION_MS = 15_000
 """Consumers are never so long behind."""
 SEGMENT_BYTES_SMALL = 512
-"""Where retention is to have something to delete."""
+"""Where retention is to have something to delete, and indexes something to be made of."""
 
 
 class World:
@@ -77,8 +78,11 @@ class World:
             topic_id=TOPIC_ID,
             config=pb.TopicConfig(
                 partitions=scenario.partitions,
-                segment_bytes=SEGMENT_BYTES_SMALL if scenario.retention_bytes or scenario.compacts else SEGMENT_BYTES,
+                segment_bytes=SEGMENT_BYTES_SMALL
+                if scenario.retention_bytes or scenario.compacts or scenario.indexed
+                else SEGMENT_BYTES,
                 retention_bytes=scenario.retention_bytes,
+                index_key=scenario.indexed,
                 flush=scenario.flush,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
                 cleanup=pb.COMPACT if scenario.compacts else pb.DELETE,
@@ -205,6 +209,8 @@ class World:
             consumer.start()
         for key in self.genesis:
             Asker(self, key).start()
+            if self.scenario.indexed:
+                Searcher(self, key).start()
 
     def _calm_down(self) -> None:
         self.clock.note("calm")

@@ -3,6 +3,7 @@
 state       what is known of it, and why it cannot be read or written
 access      waiting until it may be served
 reader      its committed records, from memory or from the log
+filtered    those of them that match a filter
 pipeline    what producers send, until it is committed
 changes     who waits for something new
 retention   what is deleted
@@ -21,6 +22,7 @@ from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
 from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.partition.reader import PartitionReader
@@ -57,6 +59,8 @@ class Partition:
         self.changes = Changes(tools.loop)
         self.access = Access(self.state, self.changes, driver)
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
+        self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)
+        self.log.indexes.switch(indexed_columns(record.config))
         self.retention = Retention(self.state, self.changes, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.compaction = Compaction(self.state, self.changes, driver, tools=tools, io_key=io_key)
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
@@ -218,6 +222,7 @@ class Partition:
         """Take a new revision of the topic's configuration."""
         self.state.topic = record
         self.log.segment_bytes = record.config.segment_bytes
+        self.log.indexes.switch(indexed_columns(record.config))
 
     def measure(self) -> None:
         """Bring the gauges up to date that no append moves."""

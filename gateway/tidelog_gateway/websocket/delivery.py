@@ -17,6 +17,7 @@ from tidelog.errors import OverloadedError
 from tidelog.model import ConsumedBatch, Offset, Partition
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.websocket.messages import AtTime, Sub
 from tidelog_gateway.websocket.read_ahead import ReadAhead, Window
@@ -84,6 +85,7 @@ class Delivery:
         self._gateway = gateway
         self._protocol = protocol
         self._sub = sub
+        self._key: bytes | None = None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
         self._credit_added = asyncio.Event()
@@ -97,8 +99,10 @@ class Delivery:
         """Find where each partition begins and answer the request.
 
         Raises:
-            Problem, TidelogError, ProtocolError: as `starting_offsets`.
+            Problem, TidelogError, ProtocolError: as `starting_offsets`; 422 for a key that is not base64.
         """
+        if self._sub.key is not None:
+            self._key = parse_key(self._sub.key, self._sub.key_encoding)
         starts = await starting_offsets(self._gateway, self._sub)
         self._protocol.opened(self._sub.sid, starts)
         offsets = {str(number): offset for number, offset in starts.items()}
@@ -138,6 +142,8 @@ class Delivery:
             prefetch_records=window.records,
             prefetch_bytes=window.bytes,
             admit=self._ahead.admit,
+            key=self._key,
+            tag=self._sub.tag,
         ) as consumer:
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
             while await self._deliver(await consumer.next_batch()) and await self._credit():

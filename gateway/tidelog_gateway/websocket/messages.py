@@ -23,6 +23,7 @@ from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
     NOTE_BYTES_MAX,
     PARTITIONS_MAX,
+    TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
     TOPIC_NAME_CHARS_MAX,
 )
@@ -62,13 +63,16 @@ class InitialCredit(_Message):
 
 
 class Sub(_Message):
-    """Start a subscription to every partition of a topic."""
+    """Start a subscription to every partition of a topic, or to the records in it that match."""
 
     sid: Id
     topic: TopicName
     group: GroupName | None = None
     start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
     resume: Offsets = {}
+    key: str | None = None
+    key_encoding: Literal["utf8", "base64"] = "utf8"
+    tag: Annotated[str | None, Field(max_length=TAG_BYTES_MAX)] = None
     credit: InitialCredit
 
 

@@ -3,7 +3,8 @@
 A fetch that finds too little waits for the high watermark to move; the append wakes it, nothing polls. Hot
 data comes out of the rings without a copy and without a thread; older data is read by a reader thread, one
 fetch at a time per connection and only while the client keeps up with its answers, so that a client that
-asks much and reads nothing costs one reply's memory.
+asks much and reads nothing costs one reply's memory. A fetch with a filter looks through a bounded stretch
+at a time, and goes on until something matches or its time is over; where it got to is answered in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.storage.epoch.epoch_reader import ReadResult
+from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -36,6 +40,8 @@ class _Gathered:
     failed: bool = False
     bytes_max: int = 0
     """What it might have been."""
+    is_behind: bool = False
+    """Whether nothing was found, and there is more to be looked through."""
 
 
 async def fetch(broker: Broker, request: Request) -> None:
@@ -52,6 +58,7 @@ async def fetch(broker: Broker, request: Request) -> None:
     woken = asyncio.Event()
     partitions = _listen(broker, asked.entries, woken)
     current = True
+    positions = [entry.offset for entry in asked.entries]
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
@@ -63,7 +70,7 @@ async def fetch(broker: Broker, request: Request) -> None:
         while True:
             woken.clear()
             async with request.connection.reading:
-                gathered = await _gather_what_fits(broker, request, bytes_max, current=current)
+                gathered = await _gather_what_fits(broker, request, positions, bytes_max, current=current)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - broker.loop.time()
@@ -74,6 +81,8 @@ async def fetch(broker: Broker, request: Request) -> None:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
                     request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
                     return
+            if gathered.is_behind:
+                continue
             with contextlib.suppress(TimeoutError):  # the time is over: the loop answers with what there is
                 async with asyncio.timeout(left_s):
                     await woken.wait()
@@ -109,34 +118,48 @@ def _listen(broker: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Eve
     return partitions
 
 
-async def _gather_what_fits(broker: Broker, request: Request, bytes_max: int, *, current: bool) -> _Gathered:
+async def _gather_what_fits(
+    broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
+) -> _Gathered:
     """Read what there is now, as much of it as there is room for among all that waits to be sent."""
     connection, backlog = request.connection, request.connection.backlog
     while True:
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(broker, request.envelope.fetch.entries, room_bytes, current=current)
+            gathered = await _gather(broker, request.envelope.fetch.entries, positions, room_bytes, current=current)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
         backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
-async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, current: bool) -> _Gathered:
-    """Read what there is now, at least one batch of the first entry that has any."""
+async def _gather(
+    broker: Broker, entries: Sequence[pb.FetchEntry], positions: list[int], bytes_max: int, *, current: bool
+) -> _Gathered:
+    """Read what there is now, at least one batch of the first entry that has any.
+
+    `positions` is where each entry is read from; a filter that finds nothing moves it on.
+    """
     gathered = _Gathered()
-    for entry in entries:
-        result = gathered.reply.results.add(next_offset=entry.offset)
+    for number, entry in enumerate(entries):
+        result = gathered.reply.results.add(next_offset=positions[number])
         try:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
-            partition.reader.check_offset(entry.offset)
+            partition.reader.check_offset(positions[number])
             room = bytes_max - gathered.size_bytes
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)
             if room > 0:
-                await _read(partition, entry.offset, room, result, gathered)
+                wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+                batches, result.next_offset = await _read(partition, positions[number], room, wanted)
+                result.length = sum(map(len, batches))
+                gathered.attachments.extend(batches)
+                gathered.size_bytes += result.length
+                if wanted is not None and not batches:
+                    positions[number] = result.next_offset
+                    gathered.is_behind |= result.next_offset < partition.state.readable_end
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
@@ -146,22 +169,19 @@ async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: i
     return gathered
 
 
-async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.FetchResult, gathered: _Gathered) -> None:
+async def _read(partition: Partition, offset: int, bytes_max: int, wanted: Wanted | None) -> ReadResult:
+    """Read what there is now, and is wanted, and say where to go on."""
+    if wanted is not None:
+        return await partition.filtered.read(offset, bytes_max, wanted)
     hot = partition.reader.read_hot(offset, bytes_max)
     if hot is not None:
-        batches = [entry.data for entry in hot]
-        next_offset = hot[-1].end_offset if hot else offset
-    else:
-        batches = await partition.reader.read_log(offset, bytes_max)
-        next_offset = end_of(batches) if batches else offset
-    result.length = sum(map(len, batches))
-    result.next_offset = next_offset
-    gathered.attachments.extend(batches)
-    gathered.size_bytes += result.length
+        return ReadResult([entry.data for entry in hot], hot[-1].end_offset if hot else offset)
+    batches = await partition.reader.read_log(offset, bytes_max)
+    return ReadResult(batches, end_of(batches) if batches else offset)
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:
-    """Handle LIST_OFFSETS: earliest, latest, by time.
+    """Handle LIST_OFFSETS: earliest, latest, by time, the newest with a key.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
@@ -173,13 +193,13 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     for entry in entries:
         result = reply.results.add()
         try:
-            await _locate(broker, entry, result)
+            await _locate(broker, request, entry, result)
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
     request.reply(pb.Envelope(list_offsets_reply=reply))
 
 
-async def _locate(broker: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
+async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
     partition = broker.partitions.get(entry.topic_id, entry.partition)
     await partition.access.ensure_readable()
     match entry.WhichOneof("at"):
@@ -194,8 +214,18 @@ async def _locate(broker: Broker, entry: pb.ListOffsetsEntry, result: pb.ListOff
                 await partition.access.confirm_owner()
             result.found = found is not None
             result.offset, result.timestamp_us = found if found is not None else (partition.state.high_watermark, 0)
+        case "latest_of_key":
+            await partition.access.confirm_owner()
+            async with request.connection.reading:
+                newest = await partition.filtered.find_newest(
+                    Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.life.stopping
+                )
+            result.found = newest is not None
+            result.offset = partition.state.high_watermark
+            if newest is not None and newest.offset is not None:
+                result.offset, result.timestamp_us = newest.offset, newest.timestamp_us
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest or a timestamp")
+            raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest, a timestamp or a key")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 

@@ -3,19 +3,25 @@
 Every append wakes the pumps of the subscriptions that follow the partition. A pump sends what the credit
 and the client's reading allow: out of the ring when the position is in it, otherwise one read of the log at
 a time per connection, until the position has caught up with the ring. Both are addressed by offset and both end at the
-high watermark, so the seam between them can neither skip nor repeat a batch.
+high watermark, so the seam between them can neither skip nor repeat a batch. What a filter leaves of batches is made on
+a reader thread, whether they come out of the ring or the log.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import Subscription
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.handlers.fetch import check_entries, end_of
+from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -26,6 +32,24 @@ EVENT_BYTES: Final = 1 * MIB
 """About how much one MESSAGE_EVENT carries; a larger batch goes alone."""
 
 
+TELL_S: Final = 1.0
+"""How often at most a client hears how far its subscription is while nothing matches its filter."""
+
+
+@dataclass(slots=True)
+class _Filter:
+    """What is wanted of a partition, when the client was told how far it is, and what will tell it again."""
+
+    wanted: Wanted
+    told_at_s: float = -math.inf
+    timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Tell nobody any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+
 class Pump:
     """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
 
@@ -34,12 +58,14 @@ class Pump:
         self._connection = connection
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
+        self._filters: dict[PartitionKey, _Filter] = {}
+        """Of the partitions of which not everything is wanted."""
         self._reading = False
         self._started = False
         self.stopped = False
 
-    def follow(self, key: PartitionKey, partition: Partition, offset: int) -> None:
-        """Add a partition and listen to its appends.
+    def follow(self, key: PartitionKey, partition: Partition, offset: int, wanted: Wanted | None) -> None:
+        """Add a partition, or what is wanted of it, and listen to its appends.
 
         Raises:
             ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
@@ -55,6 +81,8 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
+        if wanted is not None:
+            self._filters[key] = _Filter(wanted)
         partition.changes.listeners.add(self.pump)
 
     def start(self) -> None:
@@ -74,6 +102,9 @@ class Pump:
         for partition in self._partitions.values():
             partition.changes.listeners.discard(self.pump)
         self._partitions.clear()
+        for filtered in self._filters.values():
+            filtered.end()
+        self._filters.clear()
 
     def _count(self, more: int) -> None:
         self._broker.bounds.followed += more
@@ -104,7 +135,12 @@ class Pump:
             return False
         offset = self.subscription.positions[key]
         bytes_max = self._bytes_max
-        hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
+        if key in self._filters:
+            if offset >= partition.state.readable_end:
+                return False
+            hot = None
+        else:
+            hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:
             if not self._reading:
                 self._reading = True
@@ -140,10 +176,20 @@ class Pump:
         try:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
-                    offset = self.subscription.positions[key]
-                    batches = await partition.reader.read_log(offset, self._bytes_max)
-                    if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
-                        self._send(key, partition, batches, count_records(batches), end_of(batches))
+                    offset, filtered = self.subscription.positions[key], self._filters.get(key)
+                    if filtered is None:
+                        batches = await partition.reader.read_log(offset, self._bytes_max)
+                        next_offset = end_of(batches) if batches else offset
+                    else:
+                        batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
+                        if next_offset == offset:
+                            return  # not readable yet after all: the next wake-up goes on
+                    if self.stopped or key not in self._partitions:
+                        pass
+                    elif batches and self._fits(sum(map(len, batches))):
+                        self._send(key, partition, batches, count_records(batches), next_offset)
+                    elif filtered is not None and not batches:
+                        self._skip(key, next_offset, filtered)
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # else its end has been told already
                 self._end(key, error)
@@ -156,16 +202,31 @@ class Pump:
     ) -> None:
         size_bytes = sum(map(len, batches))
         self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
-        event = pb.MessageEvent(
+        self._broker.metrics.bytes_out.inc(size_bytes)
+        self._connection.send(pb.Envelope(message_event=self._event(key, partition, records)), batches)
+
+    def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
+        """Go on behind what does not match, and tell the client of it, soon: it would be looked through again."""
+        self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
+        if filtered.timer is None:
+            loop = self._broker.loop
+            filtered.timer = loop.call_at(max(loop.time(), filtered.told_at_s + TELL_S), self._tell, key)
+
+    def _tell(self, key: PartitionKey) -> None:
+        """Tell the client how far a filter has come."""
+        filtered, partition = self._filters[key], self._partitions[key]
+        filtered.timer, filtered.told_at_s = None, self._broker.loop.time()
+        self._connection.send(pb.Envelope(message_event=self._event(key, partition, 0)), [])
+
+    def _event(self, key: PartitionKey, partition: Partition, records: int) -> pb.MessageEvent:
+        return pb.MessageEvent(
             subscription_id=self.subscription.subscription_id,
             topic_id=key[0],
             partition=key[1],
             record_count=records,
             high_watermark=partition.state.high_watermark,
-            next_offset=next_offset,
+            next_offset=self.subscription.positions[key],
         )
-        self._broker.metrics.bytes_out.inc(size_bytes)
-        self._connection.send(pb.Envelope(message_event=event), batches)
 
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
         """Tell the client that a partition has ended, and why."""
@@ -173,6 +234,8 @@ class Pump:
         if partition is not None:
             partition.changes.listeners.discard(self.pump)
             self._count(-1)
+            if (filtered := self._filters.pop(key, None)) is not None:
+                filtered.end()
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
             subscription_id=self.subscription.subscription_id,
@@ -210,7 +273,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(entry.offset)
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset)
+            wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch

@@ -269,6 +269,8 @@ class EpochLog:
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
         """
+        with self._held.beside:
+            self._held.takes_files = False
         try:
             if sync and self.state == "active":
                 self.sync()
@@ -353,7 +355,8 @@ class EpochLog:
         try:
             # One by one: a crash must never leave a hole behind an older segment that came back.
             self._deferred.sync_names()
-            self._held.segments = self._held.segments[1:]
+            with self._held.beside:
+                self._held.segments = self._held.segments[1:]
             is_kept = self._active is not None and self._spare.keep(oldest.path, oldest.size_bytes)
             if not is_kept:
                 remove_segment(self._disk.fs, oldest.path)
@@ -411,8 +414,10 @@ class EpochLog:
         segments = self._held.segments
         number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1
         path, header = segments[number].path, segments[number].header
+        with self._held.beside:
+            self._held.takes_files = False
         with self.reader.lease(segments[number]) as opened:
-            kept = kept_part(opened.index, end_offset, end_digest)
+            kept, hashes = kept_part(opened.index, end_offset, end_digest), opened.hashes
         old, self._active = self._active, None
         # Readers stop at the new end from here on.
         self._held.end = kept.end
@@ -423,7 +428,8 @@ class EpochLog:
         if self._held.damage is not None and not self.is_repairing:
             whole = [(one.path, one.header, one.end) for one in segments[:number]]
             keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self._held.damage.synced_offset)
-        opened = OpenSegment(fs.open(path), kept.index)
+        file = fs.open(path)
+        opened = OpenSegment(file, kept.index, hashes=hashes.cut(len(kept.index), file, kept.index))
         leases.replace(path, opened)
         active = ActiveSegment(
             self._disk,
@@ -448,6 +454,7 @@ class EpochLog:
         active.write_mark(end_offset)
         active.datasync()
         self._held.end = active.end
+        self._held.takes_files = True
 
     def _writable(self) -> ActiveSegment:
         if self._failure:

@@ -6,9 +6,10 @@ the end; whoever reads takes the end first and the segments after it, and looks 
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
@@ -42,15 +43,19 @@ class HeldSegments:
         segments: oldest first, at least one; never changed, replaced as a whole.
         end: what is behind the last appended record; in LIMBO, behind the last readable one.
         damage: why the log is in LIMBO, None when it is not.
+        beside: held by whoever makes a file beside a segment, and by whoever closes or cuts the log.
+        takes_files: whether a file may be made beside a sealed segment; changed with `beside` held.
     """
 
-    __slots__ = ("damage", "end", "segments")
+    __slots__ = ("beside", "damage", "end", "segments", "takes_files")
 
     def __init__(self, segments: tuple[Segment, ...], end: SegmentEnd) -> None:
         assert segments
         self.segments = segments
         self.end = end
         self.damage: Damage | None = None
+        self.beside = threading.Lock()
+        self.takes_files = True
 
 
 class EpochReader:
@@ -137,6 +142,12 @@ class EpochReader:
                 yield from read_headers(
                     opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
                 )
+
+    @contextmanager
+    def naming(self, segment: Segment) -> Iterator[bool]:
+        """Say whether a file may be made beside a segment; while the block lasts, the segment stays where it is."""
+        with self._held.beside:
+            yield self._held.takes_files and segment in self._held.segments
 
     def sync_ahead(self, slack_bytes: int) -> None:
         """Have the disk take what is appended by now, while more is appended; of a segment `slack_bytes` may be left.

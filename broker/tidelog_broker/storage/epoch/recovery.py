@@ -33,7 +33,7 @@ from tidelog_broker.storage.segment.layout import (
     SEGMENT_SUFFIX,
     LayoutError,
     SegmentHeader,
-    index_path,
+    made_paths,
     segment_path,
 )
 from tidelog_broker.storage.segment.scan import Remainder, SegmentScan, examine_tail, read_segment_header, scan_segment
@@ -279,8 +279,7 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
     for other in reversed(later):
         remove_segment(fs, other.path)
         fs.sync_dir(directory)
-    if fs.exists(index_path(segment.path)):
-        fs.unlink(index_path(segment.path))
+    remove_made(fs, segment.path)
     with closing(fs.open(segment.path)) as file:
         is_dirty = bool(examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty)
         if is_dirty:
@@ -292,10 +291,17 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
 
 
 def remove_segment(fs: FileSystem, segment: Path) -> None:
-    """Unlink a segment's index and the segment itself, in this order."""
-    if fs.exists(index_path(segment)):
-        fs.unlink(index_path(segment))
+    """Unlink a segment's indexes and the segment itself, in this order."""
+    remove_made(fs, segment)
     fs.unlink(segment)
+
+
+def remove_made(fs: FileSystem, segment: Path) -> bool:
+    """Unlink a segment's indexes; whether there were any."""
+    paths = [path for path in made_paths(segment) if fs.exists(path)]
+    for path in paths:
+        fs.unlink(path)
+    return bool(paths)
 
 
 def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:

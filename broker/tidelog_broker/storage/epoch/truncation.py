@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.recovery import remove_segment
+from tidelog_broker.storage.epoch.recovery import remove_made, remove_segment
 from tidelog_broker.storage.epoch.rewrite import write_anew
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
@@ -25,7 +25,6 @@ from tidelog_broker.storage.segment.layout import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_SUFFIX,
     SegmentHeader,
-    index_path,
     padded,
 )
 
@@ -65,9 +64,8 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
     for name in reversed(names):
         remove_segment(fs, directory / name)
         fs.sync_dir(directory)
-    if fs.exists(index_path(segment)):
-        # It has the nonce of the file that goes on under the same name: it must not come back either.
-        fs.unlink(index_path(segment))
+    if remove_made(fs, segment):
+        # They have the nonce of the file that goes on under the same name: they must not come back either.
         fs.sync_dir(directory)
     with closing(fs.open(segment)) as file:
         if file.size() > size_bytes:

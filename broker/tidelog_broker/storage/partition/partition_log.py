@@ -23,6 +23,7 @@ from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
 from tidelog_broker.storage.partition.epoch_repair import EpochRepair
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, find_lost_epoch
+from tidelog_broker.storage.partition.matching import MatchingReader
 from tidelog_broker.storage.partition.partition_dirs import (
     TRASH_PREFIX,
     OpenedEpochs,
@@ -35,6 +36,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     remove_partition_dir,
 )
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
+from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.header import Buffer
@@ -52,6 +54,10 @@ class PartitionLog:
         self.name = held.name
         self.reader = PartitionLogReader(held)
         """Reads what is here, on any thread."""
+        self.indexes = RecordIndexes(held)
+        """By which records are found by key and tag."""
+        self.matching = MatchingReader(held, self.indexes)
+        """Reads what matches a filter, on any thread."""
         self.copies = EpochCopies(held, dormant_fills)
         """Fills what is missing."""
         self.compacted = CompactedCopies(held)
@@ -179,7 +185,10 @@ class PartitionLog:
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
-        return self._writable().append(batches)
+        appended = self._writable().append(batches)
+        if self.indexes.columns:
+            self.indexes.appended()
+        return appended
 
     def sync(self) -> int:
         """See `EpochLog.sync`."""

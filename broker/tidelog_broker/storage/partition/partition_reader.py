@@ -36,10 +36,7 @@ class PartitionLogReader:
                     raise  # else the files of an epoch were replaced by others that hold as much
 
     def _read(self, epochs: Sequence[EpochLog], offset: int, max_bytes: int, limit_offset: int) -> ReadResult:
-        if epochs and self._held.gone_below <= offset < epochs[0].start_offset:
-            raise NotHeldError(f"offset {offset} is not in this copy, which begins at {epochs[0].start_offset}")
-        if not self._held.start_offset <= offset <= self._held.end_offset and self._held.limbo is None:
-            raise self._out_of_range(offset)
+        check_offset(self._held, offset)
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
         position = offset
@@ -85,10 +82,21 @@ class PartitionLogReader:
         log = self._held.log_of(epoch)
         return log.reader.digest_at(offset) if log is not None else None
 
-    def _out_of_range(self, offset: int) -> ProtocolError:
-        return ProtocolError(
+
+def check_offset(held: HeldEpochs, offset: int) -> None:
+    """Refuse an offset that is not in the log.
+
+    Raises:
+        ProtocolError: OFFSET_OUT_OF_RANGE.
+        NotHeldError: it lies in front of what this node has of the log, and was not deleted by it.
+    """
+    epochs = held.epochs
+    if epochs and held.gone_below <= offset < epochs[0].start_offset:
+        raise NotHeldError(f"offset {offset} is not in this copy, which begins at {epochs[0].start_offset}")
+    if not held.start_offset <= offset <= held.end_offset and held.limbo is None:
+        raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset}; {self._held.start_offset} to {self._held.end_offset} can be read",
-            log_start_offset=self._held.start_offset,
-            high_watermark=self._held.end_offset,
+            f"offset {offset}; {held.start_offset} to {held.end_offset} can be read",
+            log_start_offset=held.start_offset,
+            high_watermark=held.end_offset,
         )

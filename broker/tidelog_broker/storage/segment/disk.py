@@ -18,20 +18,23 @@ from typing import Final
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.index import Index
+from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 from tidelog_broker.storage.segment.spare import SpareBudget
 
 OPEN_SEGMENTS_MAX: Final = 512
-"""How many segments stay open without a lease: two descriptors' worth each, as an index is mapped and closed."""
+"""How many segments stay open without a lease: a descriptor each, and one for each index of keys or tags."""
 
 
 class OpenSegment:
     """A segment's file and index, open. `leases` is guarded by the set that holds it."""
 
-    __slots__ = ("_sync_failure", "_sync_lock", "dropped", "file", "index", "leases", "name", "synced_bytes")
+    __slots__ = ("_sync_failure", "_sync_lock", "dropped", "file", "hashes", "index", "leases", "name", "synced_bytes")
 
-    def __init__(self, file: File, index: Index, *, synced_bytes: int = 0) -> None:
+    def __init__(self, file: File, index: Index, *, synced_bytes: int = 0, hashes: SegmentHashes | None = None) -> None:
         self.file = file
         self.index = index
+        self.hashes = hashes or SegmentHashes(file, index)
+        """By which its batches are found by key and tag."""
         self.synced_bytes = synced_bytes
         """How much of it is known to be durable."""
         self._sync_lock = threading.Lock()
@@ -40,6 +43,11 @@ class OpenSegment:
         self.dropped = False
         self.name: Path | None = None
         """Under which it is in the set, or was."""
+
+    def close(self) -> None:
+        """Close its files; nobody has a lease any more."""
+        self.file.close()
+        self.hashes.close()
 
     def datasync(self, size_bytes: int) -> None:
         """Make the first `size_bytes` durable, which are written. May be called by any thread.
@@ -81,6 +89,10 @@ class OpenSegments:
             self._add(path, segment)
         self._evict()
 
+    def peek(self, path: Path) -> OpenSegment | None:
+        """Return a segment if it is in the set, without a lease: to be counted, not read."""
+        return self._open.get(path)
+
     def replace(self, path: Path, segment: OpenSegment) -> None:
         """As `adopt`, in place of one that may be in the set; that one closes when its last lease ends."""
         with self._lock:
@@ -89,7 +101,7 @@ class OpenSegments:
             self._add(path, segment)
             close = old is not None and self._dropped(path, old)
         if old is not None and close:
-            old.file.close()
+            old.close()
         self._evict()
 
     @contextmanager
@@ -116,7 +128,7 @@ class OpenSegments:
             if close and segment.name is not None:
                 self._let_go(segment.name)
         if close:
-            segment.file.close()
+            segment.close()
         self._evict()
 
     def drop(self, path: Path) -> bool:
@@ -126,7 +138,7 @@ class OpenSegments:
             close = segment is not None and self._dropped(path, segment)
             is_free = path not in self._held
         if segment is not None and close:
-            segment.file.close()
+            segment.close()
         return is_free
 
     def _add(self, path: Path, segment: OpenSegment) -> None:
@@ -164,7 +176,7 @@ class OpenSegments:
             segment = self._open[path]
             segment.leases += 1
         if segment is not mine:
-            mine.file.close()
+            mine.close()
         self._evict()
         return segment
 
@@ -176,15 +188,15 @@ class OpenSegments:
             idle = [path for path, segment in self._open.items() if segment.leases == 0][: max(0, excess)]
             closing = [self._open.pop(path) for path in idle]
         for segment in closing:
-            segment.file.close()
+            segment.close()
 
 
 @dataclass(slots=True)
 class Disk:
     """The shared parts, passed to every log. Without background threads the appender does their work itself.
 
-    The threads take space ahead, sync rolled segments, and make names durable: the last of these never waits for the
-    others, since the next segment may wait for it.
+    The threads take space ahead, sync rolled segments, make names durable, and index keys and tags: that of the names
+    never waits for the others, since the next segment may wait for it. Without the last one readers index themselves.
     """
 
     fs: FileSystem = field(default_factory=RealFileSystem)
@@ -192,4 +204,5 @@ class Disk:
     preallocator: IoWorkers | None = None
     syncer: IoWorkers | None = None
     namer: IoWorkers | None = None
+    indexer: IoWorkers | None = None
     spares: SpareBudget = field(default_factory=SpareBudget)

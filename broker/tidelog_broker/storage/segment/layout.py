@@ -45,6 +45,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog_proto.column_slices import TextColumn
 from tidelog_proto.header import Buffer, digest_after
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, TOPIC_ID_BYTES
 
@@ -52,6 +53,8 @@ SEGMENT_HEADER_BYTES: Final = 128
 MARK_BYTES: Final = 64
 SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
+HASH_SUFFIXES: Final[dict[TextColumn, str]] = {"key": ".key", "tag": ".tag"}
+"""Of the indexes of keys and tags."""
 BEGUN_SUFFIX: Final = ".beg"
 """A segment whose header may not be on the disk yet; see `deferred_syncs`."""
 NEW_SUFFIX: Final = ".new"
@@ -198,3 +201,13 @@ def begun_path(segment: Path) -> Path:
 def index_path(segment: Path) -> Path:
     """Return the path of a segment's index."""
     return segment.with_suffix(INDEX_SUFFIX)
+
+
+def hash_path(segment: Path, column: TextColumn) -> Path:
+    """Return the path of a segment's index of keys or tags."""
+    return segment.with_suffix(HASH_SUFFIXES[column])
+
+
+def made_paths(segment: Path) -> list[Path]:
+    """Return the paths of all that is made from a segment, and goes with it."""
+    return [index_path(segment), *(segment.with_suffix(suffix) for suffix in HASH_SUFFIXES.values())]

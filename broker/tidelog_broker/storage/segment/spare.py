@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX, index_path
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX, made_paths
 from tidelog_proto.limits import MIB
 
 SPARE_NAME: Final = "next" + NEW_SUFFIX
@@ -79,8 +79,9 @@ class Spare:
         if self._size_bytes or not self._budget.take(size_bytes):
             return False
         self._size_bytes = size_bytes
-        if self._fs.exists(index_path(segment)):
-            self._fs.unlink(index_path(segment))
+        for path in made_paths(segment):
+            if self._fs.exists(path):
+                self._fs.unlink(path)
         self._fs.rename(segment, self._path)
         return True
 

@@ -1,0 +1,307 @@
+"""Reading the records of a partition that match a filter: found by an index where there is one, else one after another.
+
+What comes back are batches cut down to the records that match, and up to where everything was looked at. A read looks
+at so many bytes of batches and no more, so an answer may be empty and yet have got on; whoever asks goes on from there.
+Batches that the index names in vain count as well: nobody can make a read expensive by keys that meet in their hash.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from tidelog_broker.storage.epoch.epoch_reader import ReadResult, Segment
+from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.partition_reader import check_offset
+from tidelog_broker.storage.partition.record_indexes import RecordIndexes
+from tidelog_broker.storage.segment.disk import OpenSegment
+from tidelog_broker.storage.segment.hash_entries import window_stop
+from tidelog_proto.batch import RecordBatch
+from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.derived import filter_batch
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Buffer, Flags, unpack_header
+from tidelog_proto.key_hash import hash_one
+from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
+
+WORK_BYTES: Final = 8 * MIB
+"""How much of the log one read looks at, as stored; one batch more at most."""
+PROBE_BYTES: Final = 16 * KIB
+"""What the look into one segment's index counts as."""
+_NAMED_MAX: Final = 256
+"""How many batches are named at a time."""
+
+
+class Wanted(NamedTuple):
+    """Which records are wanted: what is not None must match."""
+
+    key: bytes | None = None
+    tag: str | None = None
+
+    def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
+        """Return by the index of which of `columns` to look; None where none helps."""
+        if self.key is not None and "key" in columns:
+            return "key"
+        return "tag" if self.tag is not None and "tag" in columns else None
+
+    def hash_of(self, column: TextColumn | None) -> int:
+        """Return the hash to look for in a column's index."""
+        if column is None:
+            return 0
+        return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
+
+
+class Newest(NamedTuple):
+    """The newest record that matches, or how far back it was looked for.
+
+    Attributes:
+        offset: of the record; None when none was found yet.
+        timestamp_us: the record's.
+        from_offset: all from here on was looked at.
+    """
+
+    offset: int | None
+    timestamp_us: int
+    from_offset: int
+
+
+class _Stretch(NamedTuple):
+    """Batches first..stop-1 of a segment, which may be read."""
+
+    segment: Segment
+    opened: OpenSegment
+    first: int
+    stop: int
+    end_offset: int
+    """Of the last of them."""
+
+    def offset_of(self, slot: int) -> int:
+        """Return where the batch of a slot begins; of `stop`, where the one before it ends."""
+        return self.opened.index.offsets[slot] if slot < self.stop else self.end_offset
+
+
+class _Work:
+    """What a read may still look at; always one batch, or one segment in which nothing is named."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left_bytes = size_bytes
+        self._has_got_on = False
+
+    def spend(self, size_bytes: int) -> None:
+        """Count something that was looked at, and that gets the read on."""
+        self._left_bytes -= size_bytes
+        self._has_got_on = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was enough."""
+        return self._left_bytes <= 0 and self._has_got_on
+
+
+class MatchingReader:
+    """See the module. For any thread."""
+
+    def __init__(self, held: HeldEpochs, indexes: RecordIndexes) -> None:
+        self._held = held
+        self._indexes = indexes
+
+    def read(
+        self, offset: int, max_bytes: int, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES
+    ) -> ReadResult:
+        """Read what matches from `offset` on, in whole batches that end at or below `limit_offset`.
+
+        About `max_bytes` come back; a single batch may be larger. The first one may have records in front of `offset`.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
+            NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
+            DamagedError: a batch is not what it should be.
+        """
+        check_offset(self._held, offset)
+        found: list[memoryview] = []
+        left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
+        with closing(self._stretches(offset, limit_offset)) as stretches:
+            for stretch in stretches:
+                for slot, batch in self._batches(stretch, wanted, newest=False):
+                    position = stretch.offset_of(slot)
+                    if work.is_done:
+                        return ReadResult(found, position)
+                    work.spend(len(batch))
+                    matching = _filtered(stretch, slot, batch, wanted)
+                    if matching is not None:
+                        if found and len(matching) > left_bytes:
+                            return ReadResult(found, position)
+                        found.append(memoryview(matching))
+                        left_bytes -= len(matching)
+                    position = stretch.offset_of(slot + 1)
+                    if left_bytes <= 0:
+                        return ReadResult(found, position)
+                position = stretch.end_offset
+                work.spend(PROBE_BYTES)
+                if work.is_done:
+                    break
+        if not found and position < limit_offset and position == offset and self._held.limbo is not None:
+            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+        return ReadResult(found, position)
+
+    def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
+        """Look for the newest record that matches in whole batches that end at or below `limit_offset`.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE: what was looked at has been deleted.
+            DamagedError: a batch is not what it should be.
+        """
+        work = _Work(work_bytes)
+        with closing(self._stretches_back(limit_offset)) as stretches:
+            for stretch in stretches:
+                for slot, batch in self._batches(stretch, wanted, newest=True):
+                    if work.is_done:
+                        return Newest(None, 0, stretch.offset_of(slot + 1))
+                    work.spend(len(batch))
+                    matching = _filtered(stretch, slot, batch, wanted)
+                    if matching is not None:
+                        return _last_of(matching)
+                work.spend(PROBE_BYTES)
+                if work.is_done:
+                    return Newest(None, 0, stretch.offset_of(stretch.first))
+        return Newest(None, 0, self._held.start_offset)
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _stretches(self, offset: int, limit_offset: int) -> Generator[_Stretch]:
+        """Yield what there is to be read, oldest first, while it is contiguous."""
+        position = offset
+        for epoch in self._held.epochs:
+            if epoch.end_offset <= position:
+                continue
+            end_offset, segments = epoch.end_offset, epoch.segments
+            if position < segments[0].base_offset:
+                return
+            at = bisect_right(segments, position, key=lambda segment: segment.base_offset) - 1
+            for segment in segments[at:]:
+                if position >= limit_offset:
+                    return
+                with epoch.reader.lease(segment) as opened:
+                    stretch = _stretch(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
+                    if stretch is not None:
+                        yield stretch
+                        position = stretch.end_offset
+            if position < end_offset:
+                return
+
+    def _stretches_back(self, limit_offset: int) -> Generator[_Stretch]:
+        """Yield what there is to be read, newest first."""
+        for epoch in reversed(self._held.epochs):
+            end_offset = epoch.end_offset
+            for segment in reversed(epoch.segments):
+                if segment.base_offset >= limit_offset:
+                    continue
+                with epoch.reader.lease(segment) as opened:
+                    stretch = _stretch(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
+                    if stretch is not None:
+                        yield stretch
+
+    def _batches(self, stretch: _Stretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+        """Yield the batches that may match with their slots, the oldest or the newest first.
+
+        Raises:
+            DamagedError: the disk does not read.
+        """
+        column = wanted.column(self._indexes.columns)
+        key_hash = wanted.hash_of(column)
+        opened, first, stop = stretch.opened, stretch.first, stretch.stop
+        if column is not None:
+            self._indexes.prepare(stretch.segment, opened, column, stop)
+        while first < stop:
+            named = opened.hashes.find(column, key_hash, first, stop, _NAMED_MAX, newest=newest)
+            for run in _runs(opened, named.slots, newest=newest):
+                yield from _read_run(opened, run, newest=newest)
+            first, stop = (first, named.first) if newest else (named.stop, stop)
+
+
+def _stretch(segment: Segment, opened: OpenSegment, offset: int, limit_offset: int, end_offset: int) -> _Stretch | None:
+    """Return what of a segment lies from the batch that holds `offset` on, below both ends; None for nothing."""
+    index = opened.index
+    first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
+    # The last batch in reach: the one behind it begins at or below the limit.
+    stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
+    if first >= stop:
+        return None
+    return _Stretch(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
+
+
+def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
+    """Cut ascending slots into runs (first, stop) that are read at once, in the order asked for."""
+    runs: list[tuple[int, int]] = []
+    at = 0
+    while at < len(slots):
+        end = at + 1
+        while end < len(slots) and slots[end] == slots[end - 1] + 1:
+            end += 1
+        first, stop = slots[at], slots[end - 1] + 1
+        while first < stop:
+            runs.append((first, window_stop(opened.index, first, stop)))
+            first = runs[-1][1]
+        at = end
+    return runs[::-1] if newest else runs
+
+
+def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+    index, (first, stop) = opened.index, run
+    start, last = index.place(first).position, index.place(stop - 1)
+    data = memoryview(opened.file.pread(last.position + last.length - start, start))
+    for slot in range(stop - 1, first - 1, -1) if newest else range(first, stop):
+        place = index.place(slot)
+        yield slot, data[place.position - start : place.position - start + place.length]
+
+
+def _filtered(stretch: _Stretch, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
+    """Return what of a batch matches.
+
+    Raises:
+        DamagedError: it is not the batch that the index names.
+    """
+    try:
+        if unpack_header(batch).base_offset == stretch.opened.index.offsets[slot]:
+            return filter_batch(batch, key=wanted.key, tag=wanted.tag)
+        reason = "the batch that the index names is not there"
+    except ProtocolError as error:
+        reason = error.message
+    raise DamagedError.at(stretch.segment.path, stretch.opened.index.place(slot).position, reason)
+
+
+def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
+    """Return what of batches in memory matches, at least one of them if any does, and up to where they were looked at.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH.
+    """
+    found: list[memoryview] = []
+    left_bytes, position = max_bytes, 0
+    for batch in batches:
+        matching = filter_batch(batch, key=wanted.key, tag=wanted.tag)
+        if matching is not None:
+            if found and len(matching) > left_bytes:
+                break
+            found.append(memoryview(matching))
+            left_bytes -= len(matching)
+        position = unpack_header(batch).end_offset
+        if left_bytes <= 0:
+            break
+    return ReadResult(found, position)
+
+
+def _last_of(matching: Buffer) -> Newest:
+    batch = RecordBatch.parse(matching)
+    offsets: Any = batch.offsets()
+    timestamp_us = batch.header.base_timestamp_us
+    if batch.header.flags & Flags.TIMESTAMP:
+        stamps: Any = batch.columns().column("timestamp").view(pa.int64())
+        timestamp_us = stamps[-1].as_py()
+    offset = offsets[-1].as_py()
+    return Newest(offset, timestamp_us, offset)

@@ -1,0 +1,220 @@
+"""Keeping the indexes of keys and tags of a partition's log close to it, on a thread that no append waits for.
+
+A rolled segment gets its files, a growing one is read into memory a MiB at a time, and so is a log that was opened or
+whose topic has just been given an index. None of it is needed for a right answer: whoever looks something up reads what
+little is missing himself, and goes through all of it where more is. A file that cannot be written, on a full disk, is
+tried again when the next segment is rolled; until then the index stays in memory as long as its segment is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final, Literal
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.epoch_reader import Segment
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.segment.active_segment import ActiveSegment
+from tidelog_broker.storage.segment.disk import OpenSegment
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX, hash_path
+from tidelog_broker.storage.segment.sealed_segment import SealedSegment
+from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Buffer
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
+
+BEHIND_BYTES_MAX: Final = 1 * MIB
+"""How much may be appended before the growing segment's index is brought up to it."""
+CATCH_UP_BYTES_MAX: Final = 4 * MIB
+"""How much whoever looks something up reads into an index himself."""
+CATCH_UP_BATCHES_MAX: Final = 4096
+_STEP_WINDOWS: Final = 16
+"""How many MiB one turn on the thread reads, which all partitions share."""
+_ALL_WINDOWS: Final = 1 << 20
+
+_Mark = tuple[int, TextColumn]
+"""A segment's nonce and a column."""
+_State = Literal["there", "lacking", "failed"]
+
+
+class RecordIndexes:
+    """See the module. `columns` is set by the partition's event loop; all else is for any thread."""
+
+    def __init__(self, held: HeldEpochs) -> None:
+        self._held = held
+        self.columns: frozenset[TextColumn] = frozenset()
+        """Which have an index."""
+        self._lock = threading.Lock()
+        self._is_requested = False
+        self._marks: dict[_Mark, _State] = {}
+        """What is known of the files of sealed segments."""
+        self._seen_segment: Segment | None = None
+        self._seen_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the indexes of open segments take in memory."""
+        return sum(
+            opened.hashes.size_bytes
+            for log_ in self._held.epochs
+            for segment in log_.segments
+            if (opened := self._held.disk.open_segments.peek(segment.path)) is not None
+        )
+
+    def switch(self, columns: frozenset[TextColumn]) -> None:
+        """Have other columns indexed from now on, what is in the log already included."""
+        if columns != self.columns:
+            self.columns = columns
+            if columns:
+                self.request()
+
+    def appended(self) -> None:
+        """Look whether enough was appended to index it. For the appending thread, when there are `columns`."""
+        segment = self._held.epochs[-1].segments[-1]
+        size_bytes = segment.size_bytes
+        if segment is not self._seen_segment:
+            self._forget_marks()
+            self._seen_segment, self._seen_bytes = segment, size_bytes
+            self.request()
+        elif size_bytes - self._seen_bytes >= BEHIND_BYTES_MAX:
+            self._seen_bytes = size_bytes
+            self.request()
+
+    def request(self) -> None:
+        """Have the thread look for what is missing, soon."""
+        indexer = self._held.disk.indexer
+        if indexer is None:
+            return
+        with self._lock:
+            if self._is_requested:
+                return
+            self._is_requested = True
+        if not indexer.offer(self._work):
+            self._is_requested = False
+
+    def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
+        """Bring a segment's index as near to slot `stop` as may be done while somebody waits.
+
+        Raises:
+            OSError: the disk does not read.
+        """
+        hashes, index = opened.hashes, opened.index
+        fs, has_thread = self._held.disk.fs, self._held.disk.indexer is not None
+        if isinstance(segment, SealedSegment):
+            if hashes.load(fs, segment.path, column, nonce=segment.header.nonce, end=segment.end):
+                return
+            self._note_lack((segment.header.nonce, column))
+            if not has_thread:
+                hashes.catch_up(column, len(index), windows_max=_ALL_WINDOWS)
+                self._make_file(segment, opened, column)
+                return
+        covered = hashes.covered(column)
+        if covered < stop:
+            missing_bytes = index.place(stop - 1).position - index.place(covered).position
+            is_little = missing_bytes <= CATCH_UP_BYTES_MAX and stop - covered <= CATCH_UP_BATCHES_MAX
+            if is_little or not has_thread:
+                hashes.catch_up(column, stop, windows_max=_ALL_WINDOWS)
+            else:
+                self.request()
+
+    def _note_lack(self, mark: _Mark) -> None:
+        """A file is missing or does not count: it is to be made, unless that has just failed."""
+        if self._marks.get(mark) == "there":
+            del self._marks[mark]
+        if mark not in self._marks:
+            self._marks[mark] = "lacking"
+            self.request()
+
+    def _forget_marks(self) -> None:
+        """Forget deleted segments, and what could not be made: perhaps it can now."""
+        nonces = {segment.header.nonce for _, segment in self._segments()}
+        marks = list(self._marks.items())
+        self._marks = {mark: state for mark, state in marks if state != "failed" and mark[0] in nonces}
+
+    # ------------------------------------------------------------------------------------ on the thread
+
+    def _work(self) -> None:
+        self._is_requested = False
+        if self._step():
+            self.request()
+
+    def _step(self) -> bool:
+        """Do one thing that is missing, the newest first; whether there may be more."""
+        for epoch, segment in self._segments():
+            for column in self.columns:
+                if self._is_done(segment, column):
+                    continue
+                try:
+                    took_time = self._index(epoch, segment, column)
+                except (OSError, ProtocolError) as error:
+                    # Deleted or closed meanwhile, or damaged: whoever reads the log says so.
+                    log.info("%s has no index of its %ss: %s", segment.path, column, error)
+                    self._marks[segment.header.nonce, column] = "failed"
+                    continue
+                if took_time:
+                    return True
+        return False
+
+    def _is_done(self, segment: Segment, column: TextColumn) -> bool:
+        """Whether a segment has its file, which is taken for good until it is read, or cannot get it now."""
+        mark = (segment.header.nonce, column)
+        if isinstance(segment, ActiveSegment):
+            return self._marks.get(mark) == "failed"
+        if mark not in self._marks and self._held.disk.fs.exists(hash_path(segment.path, column)):
+            self._marks[mark] = "there"
+        return self._marks.get(mark) in {"there", "failed"}
+
+    def _segments(self) -> Iterator[tuple[EpochLog, Segment]]:
+        for epoch in reversed(self._held.epochs):
+            for segment in reversed(epoch.segments):
+                yield epoch, segment
+
+    def _index(self, epoch: EpochLog, segment: Segment, column: TextColumn) -> bool:
+        """Go on with an index of a segment; whether that took its time."""
+        with epoch.reader.lease(segment) as opened:
+            if isinstance(segment, ActiveSegment):
+                stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
+                return not opened.hashes.catch_up(column, stop, windows_max=_STEP_WINDOWS)
+            if opened.hashes.catch_up(column, len(opened.index), windows_max=_STEP_WINDOWS):
+                self._make_file(segment, opened, column)
+            return True
+
+    def _make_file(self, segment: SealedSegment, opened: OpenSegment, column: TextColumn) -> None:
+        """Make the file of a sealed segment, all of which has been read."""
+        fs, hashes, epoch = self._held.disk.fs, opened.hashes, self._held.log_of(segment.header.epoch)
+        mark = (segment.header.nonce, column)
+        self._marks[mark] = "failed"
+        if hashes.has_file(column):  # it is open, whatever became of its name
+            self._marks[mark] = "there"
+        elif epoch is not None:
+            pieces = hashes.pack(column, nonce=segment.header.nonce, end=segment.end)
+            with epoch.reader.naming(segment) as may_name:
+                if may_name and _write(fs, hash_path(segment.path, column), pieces):
+                    self._marks[mark] = "there"
+            hashes.look_again(column)
+            hashes.load(fs, segment.path, column, nonce=segment.header.nonce, end=segment.end)
+
+
+def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
+    """Write a file and give it its name; whether that went well. It is not synced: its CRCs are enough."""
+    unnamed = path.with_name(path.name + NEW_SUFFIX)
+    try:
+        if fs.exists(unnamed):
+            fs.unlink(unnamed)
+        with closing(fs.open(unnamed, create=True)) as file:
+            file.pwritev(pieces, 0)
+        fs.rename(unnamed, path)
+    except OSError as error:
+        log.warning("%s cannot be written, and is tried again later: %s", path, error)
+        with contextlib.suppress(OSError):
+            fs.unlink(unnamed)
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""What an index of keys or tags is made of: sorted 64-bit entries, each a hash and the slot of a batch.
+
+The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.key_hash`), the lower 25 the slot, in the
+segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and both
+"the batches with this key from here on" and "the last one" are a search for two numbers. That a batch is named says
+that it may have the key: who reads it compares the keys themselves. Of ten million keys in a segment one in 55,000
+look-ups of a key that is not there names a batch in vain.
+
+A key is named once a batch, however many records have it. A batch that would take more entries than it has bytes (a
+few bytes of compressed keys a record) gets none and is *open*: every look-up names it. So is one that does not check.
+An index thus never takes more than its segment, whatever producers send.
+
+Rejected: the offset of each record, which needs 16 bytes an entry and one for every repetition; entries of 12 bytes
+with the whole hash, which cannot be sorted as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from tidelog_broker.storage.io.filesystem import File
+from tidelog_broker.storage.segment.index import Index
+from tidelog_broker.storage.segment.layout import padded
+from tidelog_broker.storage.segment.scan import WINDOW_BYTES
+from tidelog_proto.column_slices import TextColumn, column_slices
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.key_hash import Slices, hash_slices
+from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
+
+Entries = npt.NDArray[np.uint64]
+"""Sorted, each once."""
+
+ENTRY_BYTES: Final = 8
+_SLOT_BITS: Final = 25
+_SLOT_MASK: Final = np.uint64((1 << _SLOT_BITS) - 1)
+_HASH_MASK: Final = ~_SLOT_MASK
+_ENTRY_MAX: Final = (1 << 64) - 1
+NO_ENTRIES: Final = np.empty(0, np.uint64)
+
+assert HEADER_BYTES << _SLOT_BITS >= SEGMENT_BYTES_MAX, "a slot for every batch, though none had a body"
+
+
+class Collected(NamedTuple):
+    """What some batches add to an index.
+
+    Attributes:
+        entries: of those that have any.
+        open_slots: of batches that every look-up must name, ascending.
+    """
+
+    entries: Entries
+    open_slots: list[int]
+
+
+def bounds_of(key_hash: int, first: int, stop: int) -> tuple[np.uint64, np.uint64]:
+    """Return between which two numbers the entries of a hash for slots first..stop-1 lie, the second not included."""
+    base = key_hash & int(_HASH_MASK)
+    return np.uint64(base + first), np.uint64(min(base + stop, _ENTRY_MAX))
+
+
+def slots_of(entries: Entries) -> npt.NDArray[np.int64]:
+    """Return the slots that entries name."""
+    return (entries & _SLOT_MASK).astype(np.int64)
+
+
+def window_stop(index: Index, first: int, stop: int) -> int:
+    """Return behind which slot of first..stop-1 about a window's bytes of batches end, at least one."""
+    fitting = index.slots_before_position(index.place(first).position + WINDOW_BYTES, first, stop)
+    return max(first + 1, fitting)
+
+
+def collect(file: File, index: Index, column: TextColumn, first: int, stop: int) -> Collected:
+    """Read batches first..stop-1 of a segment, which lie in one window, and return their entries.
+
+    Raises:
+        OSError: the disk does not read.
+    """
+    start, last = index.place(first).position, index.place(stop - 1)
+    window = np.frombuffer(file.pread(last.position + last.length - start, start), np.uint8)
+    parts: list[Entries] = []
+    flat: list[tuple[int, Slices]] = []
+    open_slots: list[int] = []
+    for slot in range(first, stop):
+        place = index.place(slot)
+        at = place.position - start
+        try:
+            slices = _slices(window, at, place.length, column)
+        except (ProtocolError, ValueError):  # damaged: whoever reads it is to meet that
+            open_slots.append(slot)
+            continue
+        if slices.data is window:
+            flat.append((slot, slices))
+        else:
+            parts.append(_entries(slices, slot))
+    parts.append(_flat_entries(window, flat))
+    entries = np.unique(np.concatenate(parts))
+    return _without_dense(index, Collected(entries, open_slots), first, stop)
+
+
+def _slices(window: npt.NDArray[np.uint8], at: int, length: int, column: TextColumn) -> Slices:
+    """Return a batch's keys.
+
+    Raises:
+        ProtocolError: it does not check.
+    """
+    header: BatchHeader = unpack_header(window.data, at)
+    if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
+        raise ValueError("it is not the batch that the index names")
+    if header.flags & Flags.CONTROL:
+        return Slices(window, np.empty(0, np.int64), np.empty(0, np.int64))
+    return column_slices(window, at, header, column)
+
+
+def _flat_entries(window: npt.NDArray[np.uint8], flat: list[tuple[int, Slices]]) -> Entries:
+    """Hash what lies in the window itself in one go."""
+    if not flat:
+        return NO_ENTRIES
+    slots = np.repeat(np.array([slot for slot, _ in flat], np.uint64), [len(slices.starts) for _, slices in flat])
+    starts = np.concatenate([slices.starts for _, slices in flat])
+    lengths = np.concatenate([slices.lengths for _, slices in flat])
+    return (hash_slices(Slices(window, starts, lengths)) & _HASH_MASK) | slots
+
+
+def _entries(slices: Slices, slot: int) -> Entries:
+    return np.unique((hash_slices(slices) & _HASH_MASK) | np.uint64(slot))
+
+
+def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Collected:
+    """Take out the entries of batches that have more of them than bytes."""
+    counts = np.bincount(slots_of(found.entries) - first, minlength=stop - first)
+    lengths = np.array([padded(index.place(slot).length) for slot in range(first, stop)], np.int64)
+    dense = np.flatnonzero(counts * ENTRY_BYTES > lengths)
+    if not len(dense):
+        return found
+    kept = found.entries[~np.isin(slots_of(found.entries) - first, dense)]
+    return Collected(kept, sorted({*found.open_slots, *(int(slot) + first for slot in dense)}))
+
+
+def newest_or_oldest(slots: Iterable[npt.NDArray[np.int64]], count_max: int, *, newest: bool) -> list[int]:
+    """Put slots from several sources in order, each once, and return the first or the last of them."""
+    ordered = np.unique(np.concatenate([np.empty(0, np.int64), *slots]))
+    return [int(slot) for slot in (ordered[-count_max:] if newest else ordered[:count_max])]

@@ -1,0 +1,220 @@
+"""The `.key` and `.tag` files: the index of keys or tags of a sealed segment, made once and never changed.
+
+| at | size | field of the file's header |
+| --- | --- | --- |
+| 0 | 4 | magic `TLHX` |
+| 4 | 4 | version |
+| 8 | 8 | nonce of the segment |
+| 16 | 4 | column: 1 key, 2 tag |
+| 20 | 4 | number of open batches |
+| 24 | 8 | number of entries |
+| 32 | 8 | number of batches of the segment |
+| 40 | 8 | end offset of the segment |
+| 48 | 4 | end digest of the segment |
+| 52 | 4 | CRC32C of the directory |
+| 56 | 4 | reserved, zero |
+| 60 | 4 | CRC32C of bytes 0..59 |
+
+The header is followed by the directory: the first entry of each block (u64), the CRC32C of each block (u32), the slots
+of the open batches (u32). The blocks begin at the next multiple of 4096: 512 entries each (see `hash_entries`), sorted,
+the last block shorter. All numbers are little-endian.
+
+The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory as long as the
+segment is open; it says in which block an entry would lie, so that a look-up reads one page, whose CRC it checks.
+A file that is missing, short, damaged, of another version, segment or end does not count and is made anew. It is never
+synced.
+
+It is read with `pread` rather than mapped: a page that is not in memory is waited for without the interpreter, and no
+file that became short can kill the process. Rejected: a Bloom filter in front, of 10 bits a key: it costs a page itself
+unless it is kept in memory, where it takes 20 times what the directory takes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from tidelog_broker.storage.io.filesystem import File
+from tidelog_broker.storage.segment.hash_entries import (
+    ENTRY_BYTES,
+    Entries,
+    bounds_of,
+    newest_or_oldest,
+    slots_of,
+)
+from tidelog_broker.storage.segment.hash_runs import HashRuns
+from tidelog_broker.storage.segment.index import SegmentEnd
+from tidelog_broker.storage.segment.layout import FORMAT_VERSION, LayoutError
+from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.header import Buffer
+
+HASH_HEADER_BYTES: Final = 64
+HASH_MAGIC: Final = int.from_bytes(b"TLHX", "little")
+BLOCK_BYTES: Final = 4096
+_BLOCK_ENTRIES: Final = BLOCK_BYTES // ENTRY_BYTES
+_COLUMNS: Final[dict[TextColumn, int]] = {"key": 1, "tag": 2}
+_HEADER: Final = struct.Struct("<IIQIIQQQII4xI")
+_U32: Final = struct.Struct("<I")
+
+assert _HEADER.size == HASH_HEADER_BYTES
+
+
+class _Header(NamedTuple):
+    """The header's fields behind magic and version."""
+
+    nonce: int
+    column: int
+    open_count: int
+    entry_count: int
+    slots: int
+    end_offset: int
+    end_digest: int
+    directory_crc: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return -(-self.entry_count // _BLOCK_ENTRIES)
+
+    @property
+    def directory_bytes(self) -> int:
+        """What the directory takes."""
+        return self.blocks * (ENTRY_BYTES + _U32.size) + self.open_count * _U32.size
+
+    @property
+    def blocks_at(self) -> int:
+        """Where the blocks begin."""
+        return -(-(HASH_HEADER_BYTES + self.directory_bytes) // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
+    """Return the file of a segment, all of whose batches are in `runs`, in pieces."""
+    entries = runs.entries().astype("<u8", copy=False)
+    body = entries.view(np.uint8).data
+    crcs = [crc32c(body[at : at + BLOCK_BYTES]) for at in range(0, len(body), BLOCK_BYTES)]
+    directory = b"".join(
+        (
+            entries[::_BLOCK_ENTRIES].tobytes(),
+            np.array(crcs, "<u4").tobytes(),
+            np.array(runs.open_slots, "<u4").tobytes(),
+        )
+    )
+    header = _Header(
+        nonce,
+        _COLUMNS[column],
+        len(runs.open_slots),
+        len(entries),
+        runs.covered,
+        end.offset,
+        end.digest,
+        crc32c(directory),
+    )
+    head = bytearray(_HEADER.pack(HASH_MAGIC, FORMAT_VERSION, *header, 0))
+    _U32.pack_into(head, HASH_HEADER_BYTES - _U32.size, crc32c(memoryview(head)[: -_U32.size]))
+    gap = bytes(header.blocks_at - HASH_HEADER_BYTES - len(directory))
+    return [bytes(head), directory, gap, body]
+
+
+class HashFile:
+    """An open index file. Reads may come from several threads."""
+
+    def __init__(self, file: File, header: _Header, directory: bytes) -> None:
+        self._file = file
+        self._header = header
+        blocks = header.blocks
+        self._firsts = np.frombuffer(directory, "<u8", blocks)
+        self._crcs = np.frombuffer(directory, "<u4", blocks, blocks * ENTRY_BYTES)
+        self._open_slots = np.frombuffer(directory, "<u4", header.open_count, blocks * (ENTRY_BYTES + _U32.size))
+
+    @classmethod
+    def load(cls, file: File, column: TextColumn, *, nonce: int, slots: int, end: SegmentEnd) -> HashFile:
+        """Read header and directory; the file is the index's from then on.
+
+        Args:
+            file: whose name says that it is what is looked for.
+            column: of which there should be an index.
+            nonce: of the segment.
+            slots: how many batches the segment has.
+            end: how it ends.
+
+        Raises:
+            LayoutError: it does not count: it is to be made anew.
+            OSError: the disk does not read.
+        """
+        raw = file.pread(HASH_HEADER_BYTES, 0)
+        if len(raw) < HASH_HEADER_BYTES:
+            raise LayoutError("the index is shorter than its header")
+        magic, version, *fields, crc = _HEADER.unpack(raw)
+        if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
+            raise LayoutError("the index's header is damaged, or of another version")
+        header = _Header(*fields)
+        told = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
+        if told != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
+            raise LayoutError("the index belongs to another segment")
+        if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
+            raise LayoutError("the index is not as long as it says")
+        directory = file.pread(header.directory_bytes, HASH_HEADER_BYTES)
+        if crc32c(directory) != header.directory_crc:
+            raise LayoutError("the index's directory is damaged")
+        return cls(file, header, directory)
+
+    @property
+    def slots(self) -> int:
+        """How many batches are in it."""
+        return self._header.slots
+
+    def find(self, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool) -> list[int]:
+        """As `HashRuns.find`.
+
+        Raises:
+            LayoutError: a block is damaged.
+            OSError: the disk does not read.
+        """
+        low, high = bounds_of(key_hash, first, stop)
+        at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
+        opens = self._open_slots[at:end]
+        found = [(opens[-count_max:] if newest else opens[:count_max]).astype(np.int64)]
+        wanted = count_max
+        for block in self._blocks(low, high, newest=newest):
+            inside = slots_of(block[(block >= low) & (block < high)])
+            found.append(inside)
+            wanted -= len(inside)
+            if wanted <= 0:
+                break
+        return newest_or_oldest(found, count_max, newest=newest)
+
+    def check(self) -> None:
+        """Read all of it.
+
+        Raises:
+            LayoutError: a block is damaged.
+            OSError: the disk does not read.
+        """
+        for number in range(self._header.blocks):
+            self._block(number)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _blocks(self, low: np.uint64, high: np.uint64, *, newest: bool) -> Iterator[Entries]:
+        """Yield the blocks that may have entries from `low` to in front of `high`, in the order of the search."""
+        if not len(self._firsts):
+            return
+        first = max(0, int(np.searchsorted(self._firsts, low, "right")) - 1)
+        last = int(np.searchsorted(self._firsts, high, "left"))
+        for number in range(last - 1, first - 1, -1) if newest else range(first, last):
+            yield self._block(number)
+
+    def _block(self, number: int) -> Entries:
+        count = min(_BLOCK_ENTRIES, self._header.entry_count - number * _BLOCK_ENTRIES)
+        raw = self._file.pread(count * ENTRY_BYTES, self._header.blocks_at + number * BLOCK_BYTES)
+        if len(raw) != count * ENTRY_BYTES or crc32c(raw) != int(self._crcs[number]):
+            raise LayoutError(f"block {number} of the index is damaged")
+        entries: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
+        return entries

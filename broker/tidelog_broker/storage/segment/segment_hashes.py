@@ -1,0 +1,171 @@
+"""What an open segment's batches are found by: of each column its index file, or what of the segment was read so far.
+
+Nothing has to be kept in step with the segment. Whoever looks something up has the index brought up to where he looks;
+batches that are not in it yet, because reading them now would take too long, are all named. So what is named never
+lacks a batch that matches, whatever was deleted, cut or not made yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog_broker.storage.io.filesystem import File, FileSystem
+from tidelog_broker.storage.segment.hash_entries import collect, window_stop
+from tidelog_broker.storage.segment.hash_file import HashFile, pack_hashes
+from tidelog_broker.storage.segment.hash_runs import HashRuns
+from tidelog_broker.storage.segment.index import Index, SegmentEnd
+from tidelog_broker.storage.segment.layout import LayoutError, hash_path
+from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.header import Buffer
+
+
+class Named(NamedTuple):
+    """Batches of a segment that may match: all there are from slot `first` to in front of `stop`, ascending."""
+
+    slots: list[int]
+    first: int
+    stop: int
+
+
+class SegmentHashes:
+    """See the module. For any thread that holds a lease of the segment.
+
+    Args:
+        file, index: the segment's.
+        runs: what is known already.
+    """
+
+    __slots__ = ("_file", "_files", "_given_up", "_index", "_lock", "_looked_for", "_runs")
+
+    def __init__(self, file: File, index: Index, runs: dict[TextColumn, HashRuns] | None = None) -> None:
+        self._file = file
+        self._index = index
+        self._runs = runs or {}
+        self._files: dict[TextColumn, HashFile] = {}
+        self._given_up: list[HashFile] = []
+        self._looked_for: set[TextColumn] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory besides open files."""
+        return sum(runs.size_bytes for runs in list(self._runs.values()))
+
+    def has_file(self, column: TextColumn) -> bool:
+        """Whether a file has the index of a column."""
+        return column in self._files
+
+    def covered(self, column: TextColumn) -> int:
+        """Return below which slot batches are in the index of a column."""
+        file = self._files.get(column)
+        return file.slots if file is not None else self._runs.get(column, HashRuns()).covered
+
+    def load(self, fs: FileSystem, segment: Path, column: TextColumn, *, nonce: int, end: SegmentEnd) -> bool:
+        """Open the file of a column beside the sealed segment; whether it counts. It is looked for once.
+
+        Raises:
+            OSError: the disk does not read.
+        """
+        with self._lock:
+            if column not in self._looked_for:
+                self._looked_for.add(column)
+                self._open_file(fs, segment, column, nonce=nonce, end=end)
+            return column in self._files
+
+    def look_again(self, column: TextColumn) -> None:
+        """Let the next `load` look for the file, which has been made."""
+        self._looked_for.discard(column)
+
+    def catch_up(self, column: TextColumn, stop: int, *, windows_max: int) -> bool:
+        """Read batches into the index of a column, about `windows_max` MiB; whether all below slot `stop` are in it.
+
+        Raises:
+            OSError: the disk does not read.
+        """
+        for _ in range(windows_max):
+            if self.covered(column) >= stop:
+                return True
+            with self._lock:
+                runs = self._runs.get(column, HashRuns())
+                if runs.covered < stop and column not in self._files:
+                    end = window_stop(self._index, runs.covered, stop)
+                    found = collect(self._file, self._index, column, runs.covered, end)
+                    self._runs[column] = runs.with_more(found, end)
+        return self.covered(column) >= stop
+
+    def pack(self, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
+        """Return the file of a column of a sealed segment, all of which is in the index, in pieces."""
+        runs = self._runs.get(column, HashRuns())
+        assert runs.covered == len(self._index), "all of the segment is in it"
+        return pack_hashes(runs, column, nonce=nonce, end=end)
+
+    def find(
+        self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
+    ) -> Named:
+        """Return about `count_max` batches of slots first..stop-1 that may match, the first ones or the `newest`.
+
+        Without a column all may match.
+
+        Raises:
+            OSError: the disk does not read.
+        """
+        covered = min(stop, max(first, self.covered(column) if column is not None else 0))
+        indexed: list[int] = []
+        rest = range(covered, stop)
+        if newest:
+            rest = rest[-count_max:]
+            left = count_max - len(rest)
+            if column is not None and left and first < covered:
+                indexed = self._look_up(column, key_hash, first, covered, left, newest=True)
+            begin = rest.start if not left else indexed[0] if len(indexed) >= left else first
+            return Named([*indexed, *rest], begin, stop)
+        if column is not None and first < covered:
+            indexed = self._look_up(column, key_hash, first, covered, count_max, newest=False)
+            if len(indexed) >= count_max:
+                return Named(indexed, first, indexed[-1] + 1)
+        rest = rest[: count_max - len(indexed)]
+        return Named([*indexed, *rest], first, rest.stop)
+
+    def cut(self, count: int, file: File, index: Index) -> SegmentHashes:
+        """Return what is known of the first `count` batches, for the segment that is left of this one."""
+        with self._lock:
+            return SegmentHashes(file, index, {column: runs.first(count) for column, runs in self._runs.items()})
+
+    def close(self) -> None:
+        """Close the files; nobody is looking anything up any more."""
+        for file in (*self._files.values(), *self._given_up):
+            file.close()
+
+    def _look_up(
+        self, column: TextColumn, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
+    ) -> list[int]:
+        file = self._files.get(column)
+        if file is not None:
+            try:
+                return file.find(key_hash, first, stop, count_max, newest=newest)
+            except LayoutError:
+                # It was good when it was opened. Until it is made anew all of the segment is named.
+                with self._lock:
+                    if self._files.get(column) is file:
+                        self._given_up.append(self._files.pop(column))
+                slots = range(first, stop)
+                return list(slots[-count_max:] if newest else slots[:count_max])
+        return self._runs.get(column, HashRuns()).find(key_hash, first, stop, count_max, newest=newest)
+
+    def _open_file(self, fs: FileSystem, segment: Path, column: TextColumn, *, nonce: int, end: SegmentEnd) -> None:
+        path = hash_path(segment, column)
+        if not fs.exists(path):
+            return
+        file = fs.open_readonly(path)
+        try:
+            loaded = HashFile.load(file, column, nonce=nonce, slots=len(self._index), end=end)
+        except LayoutError:
+            file.close()
+        except BaseException:
+            file.close()
+            raise
+        else:
+            self._files[column] = loaded
+            self._runs.pop(column, None)

@@ -1,0 +1,36 @@
+"""How requests name keys and tags: as text, or, for keys that are no text, in base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from fastapi import Query
+
+from tidelog_gateway.problems import invalid
+from tidelog_proto.limits import TAG_BYTES_MAX
+
+KeyEncoding = Literal["utf8", "base64"]
+
+KeyEncodingQuery = Annotated[
+    KeyEncoding, Query(description="How the key is written; in base64 - and _ are as good as + and /.")
+]
+KeyQuery = Annotated[str | None, Query(description="Only records with this key.")]
+TagQuery = Annotated[
+    str | None, Query(max_length=TAG_BYTES_MAX, description="Only records with this tag; with a key, both must match.")
+]
+
+
+def parse_key(text: str, encoding: KeyEncoding) -> bytes:
+    """Return a key's bytes.
+
+    Raises:
+        Problem: 422, it is not base64.
+    """
+    if encoding == "utf8":
+        return text.encode()
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid([{"parameter": "key", "detail": f"is not base64: {error}"}]) from error

@@ -1,0 +1,133 @@
+"""What a filter finds is what is there, whatever became of the indexes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append
+from tests.broker.storage.keyed import (
+    KEYS,
+    TAGS,
+    ByHand,
+    matching,
+    newest_matching,
+    random_batch,
+    read_matching,
+    truth,
+)
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.sim_disk import SimDisk
+
+from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk
+from tidelog_proto.column_slices import TextColumn
+
+BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})
+COLUMNS: tuple[frozenset[TextColumn], ...] = (BOTH, frozenset({"key"}), frozenset({"tag"}), frozenset())
+DIRECTORY_SUFFIXES = (".key", ".tag")
+
+
+def opened(disk: Disk, columns: frozenset[TextColumn] = BOTH, *, segment_bytes: int = 8192) -> PartitionLog:
+    log = PartitionLog.open(
+        disk, HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
+    )
+    log.indexes.switch(columns)
+    return log
+
+
+def fill(log: PartitionLog, batches: list[bytearray], *, epoch: int = 0) -> None:
+    if log.active is None:
+        log.start_epoch(epoch, log.end_offset)
+    for one in batches:
+        append(log, [one], epoch=epoch)
+
+
+def index_files(sim: SimDisk, log: PartitionLog) -> list[str]:
+    return [name for epoch in log.epochs for name in sim.list_dir(epoch.directory) if name.endswith(DIRECTORY_SUFFIXES)]
+
+
+def check(log: PartitionLog, random: Random) -> None:
+    """Compare some reads with what is there."""
+    there = truth(log)
+    ends = sorted({0, *(one.offset + 1 for one in there)})
+    for _ in range(3):
+        wanted = Wanted(random.choice((None, b"absent", *KEYS[1:])), random.choice((None, "absent", *TAGS[1:])))
+        limit = random.choice((log.end_offset, random.choice(ends)))
+        offset = random.randint(log.start_offset, max(log.start_offset, limit))
+        work = {"work_bytes": random.choice((1, 3000, 1 << 20))}
+        found = read_matching(
+            log, wanted, offset=offset, limit_offset=limit, max_bytes=random.choice((1, 2000, 1 << 20)), **work
+        )
+        expected = [one for one in matching(there, wanted) if one.offset >= offset]
+        # Only whole batches end below the limit: what is missing is the end of it.
+        assert found == expected[: len(found)]
+        assert len(found) == len(expected) or expected[len(found)].offset >= limit - 40
+        if limit == log.end_offset:
+            assert found == expected
+            newest = newest_matching(log, wanted, limit_offset=limit, **work)
+            last = matching(there, wanted)
+            assert (newest.offset if newest else None) == (last[-1].offset if last else None)
+
+
+def spoil(sim: SimDisk, log: PartitionLog, random: Random) -> None:
+    """Delete, cut or overwrite an index file, as it lies on the disk."""
+    for epoch in log.epochs:
+        for path in [*sim.files(epoch.directory, ".key"), *sim.files(epoch.directory, ".tag")]:
+            node = sim.node(path)
+            match random.randint(0, 4):
+                case 0:
+                    sim.unlink(path)
+                case 1:
+                    del node.current[random.randint(0, len(node.current)) :]
+                case 2 if node.current:
+                    node.current[random.randrange(len(node.current))] ^= 0xFF
+                case 3:
+                    node.current[:] = random.randbytes(200)
+                case _:
+                    continue
+            if sim.exists(path):
+                node.sync()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reads_find_what_is_there(seed: int) -> None:
+    random = Random(seed)
+    sim = new_disk()
+    by_hand = ByHand() if random.random() < 0.6 else None
+    disk = Disk(fs=sim, indexer=by_hand)
+    log = opened(disk, random.choice(COLUMNS))
+    log.start_epoch(0, 0)
+    for _ in range(60):
+        match random.randint(0, 11):
+            case 0 if log.end_offset:
+                log.start_epoch(log.epochs[-1].epoch + 1, log.end_offset)
+            case 1 if log.active is not None and log.active.start_offset < log.end_offset:
+                batches = [h.base_offset for h in log.active.reader.scan_headers(log.active.start_offset)]
+                log.truncate_epoch(log.active.epoch, random.choice(batches))
+            case 2:
+                spoil(sim, log, random)
+            case 3:
+                log.close()
+                spoil(sim, log, random)
+                if random.random() < 0.5:
+                    sim.power_cut(random)
+                    sim = sim.restart()
+                by_hand = ByHand() if by_hand is not None else None
+                disk = Disk(fs=sim, indexer=by_hand)
+                log = opened(disk, log.indexes.columns)
+            case 4:
+                log.indexes.switch(random.choice(COLUMNS))
+            case 5:
+                log.delete_before(random.randint(0, log.end_offset))
+            case 6 if by_hand is not None:
+                by_hand.run(random.randint(1, 5))
+            case _:
+                append(log, [random_batch(random) for _ in range(random.randint(1, 4))], epoch=log.epochs[-1].epoch)
+        check(log, random)
+    if by_hand is not None:
+        by_hand.run()
+        assert not by_hand.works
+    log.close()
+    assert sim.open_files == 0

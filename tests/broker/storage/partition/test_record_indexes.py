@@ -1,0 +1,193 @@
+"""How indexes come to be: on a thread, of what is rolled, appended, opened or switched on; and what harms them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.broker.storage.build import append
+from tests.broker.storage.keyed import ByHand, keyed, newest_matching, read_matching
+from tests.broker.storage.logs import new_disk
+from tests.broker.storage.partition.test_matching import BOTH, fill, index_files, opened
+
+from tidelog_broker.storage.partition import record_indexes
+from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk, OpenSegments
+from tidelog_broker.storage.segment.layout import hash_path
+
+SEGMENTS = 6
+
+
+def rolled(log: PartitionLog, segments: int = SEGMENTS) -> None:
+    """Append until there are so many segments more."""
+    wanted = sum(len(epoch.segments) for epoch in log.epochs) + segments
+    number = 0
+    while sum(len(epoch.segments) for epoch in log.epochs) < wanted:
+        fill(log, [keyed([b"key-%d" % (number % 5)] * 30, ["tag"] * 30)])
+        number += 1
+
+
+def covered(log: PartitionLog) -> int:
+    """How much of the growing segment is in its index."""
+    active = log.epochs[-1].segments[-1]
+    with log.epochs[-1].reader.lease(active) as open_segment:
+        return open_segment.hashes.covered("key")
+
+
+def found(log: PartitionLog, key: bytes) -> list[int]:
+    bounds = {"limit_offset": log.end_offset, "work_bytes": 1 << 30}
+    return [one.offset for one in read_matching(log, Wanted(key), offset=log.start_offset, max_bytes=1 << 20, **bounds)]
+
+
+def test_rolled_segments_get_their_files_and_the_last_one_is_read() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread))
+    rolled(log)
+    assert index_files(sim, log) == []
+    thread.run()
+    sealed = [segment.path for segment in log.epochs[0].segments[:-1]]
+    assert len(index_files(sim, log)) == 2 * len(sealed) == 2 * SEGMENTS - 2
+    assert covered(log) > 0
+
+
+def test_a_topic_without_an_index_has_no_files_and_no_memory() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread), frozenset())
+    rolled(log)
+    assert (thread.works, index_files(sim, log), log.indexes.size_bytes) == ([], [], 0)
+
+
+def test_only_what_is_asked_for_is_indexed_and_the_rest_when_it_is() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread), frozenset({"tag"}))
+    rolled(log)
+    thread.run()
+    assert {Path(name).suffix for name in index_files(sim, log)} == {".tag"}
+    log.indexes.switch(BOTH)
+    thread.run()
+    assert len(index_files(sim, log)) == 2 * SEGMENTS - 2
+
+
+def test_the_index_follows_what_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_indexes, "BEHIND_BYTES_MAX", 1000)
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
+    for _ in range(20):
+        fill(log, [keyed([b"a"] * 10)])
+        thread.run()
+    assert covered(log) >= 15
+    assert log.indexes.size_bytes == 8 * covered(log)
+
+
+def test_what_little_is_missing_whoever_looks_reads_himself(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
+    thread.works.clear()
+    fill(log, [keyed([b"a"] * 10) for _ in range(20)])
+    assert len(found(log, b"a")) == 200
+    assert covered(log) == 20
+    monkeypatch.setattr(record_indexes, "CATCH_UP_BATCHES_MAX", 5)
+    thread.run()
+    fill(log, [keyed([b"a"] * 10) for _ in range(20)])
+    thread.works.clear()
+    log.indexes._is_requested = False
+    assert len(found(log, b"a")) == 400
+    assert covered(log) == 20
+    assert thread.works, "the thread is to read it"
+
+
+def test_a_file_that_is_gone_or_spoilt_is_made_again() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread))
+    rolled(log)
+    thread.run()
+    before = found(log, b"key-2")
+    log.close()
+    sealed = [segment.path for segment in log.epochs[0].segments[:-1]]
+    sim.unlink(hash_path(sealed[0], "key"))
+    sim.node(hash_path(sealed[1], "key")).current[10] ^= 1
+    del sim.node(hash_path(sealed[2], "key")).current[100:]
+    sim.node(hash_path(sealed[3], "key")).current[4] = 2
+    log = opened(Disk(fs=sim, indexer=thread))
+    assert found(log, b"key-2") == before
+    thread.run()
+    assert found(log, b"key-2") == before
+    for epoch in log.epochs:
+        for segment in epoch.segments[:-1]:
+            with epoch.reader.lease(segment) as open_segment:
+                assert open_segment.hashes.has_file("key"), segment.path
+
+
+def test_a_full_disk_leaves_no_file_until_the_next_segment() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread))
+    rolled(log)
+
+    def full(operation: str, path: Path) -> OSError | None:
+        is_index = path.name.endswith((".key.new", ".tag.new"))
+        return OSError(errno.ENOSPC, "full") if operation == "write" and is_index else None
+
+    sim.fail = full
+    thread.run()
+    assert index_files(sim, log) == []
+    assert [name for name in sim.list_dir(log.epochs[0].directory) if name.endswith(".new")] == []
+    before = found(log, b"key-1")
+    thread.run()
+    assert index_files(sim, log) == [], "it is not tried all the time"
+    sim.fail = lambda operation, path: None
+    assert found(log, b"key-1") == before
+    rolled(log, 1)
+    thread.run()
+    assert len(index_files(sim, log)) == 2 * SEGMENTS
+
+
+def test_what_is_deleted_or_closed_meanwhile_gets_no_file() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread))
+    rolled(log)
+    log.delete_before(log.epochs[0].segments[3].base_offset)
+    thread.run(3)
+    log.delete()
+    thread.run()
+    assert not sim.exists(log.directory)
+
+
+def test_files_go_with_their_segments() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread))
+    rolled(log)
+    thread.run()
+    cut = log.epochs[0].segments[2]
+    log.truncate_epoch(0, cut.end_offset - 30)
+    assert len(index_files(sim, log)) == 2 * 2, "that of the segment that goes on must not come back"
+    log.delete_before(cut.base_offset)
+    assert index_files(sim, log) == []
+    assert newest_matching(log, Wanted(b"nobody"), limit_offset=log.end_offset, work_bytes=1) is None
+
+
+def test_files_are_closed_with_their_segments() -> None:
+    sim, thread = new_disk(), ByHand()
+    disk = Disk(fs=sim, indexer=thread, open_segments=OpenSegments(capacity=2))
+    log = opened(disk)
+    rolled(log)
+    thread.run()
+    found(log, b"key-1")
+    log.sync()
+    found(log, b"key-1")
+    assert sim.open_files <= 2 * 3, "a segment and two indexes each"
+    log.close()
+    assert sim.open_files == 0
+
+
+def test_appends_go_on_after_a_cut() -> None:
+    sim, thread = new_disk(), ByHand()
+    log = opened(Disk(fs=sim, indexer=thread), segment_bytes=1 << 20)
+    log.start_epoch(0, 0)
+    for key in (b"a", b"b", b"c"):
+        append(log, [keyed([key])])
+    assert found(log, b"c") == [2]
+    log.truncate_epoch(0, 1)
+    append(log, [keyed([b"d"])])
+    assert (found(log, b"a"), found(log, b"b"), found(log, b"c"), found(log, b"d")) == ([0], [], [], [1])

@@ -1,0 +1,38 @@
+"""Mutations of the indexes of keys: what they leave out. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog_broker.storage.partition.record_indexes import RecordIndexes
+from tidelog_broker.storage.segment.hash_runs import HashRuns
+from tidelog_broker.storage.segment.segment_hashes import Named, SegmentHashes
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def index_behind_the_watermark() -> Replacements:
+    """What was appended since a segment was indexed for the first time is not looked for."""
+    catch_up = SegmentHashes.catch_up
+    find = SegmentHashes.find
+
+    def once(self: SegmentHashes, column: Any, stop: int, *, windows_max: int) -> bool:
+        return self.covered(column) > 0 or catch_up(self, column, stop, windows_max=windows_max)
+
+    def indexed(self: SegmentHashes, column: Any, *place: int, newest: bool) -> Named:
+        key_hash, first, stop, count_max = place
+        covered = min(stop, self.covered(column)) if column is not None else stop
+        named = find(self, column, key_hash, first, max(first, covered), count_max, newest=newest)
+        return named._replace(stop=stop) if newest or named.stop >= covered else named
+
+    def prepare(self: RecordIndexes, segment: Any, opened: Any, column: Any, stop: int) -> None:
+        del self, segment
+        opened.hashes.catch_up(column, stop, windows_max=1 << 20)
+
+    return [(SegmentHashes, "catch_up", once), (SegmentHashes, "find", indexed), (RecordIndexes, "prepare", prepare)]
+
+
+def entries_behind_a_cut_kept() -> Replacements:
+    """What is cut off a log stays in its index, and what comes in its place is not read into it."""
+    return [(HashRuns, "first", lambda self, _: self)]
