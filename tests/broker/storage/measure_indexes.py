@@ -81,7 +81,7 @@ def measure_tidelog(directory: Path, count: int) -> None:
         batch = bytearray(encode_batch(columns_of([VALUE] * len(keys), keys=keys), now_us=0).to_bytes())
         stamp([batch], offset=log.end_offset, digest=log.end_digest)
         begun = time.perf_counter()
-        log.reserve(needed([batch]))
+        log.ensure_space(needed([batch]))
         log.append([batch])
         append_s += time.perf_counter() - begun
     tell("appends to the page cache, without an index", f"{append_s / count * 1e9:.0f} ns a record")
