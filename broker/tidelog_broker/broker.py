@@ -49,6 +49,7 @@ from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
+from tidelog_broker.storage.io.mapping import can_copy, can_populate
 from tidelog_broker.storage.node.fences import FenceJournal
 from tidelog_broker.storage.node.meta_journal import MetaJournal
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
@@ -163,7 +164,12 @@ class Broker:
         preallocator, syncer, namer = (Background(name) for name in ("preallocate", "sync", "name"))
         for each in (preallocator, syncer, namer):
             self._resources.callback(each.close)
-        return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer)
+        disk = Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer)
+        disk.maps_reads = self.settings.segment_read == "mapped" and can_populate()
+        disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
+        if self.settings.segment_write == "mapped" and not disk.maps_writes:
+            log.warning("segment_write: this system does not let a mapping be written to safely; files are written")
+        return disk
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,9 @@ class Copy:
         hot = partition.reader.read_hot(offset, READ_BYTES)
         if hot is not None:
             return [entry.data for entry in hot]
-        return await partition.reader.read_log(offset, READ_BYTES)
+        found = await partition.reader.read_to_send(offset, READ_BYTES, is_prompt=True)
+        await asyncio.sleep(self.process.read_us() / 1e6)  # what is sent out of a mapping leaves later
+        return found.batches
 
     async def latest(self) -> int:
         """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.

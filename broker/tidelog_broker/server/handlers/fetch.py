@@ -114,17 +114,18 @@ async def _gather_what_fits(broker: Broker, request: Request, bytes_max: int, *,
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(broker, request.envelope.fetch.entries, room_bytes, heard=heard)
+            gathered = await _gather(broker, request, room_bytes, heard=heard)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
         backlog.want(gathered.size_bytes)  # a batch that is larger than the room that was left
 
 
-async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: int, *, heard: bool) -> _Gathered:
+async def _gather(broker: Broker, request: Request, bytes_max: int, *, heard: bool) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any."""
     gathered = _Gathered()
-    for entry in entries:
+    is_prompt = request.connection.backlog.is_prompt
+    for entry in request.envelope.fetch.entries:
         result = gathered.reply.results.add(next_offset=entry.offset)
         try:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
@@ -134,7 +135,7 @@ async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: i
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)
             if room > 0:
-                await _read(partition, entry.offset, room, result, gathered)
+                await _read(partition, entry.offset, room, result, gathered, is_prompt=is_prompt)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
@@ -144,14 +145,23 @@ async def _gather(broker: Broker, entries: Sequence[pb.FetchEntry], bytes_max: i
     return gathered
 
 
-async def _read(partition: Partition, offset: int, bytes_max: int, result: pb.FetchResult, gathered: _Gathered) -> None:
+async def _read(
+    partition: Partition,
+    offset: int,
+    bytes_max: int,
+    result: pb.FetchResult,
+    gathered: _Gathered,
+    *,
+    is_prompt: bool,
+) -> None:
     hot = partition.reader.read_hot(offset, bytes_max)
     if hot is not None:
         batches = [entry.data for entry in hot]
         next_offset = hot[-1].end_offset if hot else offset
     else:
-        batches = await partition.reader.read_log(offset, bytes_max)
-        next_offset = end_of(batches) if batches else offset
+        found = await partition.reader.read_to_send(offset, bytes_max, is_prompt=is_prompt)
+        batches = found.batches
+        next_offset = end_of(found.heads) if batches else offset
     result.length = sum(map(len, batches))
     result.next_offset = next_offset
     gathered.attachments.extend(batches)
@@ -209,7 +219,7 @@ def check_entries(count: int) -> None:
 
 
 def end_of(batches: Sequence[memoryview]) -> int:
-    """Return the offset behind the last batch in buffers of whole batches, walking their headers."""
+    """Return the offset behind the last batch in buffers of whole batches, or of one header, walking the headers."""
     last = batches[-1]
     at = 0
     while True:

@@ -140,9 +140,12 @@ class Pump:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
                     offset = self.subscription.positions[key]
-                    batches = await partition.reader.read_log(offset, self._bytes_max)
+                    found = await partition.reader.read_to_send(
+                        offset, self._bytes_max, is_prompt=self._connection.backlog.is_prompt
+                    )
+                    batches, heads = found.batches, found.heads
                     if batches and not self.stopped and key in self._partitions and self._fits(sum(map(len, batches))):
-                        self._send(key, partition, batches, count_records(batches), end_of(batches))
+                        self._send(key, partition, batches, count_records(heads), end_of(heads))
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # else its end has been told already
                 self._end(key, error)
@@ -247,7 +250,7 @@ def unsubscribe(_broker: Broker, request: Request) -> None:
 
 
 def count_records(buffers: list[memoryview]) -> int:
-    """Return how many records buffers of whole batches hold, walking their headers."""
+    """Return how many records buffers of whole batches, or of one header, hold, walking the headers."""
     records = 0
     for buffer in buffers:
         at = 0
