@@ -292,6 +292,8 @@ class SimDisk:
         self.torn: Callable[[], None] | None = None
         self.open_files = 0
         self.is_off = False
+        self.is_mapped = False
+        """Whether the logs of tests read and write through mappings here."""
         self.any_lost = False
         """Whether a sync has failed since power was last cut."""
         self.mapped_to_write: list[Node] = []
@@ -303,13 +305,16 @@ class SimDisk:
 
     def power_cut(self, random: Random) -> SimDisk:
         """Return the disk as it is when the power is back."""
-        return SimDisk(self.root.after_power_cut(random))
+        again = SimDisk(self.root.after_power_cut(random))
+        again.is_mapped = self.is_mapped
+        return again
 
     def restart(self) -> SimDisk:
         """Return the disk as another process sees it after this one was killed: nothing written is lost."""
         again = SimDisk(self.root)
         again.free_bytes = self.free_bytes
         again.any_lost = self.any_lost
+        again.is_mapped = self.is_mapped
         return again
 
     def node(self, path: Path) -> Node:
