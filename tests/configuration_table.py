@@ -24,8 +24,8 @@ Every setting has a default except the node's `data`. A process reads, the later
 2. environment variables, `TIDELOG_NODE_` or `TIDELOG_GATEWAY_` and the key in capitals, lists with commas;
 3. options of the command line, where there is one for the key.
 
-In a file `segment.write` is the same key as `segment_write`. A key that does not exist is an error with a suggestion. `KiB` and `MiB` below are 1,024 and 1,048,576 bytes; files and
-variables take plain numbers.
+In a file `segment.write` is the same key as `segment_write`. A key that does not exist is an error with a suggestion.
+`KiB` and `MiB` below are 1,024 and 1,048,576 bytes; files and variables take plain numbers.
 
 ```toml
 [node]

@@ -38,7 +38,7 @@ def test_defaults_file_environment_and_flags_in_rising_order(tmp_path: Path) -> 
 def test_a_dotted_key_is_the_one_with_an_underscore(tmp_path: Path) -> None:
     assert load(write(tmp_path, "[gateway]\nhttp.port = 5\n")).http_port == 5
     assert load(write(tmp_path, "[gateway.body.timeout]\ns = 7\n")).body_timeout_s == 7.0
-    with pytest.raises(SettingsError, match="unknown setting http_prot in .*did you mean http_port"):
+    with pytest.raises(SettingsError, match=r"unknown setting http_prot in .*did you mean http_port"):
         load(write(tmp_path, "[gateway]\nhttp.prot = 5\n"))
 
 

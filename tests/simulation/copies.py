@@ -20,6 +20,8 @@ from tidelog_proto.header import BatchHeader
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
+SLOW = 0.3
+SLOW_TIMES = 400
 READ_BYTES = 1500
 VERIFIED_LATE = 0.1
 """How many batches are verified by a worker, as large ones are."""
@@ -92,7 +94,9 @@ class Copy:
         if hot is not None:
             return [entry.data for entry in hot]
         found = await partition.reader.read_to_send(offset, READ_BYTES, is_prompt=True)
-        await asyncio.sleep(self.process.read_us() / 1e6)  # what is sent out of a mapping leaves later
+        # What is sent out of a mapping leaves later, and much later where the reader is slow.
+        slow = SLOW_TIMES if self.process.world.clock.random.random() < SLOW else 1
+        await asyncio.sleep(self.process.read_us() * slow / 1e6)
         return found.batches
 
     async def latest(self) -> int:

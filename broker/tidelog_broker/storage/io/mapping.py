@@ -169,15 +169,20 @@ def can_copy() -> bool:
 def read_ahead(fd: int, at: int, length_bytes: int) -> None:
     """Have the kernel begin to read a part of a file if its end is not in memory: all of it at once, not page by page.
 
-    It is a hint: what the kernel says to it does not matter.
+    It is a hint: what the kernel says to it does not matter, and what lies behind the file's end is left out.
     """
+    length_bytes = min(length_bytes, os.fstat(fd).st_size - at)
+    if length_bytes <= 0:
+        return
     if _NOWAIT:
         try:
-            if os.preadv(fd, [bytearray(1)], at + length_bytes - 1, _NOWAIT):
-                return
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                return
+            os.preadv(fd, [bytearray(1)], at + length_bytes - 1, _NOWAIT)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return
+        else:
+            return
     os.posix_fadvise(fd, at, length_bytes, _WILLNEED)
 
 

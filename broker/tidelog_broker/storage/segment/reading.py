@@ -24,6 +24,8 @@ MAPPED_BYTES_MIN: Final = 64 * KIB
 """Less is read: the copy is cheaper than the mapping, and what is sent may join small parts by looking at them."""
 MAPPED_BATCH_BYTES_MIN: Final = 8 * KIB
 """So large are batches on average, or they are read: each header is read by itself beside a mapping."""
+AHEAD: Final = 2
+"""So many times what is read is asked of the disk, for whoever reads on: else nothing comes while this is sent."""
 
 assert MAPPED_BYTES_MIN > JOIN_BYTES_MAX, "a slice of a mapping is never joined"
 
@@ -95,7 +97,7 @@ def read_batches(
     places = [index.place(slot) for slot in range(first, stop)]
     data: memoryview | None = None
     if mappings is not None and length_bytes >= max(MAPPED_BYTES_MIN, len(places) * MAPPED_BATCH_BYTES_MIN):
-        opened.file.read_ahead(start, length_bytes)
+        opened.file.read_ahead(start, AHEAD * length_bytes)
         data = mappings.take(opened.file, start, length_bytes)
     if data is None:
         data = memoryview(opened.file.pread(length_bytes, start))
