@@ -20,8 +20,8 @@ from tidelog_proto.header import BatchHeader
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-SLOW = 0.3
-SLOW_TIMES = 400
+SLOW = 0.1
+SLOW_TIMES = 100
 READ_BYTES = 1500
 VERIFIED_LATE = 0.1
 """How many batches are verified by a worker, as large ones are."""
