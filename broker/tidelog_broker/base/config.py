@@ -81,8 +81,8 @@ class NodeSettings(BaseModel):
     )
     segment_write: Literal["file", "mapped"] = Field(
         "file",
-        description="How records get into segments: written to the file, or copied into a mapping of it, which is "
-        "slower and as safe.",
+        description="How records get into segments: written to the file, or copied into a mapping of it, which "
+        "costs more CPU.",
     )
     connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
     node_in_flight_bytes: int = Field(
