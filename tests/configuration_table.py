@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -24,8 +24,8 @@ Every setting has a default except the node's `data`. A process reads, the later
 2. environment variables, `TIDELOG_NODE_` or `TIDELOG_GATEWAY_` and the key in capitals, lists with commas;
 3. options of the command line, where there is one for the key.
 
-A key that does not exist is an error with a suggestion. `KiB` and `MiB` below are 1,024 and 1,048,576 bytes; files and
-variables take plain numbers.
+In a file `segment.write` is the same key as `segment_write`. A key that does not exist is an error with a suggestion.
+`KiB` and `MiB` below are 1,024 and 1,048,576 bytes; files and variables take plain numbers.
 
 ```toml
 [node]
@@ -59,6 +59,8 @@ def _table(section: str, settings: type[BaseModel]) -> list[str]:
 
 
 def _type_text(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(f"`{choice}`" for choice in get_args(field.annotation))
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
     name = {str: "text", int: "number", float: "number", bool: "true or false", Path: "path"}
     if str(field.annotation).startswith("list"):

@@ -55,6 +55,7 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
+from tidelog_broker.storage.io.mapping import can_copy, can_populate
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
@@ -176,7 +177,12 @@ class Broker:
         for each in threads:
             self._resources.callback(each.close)
         preallocator, syncer, namer, indexer = threads
-        return Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer, indexer=indexer)
+        disk = Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer, indexer=indexer)
+        disk.maps_reads = self.settings.segment_read == "mapped" and can_populate()
+        disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
+        if self.settings.segment_write == "mapped" and not disk.maps_writes:
+            log.warning("segment_write: this system does not let a mapping be written to safely; files are written")
+        return disk
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir

@@ -15,7 +15,7 @@ import uvloop
 from rich.console import Console
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_loadtest import bench, cluster_commands
+from tidelog_loadtest import bench, cluster_commands, scan
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.product import FlushName
@@ -55,6 +55,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure throughput and latency beside the limit probe.", no_args_is_help=True)
     group.command("produce")(produce)
     group.command("consume")(consume)
+    group.command("scan")(scan_segments)
     group.command("latency")(latency)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
@@ -98,6 +99,23 @@ def consume(
     _show(bench.consume, plan, flush, as_json=as_json)
 
 
+def scan_segments(
+    *,
+    size: SizeOption = 100,
+    batch_records: BatchOption = 4_000,
+    records: RecordsOption = None,
+    seconds: SecondsOption = 2.0,
+    rounds: RoundsOption = 5,
+    cold: Annotated[bool, typer.Option("--cold", help="Have the kernel forget the files before each run.")] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a topic that lies in full segments: out of mappings and out of files, the same node's in turns."""
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data)
+    sys.stderr.write(f"measuring {rounds} rounds of a scan by segment_read=mapped, file and of the probe ...\n")
+    _print(plan, uvloop.run(scan.scan(plan, cold=cold)), as_list=True, as_json=as_json)
+
+
 def latency(
     *,
     size: SizeOption = 100,
@@ -121,11 +139,15 @@ def _refuse_foreign_cluster(nodes: int, bootstrap: str | None) -> None:
 
 
 def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bool) -> None:
-    environment = environment_of(plan.data or Path(tempfile.gettempdir()))
     results = uvloop.run(_measure_all(measure, plan, _FLUSHES[flush]))
+    _print(plan, results, as_list=flush is FlushChoice.BOTH, as_json=as_json)
+
+
+def _print(plan: bench.Plan, results: list[Result], *, as_list: bool, as_json: bool) -> None:
+    environment = environment_of(plan.data or Path(tempfile.gettempdir()))
     if as_json:
         documents = [result.document(environment) for result in results]
-        sys.stdout.write(json.dumps(documents if flush is FlushChoice.BOTH else documents[0], indent=2) + "\n")
+        sys.stdout.write(json.dumps(documents if as_list else documents[0], indent=2) + "\n")
     else:
         console = Console()
         for result in results:

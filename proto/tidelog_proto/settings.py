@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_origin
 
@@ -55,7 +55,7 @@ def load_settings(
     prefix = _prefix(section)
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
-    for key, value in _file_table(section, path).items():
+    for key, value in _flat(_file_table(section, path)):
         _check_key(model, key, f"[{section}] in {path}")
         values[key] = value
         sources[key] = f"[{section}] in {path}"
@@ -94,6 +94,15 @@ def _file_table(section: str, path: Path | None) -> dict[str, Any]:
             raise SettingsError(f"{path}: {name} must be a section: [{name}]")
     found: dict[str, Any] = document.get(section, {})
     return found
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield keys and values; `segment.write` is the same as `segment_write`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}_{name}", inner) for name, inner in _flat(value))
+        else:
+            yield key, value
 
 
 def _prefix(section: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.io.filesystem import File, RealFileSystem
+from tidelog_broker.storage.io.mapping import Mapping, WriteMapping
 from tidelog_proto.header import Buffer
 
 
@@ -56,8 +57,37 @@ class FaultyFile:
     def map(self) -> memoryview:
         return self._file.map()
 
+    def map_to_send(self) -> Mapping:
+        return self._file.map_to_send()
+
+    def map_to_write(self, at: int) -> WriteMapping:
+        return FaultyWriteMapping(self._disk, self.path, self._file.map_to_write(at))
+
+    def finish_writing(self) -> None:
+        self._file.finish_writing()
+
+    def read_ahead(self, at: int, length_bytes: int) -> None:
+        self._file.read_ahead(at, length_bytes)
+
     def close(self) -> None:
         self._file.close()
+
+
+class FaultyWriteMapping:
+    """A real mapping that asks its file system before it is written to."""
+
+    def __init__(self, disk: FaultyDisk, path: Path, mapping: WriteMapping) -> None:
+        self._disk = disk
+        self._path = path
+        self._mapping = mapping
+        self.end_bytes = mapping.end_bytes
+
+    def write(self, buffers: Sequence[Buffer], at: int) -> None:
+        self._disk.step("write", self._path)
+        self._mapping.write(buffers, at)
+
+    def close(self) -> None:
+        self._mapping.close()
 
 
 class FaultyDisk(RealFileSystem):

@@ -35,6 +35,13 @@ def test_defaults_file_environment_and_flags_in_rising_order(tmp_path: Path) -> 
     assert load(path).body_timeout_s == 2.0
 
 
+def test_a_dotted_key_is_the_one_with_an_underscore(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "[gateway]\nhttp.port = 5\n")).http_port == 5
+    assert load(write(tmp_path, "[gateway.body.timeout]\ns = 7\n")).body_timeout_s == 7.0
+    with pytest.raises(SettingsError, match=r"unknown setting http_prot in .*did you mean http_port"):
+        load(write(tmp_path, "[gateway]\nhttp.prot = 5\n"))
+
+
 def test_a_list_in_a_variable_is_split_at_commas() -> None:
     assert load(environ={"TIDELOG_GATEWAY_BOOTSTRAP": "a:1, b:2,"}).bootstrap == ["a:1", "b:2"]
 

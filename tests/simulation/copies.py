@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from tidelog_proto.header import BatchHeader
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
+SLOW = 0.1
+SLOW_TIMES = 100
 READ_BYTES = 1500
 VERIFIED_LATE = 0.1
 """How many batches are verified by a worker, as large ones are."""
@@ -91,7 +94,11 @@ class Copy:
         hot = partition.reader.read_hot(offset, READ_BYTES)
         if hot is not None:
             return [entry.data for entry in hot]
-        return await partition.reader.read_log(offset, READ_BYTES)
+        found = await partition.reader.read_to_send(offset, READ_BYTES, is_prompt=True)
+        # What is sent out of a mapping leaves later, and much later where the reader is slow.
+        slow = SLOW_TIMES if self.process.world.clock.random.random() < SLOW else 1
+        await asyncio.sleep(self.process.read_us() * slow / 1e6)
+        return found.batches
 
     async def latest(self) -> int:
         """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.

@@ -14,6 +14,7 @@ from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import CORO_CREATED, getcoroutinestate
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.broker.storage.sim_disk import PowerCutError
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HOME = Path("/partitions")
+MAPPED = 0.5
+"""How many processes map the files that they read, or write."""
 COMPARE_US = 1_000_000
 RETENTION_US = 30_000
 COMPACTION_US = 200_000
@@ -98,7 +101,10 @@ class Process:
         indexer = (
             SimHeadStarts(SimWorkers(self, 1, self.write_us)) if world.scenario.indexed and incarnation % 2 else None
         )
-        self.disk = Disk(fs=machine.disk, indexer=indexer)
+        mapped = Random(f"mapped {world.scenario.seed} {self.node_id} {incarnation}")
+        self.disk = Disk(
+            fs=machine.disk, indexer=indexer, maps_reads=mapped.random() < MAPPED, maps_writes=mapped.random() < MAPPED
+        )
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)
         self.readers = self._workers(2, self.read_us)

@@ -31,6 +31,7 @@ from tests.simulation.world import World
 
 from tidelog_broker.partition import producer_snapshots
 from tidelog_broker.storage.node import journal, typed_journal
+from tidelog_broker.storage.segment import reading
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
@@ -87,6 +88,8 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
         patch.object(journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
         patch.object(typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
         patch.object(producer_snapshots, "PRODUCER_SNAPSHOT_BATCHES", SNAPSHOT_BATCHES),
+        patch.object(reading, "MAPPED_BYTES_MIN", 1),
+        patch.object(reading, "MAPPED_BATCH_BYTES_MIN", 1),
         patch.object(secrets, "randbits", random.getrandbits),
     ):
         for name in SILENT:

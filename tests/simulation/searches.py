@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.simulation.payload import KEYS, is_sound, keys_of
 
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.storage.epoch.epoch_reader import ReadResult
-from tidelog_broker.storage.partition.matching import Newest, Wanted
+from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header

@@ -74,6 +74,16 @@ class NodeSettings(BaseModel):
         3, ge=1, le=REPLICATION_FACTOR_MAX, description="Copies of a new topic; at most one on each registered node."
     )
     io_workers: int = Field(2, ge=1, le=64, description="Threads that read, write and sync.")
+    segment_read: Literal["file", "mapped"] = Field(
+        "mapped",
+        description="How full segments get to clients and nodes: mapped, from the page cache into the socket; file, "
+        "through a copy. Where the kernel is older than Linux 5.14 it is always file.",
+    )
+    segment_write: Literal["file", "mapped"] = Field(
+        "file",
+        description="How records get into segments: written to the file, or copied into a mapping of it, which "
+        "costs more CPU.",
+    )
     connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
     node_in_flight_bytes: int = Field(
         512 * MIB,

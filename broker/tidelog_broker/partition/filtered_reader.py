@@ -13,9 +13,8 @@ from typing import Final, TypeVar
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.epoch.epoch_reader import ReadResult
 from tidelog_broker.storage.io.errors import NotHeldError
-from tidelog_broker.storage.partition.matching import Newest, Wanted, filter_all
+from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted, filter_all
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError

@@ -12,6 +12,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.io.errors import NotHeldError
+from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
@@ -70,23 +71,30 @@ class PartitionReader:
         return found
 
     async def read_log(self, offset: int, bytes_max: int) -> list[memoryview]:
-        """Read committed batches from the log, at least one, about `bytes_max` bytes.
+        """Read committed batches, at least one, about `bytes_max` bytes; raises what `read_to_send` does."""
+        return (await self._read(offset, bytes_max, to_send=False)).batches
+
+    async def read_to_send(self, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
+        """Read as `read_log` for a client; to one that `is_prompt` go slices of the log, which nobody looks at.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE when retention was faster, STORAGE_FAILED when the disk fails,
                 LIMBO where the log is damaged, NOT_OWNER where another replica has it, EPOCH_CHANGING while it is
                 being fetched.
         """
+        return await self._read(offset, bytes_max, to_send=is_prompt)
+
+    async def _read(self, offset: int, bytes_max: int, *, to_send: bool) -> FoundBatches:
         limit = self._state.readable_end
         if offset >= limit:
-            return []
+            return FoundBatches([], [], offset)
+        read = self._log.reader.read
         try:
-            read = await self._workers.call(self._io_key, self._log.reader.read, offset, bytes_max, limit_offset=limit)
+            return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
         except NotHeldError as error:
             raise self._state.not_here(offset) from error
         except ProtocolError as error:
             raise self._why(error) from error
-        return read.batches
 
     def _why(self, error: ProtocolError) -> ProtocolError:
         """Return why a read failed: the log was closed under it when its topic was deleted."""

@@ -262,7 +262,10 @@ class ReplicaLog:
     # --- reading, on a worker --------------------------------------------------------------------------
 
     def read_epoch(self, effect: ReadLog) -> Stretch:
-        """Read whole batches of an epoch for another node; nothing when they are not here."""
+        """Read whole batches of an epoch for another node; nothing when they are not here.
+
+        Those of an epoch that has ended may be slices of the log, which nobody looks at: they are decided, never cut.
+        """
         nothing = Stretch((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
         held = self.log_of(effect.epoch)
         if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
@@ -270,7 +273,10 @@ class ReplicaLog:
         base = held.reader.digest_at(effect.from_offset)
         if base is None:
             return nothing
-        found = held.reader.read(effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset)
+        is_decided = held.state == "sealed"
+        found = held.reader.read(
+            effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset, to_send=is_decided
+        )
         end = held.reader.digest_at(found.next_offset)
         if end is None:
             return nothing

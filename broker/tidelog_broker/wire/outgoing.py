@@ -29,6 +29,8 @@ from typing import Final, Protocol
 SHARE: Final = 8
 LEAST: Final = 4096
 TICK_S: Final = 0.02
+PROMPT_S: Final = 1.0
+"""Who has something waiting for longer is sent copies: it would hold files of the log instead of memory."""
 PRESSED_STALL_S: Final = 2.0
 _ONE_GO_S: Final = 0.002
 
@@ -101,6 +103,11 @@ class Backlog:
     def room_bytes(self) -> int:
         """How much may be read for it now; not above zero: nothing."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether what it was sent has not been waiting for long."""
+        return not self._pieces or self._outgoing.now_s() - self._pieces[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
         """Whether so much may be sent: it is within the share, or it is all that waits for it and fits the budget."""

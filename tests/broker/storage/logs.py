@@ -23,11 +23,15 @@ def new_disk() -> SimDisk:
     return sim
 
 
+def disk_on(sim: SimDisk) -> Disk:
+    return Disk(fs=sim, maps_reads=sim.is_mapped, maps_writes=sim.is_mapped)
+
+
 def create(
     sim: SimDisk, directory: Path = EPOCH, *, segment_bytes: int = SEGMENT_BYTES, epoch: int = 0, start_offset: int = 0
 ) -> EpochLog:
     return EpochLog.create(
-        Disk(fs=sim),
+        disk_on(sim),
         directory,
         topic_id=TOPIC_ID,
         partition=PARTITION,
@@ -38,12 +42,12 @@ def create(
 
 
 def reopen(sim: SimDisk, *, sealed_end_offset: int | None = None) -> EpochLog:
-    return EpochLog.open(Disk(fs=sim), EPOCH, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
+    return EpochLog.open(disk_on(sim), EPOCH, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
 
 
 def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> PartitionLog:
     return PartitionLog.open(
-        Disk(fs=sim), HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
+        disk_on(sim), HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
     )
 
 

@@ -12,14 +12,67 @@ Names and sizes are not lost so: where a journalling file system cannot write th
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 from tidelog_broker.storage.io.filesystem import File
+from tidelog_broker.storage.io.mapping import Mapping, WriteMapping
 from tidelog_proto.header import Buffer
 
 SECTOR_BYTES = 512
+
+
+NOTHING = b"\xbd"
+"""Who sends a part of a mapping whose file was cut sends nothing: the receiver gets no sound batch."""
+
+
+class Part(bytearray):
+    """What a slice of a mapping shows; it changes with the file."""
+
+
+class SimMapping:
+    """A file as a reading system call sees it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.size_bytes = len(node.current)
+        self._slices: list[weakref.ref[Part]] = []
+        self._open = True
+
+    def slice(self, at: int, length_bytes: int) -> memoryview:
+        assert self._open, "a slice of what is not mapped"
+        view = self._node.part(at, length_bytes)
+        assert isinstance(view.obj, Part)
+        self._slices.append(weakref.ref(view.obj))
+        return view
+
+    def populate(self, at: int, length_bytes: int) -> None:
+        if at + length_bytes > len(self._node.current):
+            raise OSError(errno.EFAULT, "the simulated file is shorter")
+
+    def close(self) -> bool:
+        self._open = any(held() is not None for held in self._slices)
+        return not self._open
+
+
+class SimWriteMapping:
+    """A file that is written through a mapping: what is not allocated cannot be, and nobody cuts it meanwhile."""
+
+    def __init__(self, file: SimFile, at: int) -> None:
+        self._file = file
+        self._at = at
+        self.end_bytes = file.size()
+        file.disk.mapped_to_write.append(file.node)
+
+    def write(self, buffers: Sequence[Buffer], at: int) -> None:
+        assert self._at <= at
+        assert at + sum(map(len, buffers)) <= self.end_bytes, "written past the space: SIGBUS"
+        self._file.pwritev(buffers, at)
+
+    def close(self) -> None:
+        self._file.disk.mapped_to_write.remove(self._file.node)
 
 
 class PowerCutError(Exception):
@@ -36,8 +89,26 @@ class Node:
         self.lost: dict[int, list[bytes]] = {}
         """Sectors that a failed sync covered and nobody has written since: what the disk may hold of them."""
         self.locked = False
+        self.parts: list[tuple[int, weakref.ref[Part]]] = []
+        """What slices of mappings show."""
+
+    def part(self, at: int, length_bytes: int) -> memoryview:
+        part = Part(self.current[at : at + length_bytes])
+        self.parts = [(begin, held) for begin, held in self.parts if held() is not None]
+        self.parts.append((at, weakref.ref(part)))
+        return memoryview(part).toreadonly()
+
+    def _show(self, at: int, data: bytes) -> None:
+        """Let slices show what is in the file now."""
+        for begin, held in self.parts:
+            part = held()
+            if part is not None:
+                first, end = max(at, begin), min(at + len(data), begin + len(part))
+                if first < end:
+                    part[first - begin : end - begin] = data[first - at : end - at]
 
     def write(self, at: int, data: bytes) -> None:
+        self._show(at, data)
         if at + len(data) > len(self.current):
             self.current.extend(bytes(at + len(data) - len(self.current)))
         self.current[at : at + len(data)] = data
@@ -70,6 +141,7 @@ class Node:
         return any(sector * SECTOR_BYTES < size_bytes for sector in self.lost)
 
     def truncate(self, size_bytes: int) -> None:
+        self._show(size_bytes, NOTHING * (len(self.current) - size_bytes))
         del self.current[size_bytes:]
         for kept in (self.versions, self.lost):
             for sector in [sector for sector in kept if (sector + 1) * SECTOR_BYTES > size_bytes]:
@@ -117,7 +189,7 @@ class Directory:
 
 class SimFile:
     def __init__(self, disk: SimDisk, path: Path, node: Node, *, writable: bool) -> None:
-        self._disk = disk
+        self.disk = disk
         self.path = path
         self.node = node
         self._writable = writable
@@ -126,17 +198,17 @@ class SimFile:
 
     def _step(self, operation: str) -> None:
         assert self._open, f"{operation} on a closed file"
-        self._disk.step(operation, self.path)
+        self.disk.step(operation, self.path)
 
     def pread(self, length_bytes: int, at: int) -> bytes:
         assert self._open
-        self._disk.check_power()
+        self.disk.check_power()
         return bytes(self.node.current[at : at + length_bytes])
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         assert self._writable
         data = b"".join(buffers)
-        self._disk.torn = lambda: self.node.write(at, data)
+        self.disk.torn = lambda: self.node.write(at, data)
         self._step("write")
         self.node.write(at, data)
 
@@ -155,20 +227,21 @@ class SimFile:
         assert length_bytes > 0
         self._step("allocate")
         grown = at + length_bytes - len(self.node.current)
-        if self._disk.free_bytes is not None and grown > 0:
-            if grown > self._disk.free_bytes:
+        if self.disk.free_bytes is not None and grown > 0:
+            if grown > self.disk.free_bytes:
                 raise OSError(errno.ENOSPC, "no space left on the simulated disk")
-            self._disk.free_bytes -= grown
+            self.disk.free_bytes -= grown
         if grown > 0:
             self.node.current.extend(bytes(grown))
 
     def truncate(self, size_bytes: int) -> None:
         self._step("truncate")
         assert size_bytes <= len(self.node.current)
+        assert self.node not in self.disk.mapped_to_write, f"{self.path} is cut while it is mapped for writing"
         self.node.truncate(size_bytes)
 
     def datasync(self) -> None:
-        assert self.node not in self._disk.failed, f"{self.path}: a sync that failed is tried again"
+        assert self.node not in self.disk.failed, f"{self.path}: a sync that failed is tried again"
         try:
             self._step("sync")
         except OSError:
@@ -178,8 +251,8 @@ class SimFile:
 
     def _failed(self, at: int = 0, length_bytes: int | None = None) -> None:
         self.node.sync_failed(at, length_bytes)
-        self._disk.failed.append(self.node)
-        self._disk.any_lost = True
+        self.disk.failed.append(self.node)
+        self.disk.any_lost = True
 
     def size(self) -> int:
         return len(self.node.current)
@@ -187,10 +260,23 @@ class SimFile:
     def map(self) -> memoryview:
         return memoryview(bytes(self.node.current))
 
+    def map_to_send(self) -> Mapping:
+        return SimMapping(self.node)
+
+    def map_to_write(self, at: int) -> WriteMapping:
+        assert self._writable
+        return SimWriteMapping(self, at)
+
+    def finish_writing(self) -> None:
+        pass
+
+    def read_ahead(self, at: int, length_bytes: int) -> None:
+        pass
+
     def close(self) -> None:
         assert self._open, "closed twice"
         self._open = False
-        self._disk.open_files -= 1
+        self.disk.open_files -= 1
         self.node.locked = False
 
 
@@ -206,8 +292,12 @@ class SimDisk:
         self.torn: Callable[[], None] | None = None
         self.open_files = 0
         self.is_off = False
+        self.is_mapped = False
+        """Whether the logs of tests read and write through mappings here."""
         self.any_lost = False
         """Whether a sync has failed since power was last cut."""
+        self.mapped_to_write: list[Node] = []
+        """What this process has mapped for writing."""
         self.failed: list[Node] = []
         """What a sync has failed for in this process, which must not try again."""
 
@@ -215,13 +305,16 @@ class SimDisk:
 
     def power_cut(self, random: Random) -> SimDisk:
         """Return the disk as it is when the power is back."""
-        return SimDisk(self.root.after_power_cut(random))
+        again = SimDisk(self.root.after_power_cut(random))
+        again.is_mapped = self.is_mapped
+        return again
 
     def restart(self) -> SimDisk:
         """Return the disk as another process sees it after this one was killed: nothing written is lost."""
         again = SimDisk(self.root)
         again.free_bytes = self.free_bytes
         again.any_lost = self.any_lost
+        again.is_mapped = self.is_mapped
         return again
 
     def node(self, path: Path) -> Node:

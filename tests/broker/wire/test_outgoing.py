@@ -10,7 +10,7 @@ from tests.broker.stand import settled
 from tests.holding import entries_of
 
 from tidelog_broker.wire import outgoing as outgoing_module
-from tidelog_broker.wire.outgoing import LEAST, Backlog, Outgoing
+from tidelog_broker.wire.outgoing import LEAST, PROMPT_S, Backlog, Outgoing
 
 MAX = 80_000
 MARK = 5_000
@@ -204,3 +204,22 @@ async def test_who_is_gone_is_forgotten(end: Callable[[FakeSink], None]) -> None
     assert (outgoing.total_bytes, entries_of(outgoing)) == (0, 0)
     await settled(lambda: outgoing._timer is None, "it looks on though nobody is there")
     assert sink.told == 0
+
+
+async def test_who_is_behind_for_long_is_not_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    outgoing = budget()
+    now_s = 100.0
+    monkeypatch.setattr(outgoing, "now_s", lambda: now_s)
+    sink = FakeSink(outgoing)
+    prompt = [sink.backlog.is_prompt]
+    sink.send(10)
+    now_s += PROMPT_S / 2
+    sink.send(10)
+    prompt.append(sink.backlog.is_prompt)
+    now_s += PROMPT_S / 2
+    prompt.append(sink.backlog.is_prompt)
+    sink.take(10)
+    sink.backlog.look()
+    prompt.append(sink.backlog.is_prompt)  # what waits is younger
+    assert prompt == [True, True, False, True]
+    outgoing.let_go(sink.backlog)

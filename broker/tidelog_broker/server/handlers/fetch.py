@@ -19,8 +19,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.storage.epoch.epoch_reader import ReadResult
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -127,7 +126,7 @@ async def _gather_what_fits(
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))
         with backlog.reserving(room_bytes):
-            gathered = await _gather(broker, request.envelope.fetch.entries, positions, room_bytes, current=current)
+            gathered = await _gather(broker, request, positions, room_bytes, current=current)
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
@@ -135,14 +134,15 @@ async def _gather_what_fits(
 
 
 async def _gather(
-    broker: Broker, entries: Sequence[pb.FetchEntry], positions: list[int], bytes_max: int, *, current: bool
+    broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
     """Read what there is now, at least one batch of the first entry that has any.
 
     `positions` is where each entry is read from; a filter that finds nothing moves it on.
     """
     gathered = _Gathered()
-    for number, entry in enumerate(entries):
+    is_prompt = request.connection.backlog.is_prompt
+    for number, entry in enumerate(request.envelope.fetch.entries):
         result = gathered.reply.results.add(next_offset=positions[number])
         try:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
@@ -153,7 +153,9 @@ async def _gather(
                 room = min(room, entry.max_bytes)
             if room > 0:
                 wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
-                batches, result.next_offset = await _read(partition, positions[number], room, wanted)
+                batches, result.next_offset = await _read(
+                    partition, positions[number], room, wanted, is_prompt=is_prompt
+                )
                 result.length = sum(map(len, batches))
                 gathered.attachments.extend(batches)
                 gathered.size_bytes += result.length
@@ -169,15 +171,17 @@ async def _gather(
     return gathered
 
 
-async def _read(partition: Partition, offset: int, bytes_max: int, wanted: Wanted | None) -> ReadResult:
+async def _read(
+    partition: Partition, offset: int, bytes_max: int, wanted: Wanted | None, *, is_prompt: bool
+) -> ReadResult:
     """Read what there is now, and is wanted, and say where to go on."""
     if wanted is not None:
         return await partition.filtered.read(offset, bytes_max, wanted)
     hot = partition.reader.read_hot(offset, bytes_max)
     if hot is not None:
         return ReadResult([entry.data for entry in hot], hot[-1].end_offset if hot else offset)
-    batches = await partition.reader.read_log(offset, bytes_max)
-    return ReadResult(batches, end_of(batches) if batches else offset)
+    found = await partition.reader.read_to_send(offset, bytes_max, is_prompt=is_prompt)
+    return ReadResult(found.batches, end_of(found.heads) if found.batches else offset)
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:
@@ -241,7 +245,7 @@ def check_entries(count: int) -> None:
 
 
 def end_of(batches: Sequence[memoryview]) -> int:
-    """Return the offset behind the last batch in buffers of whole batches, walking their headers."""
+    """Return the offset behind the last batch in buffers of whole batches, or of one header, walking the headers."""
     last = batches[-1]
     at = 0
     while True:

@@ -178,16 +178,20 @@ class Pump:
                 if self._may_send and key in self._partitions:
                     offset, filtered = self.subscription.positions[key], self._filters.get(key)
                     if filtered is None:
-                        batches = await partition.reader.read_log(offset, self._bytes_max)
-                        next_offset = end_of(batches) if batches else offset
+                        found = await partition.reader.read_to_send(
+                            offset, self._bytes_max, is_prompt=self._connection.backlog.is_prompt
+                        )
+                        batches, heads = found.batches, found.heads
+                        next_offset = end_of(heads) if batches else offset
                     else:
                         batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
+                        heads = batches
                         if next_offset == offset:
                             return  # not readable yet after all: the next wake-up goes on
                     if self.stopped or key not in self._partitions:
                         pass
                     elif batches and self._fits(sum(map(len, batches))):
-                        self._send(key, partition, batches, count_records(batches), next_offset)
+                        self._send(key, partition, batches, count_records(heads), next_offset)
                     elif filtered is not None and not batches:
                         self._skip(key, next_offset, filtered)
         except ProtocolError as error:
@@ -312,7 +316,7 @@ def unsubscribe(_broker: Broker, request: Request) -> None:
 
 
 def count_records(buffers: list[memoryview]) -> int:
-    """Return how many records buffers of whole batches hold, walking their headers."""
+    """Return how many records buffers of whole batches, or of one header, hold, walking the headers."""
     records = 0
     for buffer in buffers:
         at = 0

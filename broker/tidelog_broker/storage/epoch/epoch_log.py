@@ -205,6 +205,7 @@ class EpochLog:
         except OSError as error:
             if is_disk_full(error):
                 self._disk.spares.end()
+                self._disk.open_segments.mappings.let_go()
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
                 raise DiskFullError(f"no space for {needed} bytes in {self.directory}: {error}") from error
@@ -428,7 +429,7 @@ class EpochLog:
         if self._held.damage is not None and not self.is_repairing:
             whole = [(one.path, one.header, one.end) for one in segments[:number]]
             keep_files(fs, [*whole, (path, header, kept.end)], synced_offset=self._held.damage.synced_offset)
-        file = fs.open(path)
+        file = self._disk.open_to_append(path)
         opened = OpenSegment(file, kept.index, hashes=hashes.cut(len(kept.index), file, kept.index))
         leases.replace(path, opened)
         active = ActiveSegment(

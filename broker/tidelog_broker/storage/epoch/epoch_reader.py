@@ -10,7 +10,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
 
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
 from tidelog_broker.storage.epoch.recovery import Damage
@@ -18,20 +17,12 @@ from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import SegmentEnd
-from tidelog_broker.storage.segment.reading import read_batches, read_digest, read_headers
+from tidelog_broker.storage.segment.reading import FoundBatches, read_batches, read_digest, read_headers
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
 from tidelog_proto.limits import FETCH_BYTES_MAX
-
-
-class ReadResult(NamedTuple):
-    """Whole batches, copied, without padding, and the offset to go on from."""
-
-    batches: list[memoryview]
-    next_offset: int
-
 
 Segment = SealedSegment | ActiveSegment
 
@@ -65,11 +56,14 @@ class EpochReader:
         self._disk = disk
         self._held = held
 
-    def read(self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True) -> ReadResult:
+    def read(
+        self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True, to_send: bool = False
+    ) -> FoundBatches:
         """Read whole batches from the one that holds `offset` on, none of which ends above `limit_offset`.
 
         At least one batch comes back when there is one below the limit, however large it is, unless `at_least_one` is
-        unset; the first may begin before `offset`. May be called by any thread.
+        unset; the first may begin before `offset`. May be called by any thread. Batches are copies; with `to_send` they
+        may be slices of a mapping, for a system call only: what is asked for is committed then, and never cut.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
@@ -78,6 +72,8 @@ class EpochReader:
         end_offset = self._held.end.offset
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
+        heads: list[memoryview] = []
+        mappings = self._disk.open_segments.mappings if to_send and self._disk.maps_reads else None
         position = offset
         for segment in self._segments_from(offset, end_offset):
             segment_end = min(segment.end_offset, end_offset)
@@ -85,7 +81,7 @@ class EpochReader:
                 continue
             try:
                 with self.lease(segment) as opened:
-                    found, position = read_batches(
+                    found = read_batches(
                         opened,
                         segment.path,
                         offset=position,
@@ -93,17 +89,22 @@ class EpochReader:
                         end_offset=segment_end,
                         max_bytes=left_bytes,
                         at_least_one=at_least_one and not batches,
+                        mappings=mappings if isinstance(segment, SealedSegment) else None,
                     )
             except DamagedError:
                 if self._held.end.offset >= end_offset:
                     raise
                 # The log was cut meanwhile: what is gone was never decided.
                 raise self._out_of_range(position) from None
-            batches += found
-            left_bytes -= sum(map(len, found))
+            except OSError as error:
+                raise StorageFailedError(f"{segment.path} cannot be read: {error}; check the disk") from error
+            batches += found.batches
+            heads += found.heads
+            position = found.next_offset
+            left_bytes -= sum(map(len, found.batches))
             if position < segment_end or left_bytes <= 0:
                 break
-        return ReadResult(batches, position)
+        return FoundBatches(batches, heads, position)
 
     def digest_at(self, offset: int) -> int | None:
         """Return the epoch's running digest in front of `offset`; None when no batch held here begins or ends there.

@@ -333,7 +333,7 @@ def _reading(fs: FileSystem, path: Path) -> closing[File]:
 def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool) -> ActiveSegment:
     """Open the segment in which the good prefix ends, with the index that recovery made of it."""
     scan = last.scan
-    file = disk.fs.open(last.path) if writable else disk.fs.open_readonly(last.path)
+    file = disk.open_to_append(last.path) if writable else disk.fs.open_readonly(last.path)
     opened = OpenSegment(file, scan.index)
     disk.open_segments.adopt(last.path, opened)
     return ActiveSegment(

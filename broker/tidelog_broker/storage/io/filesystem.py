@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from tidelog_broker.storage.io.mapping import Mapping, RealMapping, RealWriteMapping, WriteMapping, read_ahead
 from tidelog_proto.header import Buffer
 
 _IOV_MAX: Final = 1024
@@ -64,6 +65,22 @@ class File(Protocol):
 
     def map(self) -> memoryview:
         """Map the whole file for reading; it must not be empty and never be truncated afterwards."""
+        ...
+
+    def map_to_send(self) -> Mapping:
+        """Map the whole file for system calls that read it; OSError or ValueError where that cannot be done."""
+        ...
+
+    def map_to_write(self, at: int) -> WriteMapping:
+        """Map the file's space from a position on, for writing. Nobody cuts the file before that is closed."""
+        ...
+
+    def finish_writing(self) -> None:
+        """Let go of what only writing needs: nothing more is written here, and others may cut the file."""
+        ...
+
+    def read_ahead(self, at: int, length_bytes: int) -> None:
+        """Begin to read a part that is not in memory, without waiting: a hint."""
         ...
 
     def close(self) -> None:
@@ -193,6 +210,21 @@ class RealFile:
     def map(self) -> memoryview:
         """Map; see `File.map`."""
         return memoryview(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ))
+
+    def map_to_send(self) -> Mapping:
+        """Map; see `File.map_to_send`."""
+        return RealMapping(self._fd)
+
+    def map_to_write(self, at: int) -> WriteMapping:
+        """Map; see `File.map_to_write`."""
+        return RealWriteMapping(self._fd, at, self.size())
+
+    def finish_writing(self) -> None:
+        """Nothing is held; see `File.finish_writing`."""
+
+    def read_ahead(self, at: int, length_bytes: int) -> None:
+        """Hint; see `File.read_ahead`."""
+        read_ahead(self._fd, at, length_bytes)
 
     def close(self) -> None:
         """Close; see `File.close`."""

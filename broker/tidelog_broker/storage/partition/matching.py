@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tidelog_broker.storage.epoch.epoch_reader import ReadResult, Segment
+from tidelog_broker.storage.epoch.epoch_reader import Segment
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_reader import check_offset
@@ -35,6 +35,13 @@ PROBE_BYTES: Final = 16 * KIB
 """What the look into one segment's index counts as."""
 _NAMED_MAX: Final = 256
 """How many batches are named at a time."""
+
+
+class ReadResult(NamedTuple):
+    """Batches of records that match, and the offset up to which everything was looked at."""
+
+    batches: list[memoryview]
+    next_offset: int
 
 
 class Wanted(NamedTuple):

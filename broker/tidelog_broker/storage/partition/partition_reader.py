@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.epoch_reader import ReadResult
 from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
+from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
@@ -21,7 +21,7 @@ class PartitionLogReader:
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
 
-    def read(self, offset: int, max_bytes: int, *, limit_offset: int) -> ReadResult:
+    def read(self, offset: int, max_bytes: int, *, limit_offset: int, to_send: bool = False) -> FoundBatches:
         """Read whole batches across epochs; otherwise as `EpochLog.read`.
 
         Raises:
@@ -30,23 +30,29 @@ class PartitionLogReader:
         while True:
             epochs = self._held.epochs
             try:
-                return self._read(epochs, offset, max_bytes, limit_offset)
+                return self._read(epochs, offset, max_bytes, limit_offset, to_send=to_send)
             except ProtocolError as error:
                 if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
                     raise  # else the files of an epoch were replaced by others that hold as much
 
-    def _read(self, epochs: Sequence[EpochLog], offset: int, max_bytes: int, limit_offset: int) -> ReadResult:
+    def _read(
+        self, epochs: Sequence[EpochLog], offset: int, max_bytes: int, limit_offset: int, *, to_send: bool
+    ) -> FoundBatches:
         check_offset(self._held, offset)
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
+        heads: list[memoryview] = []
         position = offset
         for number, log in enumerate(epochs):
             if log.end_offset <= position and log is not epochs[-1] and log.damage is None:
                 continue
             if position >= limit_offset:
                 break
-            found = log.reader.read(position, left_bytes, limit_offset=limit_offset, at_least_one=not batches)
+            found = log.reader.read(
+                position, left_bytes, limit_offset=limit_offset, at_least_one=not batches, to_send=to_send
+            )
             batches += found.batches
+            heads += found.heads
             position = found.next_offset
             left_bytes -= sum(map(len, found.batches))
             following = epochs[number + 1] if number + 1 < len(epochs) else None
@@ -54,7 +60,7 @@ class PartitionLogReader:
                 break
         if not batches and position < limit_offset and self._held.limbo is not None:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
-        return ReadResult(batches, position)
+        return FoundBatches(batches, heads, position)
 
     def find_by_time(self, timestamp_us: int) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one."""

@@ -97,7 +97,7 @@ class ActiveSegment:
             disk.fs.unlink(begun)
         if spare is not None:
             disk.fs.rename(spare, begun)
-        file = disk.fs.open(begun, create=spare is None)
+        file = disk.open_to_append(begun, create=spare is None)
         try:
             if spare is None:
                 file.allocate(0, next_chunk_bytes(0))
@@ -220,6 +220,7 @@ class ActiveSegment:
         """Take no more space from another thread: somebody else goes on with the file."""
         with self._space_lock:
             self._sealed = True
+        self.opened.file.finish_writing()
 
     def seal(self) -> None:
         """Give back the space behind the end and write the index file. The caller still holds the lease."""
@@ -227,6 +228,7 @@ class ActiveSegment:
             self._sealed = True
             if self._allocated_bytes > self.end.position:
                 self.opened.file.truncate(self.end.position)
+        self.opened.file.finish_writing()
         write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
 
     def _look_ahead(self) -> None:

@@ -16,19 +16,35 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.io.mapped_writer import MappedWriter
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.index import Index
+from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 from tidelog_broker.storage.segment.spare import SpareBudget
+from tidelog_proto.limits import MIB
 
 OPEN_SEGMENTS_MAX: Final = 512
 """How many segments stay open without a lease: a descriptor each, and one for each index of keys or tags."""
+INDEXES_BYTES_MAX: Final = 64 * MIB
+"""What the indexes of those may take in memory."""
 
 
 class OpenSegment:
     """A segment's file and index, open. `leases` is guarded by the set that holds it."""
 
-    __slots__ = ("_sync_failure", "_sync_lock", "dropped", "file", "hashes", "index", "leases", "name", "synced_bytes")
+    __slots__ = (
+        "_sync_failure",
+        "_sync_lock",
+        "dropped",
+        "file",
+        "hashes",
+        "index",
+        "index_bytes",
+        "leases",
+        "name",
+        "synced_bytes",
+    )
 
     def __init__(self, file: File, index: Index, *, synced_bytes: int = 0, hashes: SegmentHashes | None = None) -> None:
         self.file = file
@@ -39,6 +55,8 @@ class OpenSegment:
         """How much of it is known to be durable."""
         self._sync_lock = threading.Lock()
         self._sync_failure: OSError | None = None
+        self.index_bytes = 0
+        """What the set counts for its index."""
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
@@ -71,8 +89,13 @@ class OpenSegment:
 class OpenSegments:
     """A least-recently-used set of open segments, bounded but for those that are leased. Thread-safe."""
 
-    def __init__(self, capacity: int = OPEN_SEGMENTS_MAX) -> None:
+    def __init__(self, capacity: int = OPEN_SEGMENTS_MAX, *, indexes_bytes_max: int = INDEXES_BYTES_MAX) -> None:
         self._capacity = capacity
+        self._indexes_bytes_max = indexes_bytes_max
+        self._indexes_bytes = 0
+        """Of the segments in the set, as they were when they came or were last let go of."""
+        self.mappings = Mappings()
+        """Those of files in the set; what is in it no more is unmapped."""
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
         self._held: Counter[Path] = Counter()
@@ -96,12 +119,12 @@ class OpenSegments:
     def replace(self, path: Path, segment: OpenSegment) -> None:
         """As `adopt`, in place of one that may be in the set; that one closes when its last lease ends."""
         with self._lock:
-            old = self._open.pop(path, None)
+            old = self._remove(path)
             segment.leases = 1
             self._add(path, segment)
             close = old is not None and self._dropped(path, old)
         if old is not None and close:
-            old.close()
+            self._close(old)
         self._evict()
 
     @contextmanager
@@ -124,26 +147,46 @@ class OpenSegments:
         with self._lock:
             segment.leases -= 1
             assert segment.leases >= 0
+            if not segment.leases and not segment.dropped:  # it may have grown meanwhile
+                self._indexes_bytes += segment.index.size_bytes - segment.index_bytes
+                segment.index_bytes = segment.index.size_bytes
             close = segment.dropped and segment.leases == 0
             if close and segment.name is not None:
                 self._let_go(segment.name)
         if close:
-            segment.close()
+            self._close(segment)
         self._evict()
 
     def drop(self, path: Path) -> bool:
-        """Take a segment out of the set; it closes when its last lease ends. Whether nobody has it open any more."""
+        """Take a segment out of the set; it closes when its last lease ends.
+
+        Whether nobody has the file any more: it is not open, and no slice of a mapping of it is held.
+        """
         with self._lock:
-            segment = self._open.pop(path, None)
+            segment = self._remove(path)
             close = segment is not None and self._dropped(path, segment)
             is_free = path not in self._held
         if segment is not None and close:
-            segment.close()
+            is_free = self._close(segment) and is_free
         return is_free
 
     def _add(self, path: Path, segment: OpenSegment) -> None:
         segment.name = path
+        segment.index_bytes = segment.index.size_bytes
+        self._indexes_bytes += segment.index_bytes
         self._open[path] = segment
+
+    def _remove(self, path: Path) -> OpenSegment | None:
+        segment = self._open.pop(path, None)
+        if segment is not None:
+            self._indexes_bytes -= segment.index_bytes
+        return segment
+
+    def _close(self, segment: OpenSegment) -> bool:
+        """Close a segment that nobody leases; whether no slice of it is held."""
+        is_free = self.mappings.drop(segment.file)
+        segment.close()
+        return is_free
 
     def _dropped(self, path: Path, segment: OpenSegment) -> bool:
         """Mark a segment that left the set; True when it is to be closed now."""
@@ -181,14 +224,21 @@ class OpenSegments:
         return segment
 
     def _evict(self) -> None:
-        if len(self._open) <= self._capacity:
+        if self._fits():
             return
+        closing: list[OpenSegment] = []
         with self._lock:
-            excess = len(self._open) - self._capacity
-            idle = [path for path, segment in self._open.items() if segment.leases == 0][: max(0, excess)]
-            closing = [self._open.pop(path) for path in idle]
+            for path, segment in list(self._open.items()):
+                if self._fits():
+                    break
+                if segment.leases == 0:
+                    self._remove(path)
+                    closing.append(segment)
         for segment in closing:
-            segment.close()
+            self._close(segment)
+
+    def _fits(self) -> bool:
+        return len(self._open) <= self._capacity and self._indexes_bytes <= self._indexes_bytes_max
 
 
 @dataclass(slots=True)
@@ -206,3 +256,12 @@ class Disk:
     namer: IoWorkers | None = None
     indexer: IoWorkers | None = None
     spares: SpareBudget = field(default_factory=SpareBudget)
+    maps_reads: bool = False
+    """Whether sealed segments are sent out of mappings."""
+    maps_writes: bool = False
+    """Whether segments are appended to through mappings."""
+
+    def open_to_append(self, path: Path, *, create: bool = False) -> File:
+        """Open the file of a segment that grows; see `FileSystem.open`."""
+        file = self.fs.open(path, create=create)
+        return MappedWriter(file) if self.maps_writes else file

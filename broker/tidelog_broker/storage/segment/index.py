@@ -5,8 +5,9 @@ and its length in the lower 32 bits; and the *running* maximum timestamp (µs), 
 exact although timestamps may go back. With the length in the entry, a read is planned without touching the segment.
 
 While a segment grows its index lives in three arrays; when it is sealed they are interleaved into the `.idx` file,
-which is mapped from then on. The file is never synced: its CRC says whether it is whole, and it is rebuilt from the
-segment when it is not. Rejected: sparse entries, which make every read begin with a scan.
+which is read as a whole when the segment is opened: a mapping of it would end the process where somebody cuts the file.
+The file is never synced: its CRC says whether it is whole, and it is rebuilt from the segment when it is not. Rejected:
+sparse entries, which make every read begin with a scan.
 
 | at | size | field of the file's header |
 | --- | --- | --- |
@@ -80,6 +81,11 @@ class Index:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.offsets) * ENTRY_BYTES
+
     def append(self, base_offset: int, position: int, length_bytes: int, max_timestamp_us: int) -> None:
         """Add a batch behind all others (only to an index that is held in arrays)."""
         assert isinstance(self.offsets, array)
@@ -125,7 +131,7 @@ def pack_index(index: Index, *, nonce: int, end: SegmentEnd) -> bytes:
     """Return the bytes of an index file."""
     count = len(index)
     entries = array("q", bytes(ENTRY_BYTES * count))
-    # Slices of the arrays: a mapped index is a strided view, which array() copies element by element.
+    # Slices of the arrays: an index that was loaded is a strided view, which array() copies element by element.
     entries[0::3] = array("q", index.offsets)
     entries[1::3] = array("q", index.places)
     entries[2::3] = array("q", index.times_us)
@@ -163,13 +169,13 @@ def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
 
 
 def load_index(file: File, *, nonce: int) -> tuple[Index, SegmentEnd]:
-    """Map an index file and check it.
+    """Read an index file and check it.
 
     Raises:
         LayoutError: it is short, damaged, or of another segment: rebuild it.
     """
     header = parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=nonce)
-    body = file.map()[INDEX_HEADER_BYTES:]
+    body = memoryview(file.pread(max(0, file.size() - INDEX_HEADER_BYTES), INDEX_HEADER_BYTES))
     if len(body) != header.count * ENTRY_BYTES or crc32c(body) != header.entries_crc:
         raise LayoutError("the index's entries are short or damaged")
     entries = body.cast("q")

@@ -68,7 +68,7 @@ class SealedSegment:
 
 
 def try_load_index(fs: FileSystem, segment: Path, header: SegmentHeader) -> tuple[Index, SegmentEnd] | None:
-    """Map a segment's index file; None when it is missing, short, damaged or another segment's."""
+    """Read a segment's index file; None when it is missing, short, damaged or another segment's."""
     path = index_path(segment)
     if not fs.exists(path):
         return None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import Codec
-from tidelog_proto.limits import KIB
+from tidelog_proto.limits import KIB, SEGMENT_BYTES_MIN
 
 
 async def located(peer: Peer, topic_id: bytes, partition: int = 0, **at: object) -> pb.ListOffsetsResult:
@@ -190,3 +191,22 @@ async def test_offsets_of_what_is_not_there(peer: Peer) -> None:
     assert (await located(peer, topic.topic_id)).error.code == pb.INVALID_REQUEST
     nothing = await located(peer, topic.topic_id, timestamp_us=0)
     assert (nothing.found, nothing.offset) == (False, 0)
+
+
+@pytest.mark.parametrize("reading", ["mapped", "file"])
+async def test_a_segment_that_somebody_has_cut_is_the_error_of_its_topic_alone(stand: Stand, reading: str) -> None:
+    await stand.start(ring_bytes=0, segment_read=reading, segment_write="mapped")
+    peer = await stand.peer()
+    cut, whole = [await peer.create(name, segment_bytes=SEGMENT_BYTES_MIN) for name in ("cut", "whole")]
+    values = [bytes([number]) * 100_000 for number in range(3)]
+    for topic in (cut, whole):
+        for value in values:
+            await peer.publish(topic.topic_id, batch(value))
+        assert await peer.read_all(topic.topic_id) == values
+    segment = min(stand.path.glob("partitions/cut.*/epoch-*/*.seg"))
+    os.truncate(segment, 50_000)
+    frame = await peer.reply(peer.post_fetch(cut.topic_id))
+    (result,) = frame.envelope.fetch_reply.results
+    assert result.error.code == pb.LIMBO, result
+    assert await peer.read_all(whole.topic_id) == values
+    assert [one.values() for one in await peer.fetch(cut.topic_id, 1, max_bytes=1)] == [[values[1]]]

@@ -12,6 +12,7 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.server.handlers import subscribe as subscribe_module
+from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import KIB
 
@@ -163,18 +164,18 @@ async def test_many_partitions_behind_the_ring_spend_credit_one_read_at_a_time(
     for partition in range(20):
         await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
     now = most = reads = 0
-    read_log = PartitionReader.read_log
+    read_to_send = PartitionReader.read_to_send
 
-    async def counted(self: PartitionReader, offset: int, bytes_max: int) -> list[memoryview]:
+    async def counted(self: PartitionReader, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
         nonlocal now, most, reads
         now, reads = now + 1, reads + 1
         most = max(most, now)
         try:
-            return await read_log(self, offset, bytes_max)
+            return await read_to_send(self, offset, bytes_max, is_prompt=is_prompt)
         finally:
             now -= 1
 
-    monkeypatch.setattr(PartitionReader, "read_log", counted)
+    monkeypatch.setattr(PartitionReader, "read_to_send", counted)
     await subscribe(peer, topic.topic_id, partitions=20, records=1)
     await peer.event()
     await nothing_more(peer)

@@ -21,10 +21,11 @@ from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, index_pa
 class Story:
     """A log and what is known of it: all that was appended, and how much of it was reported as synced."""
 
-    def __init__(self, random: Random, *, always: bool) -> None:
+    def __init__(self, random: Random, *, always: bool, mapped: bool = False) -> None:
         self.random = random
         self.always = always
         self.sim = new_disk()
+        self.sim.is_mapped = mapped
         self.log = create(self.sim)
         self.appended: list[bytes] = []
         self.synced = 0
@@ -57,9 +58,16 @@ class Story:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), always=st.booleans(), cuts=st.lists(st.integers(0, 60), min_size=1, max_size=4))
-def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(seed: int, always: bool, cuts: list[int]) -> None:
-    story = Story(Random(seed), always=always)
+@given(
+    seed=st.integers(0, 2**32),
+    always=st.booleans(),
+    mapped=st.booleans(),
+    cuts=st.lists(st.integers(0, 60), min_size=1, max_size=4),
+)
+def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(
+    seed: int, always: bool, mapped: bool, cuts: list[int]
+) -> None:
+    story = Story(Random(seed), always=always, mapped=mapped)
     for cut in cuts:
         story.sim.cut_at = story.sim.steps + cut
         with suppress(PowerCutError):
@@ -69,11 +77,12 @@ def test_power_cuts_anywhere_lose_nothing_synced_and_invent_nothing(seed: int, a
     assert read_all(story.log) == story.appended
 
 
-def test_a_power_cut_at_each_single_step() -> None:
-    steps = Story(Random(1), always=True)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_power_cut_at_each_single_step(*, mapped: bool) -> None:
+    steps = Story(Random(1), always=True, mapped=mapped)
     steps.write_some(groups=12)
     for cut in range(steps.sim.steps):
-        story = Story(Random(1), always=True)
+        story = Story(Random(1), always=True, mapped=mapped)
         story.sim.cut_at = cut
         with suppress(PowerCutError):
             story.write_some(groups=12)

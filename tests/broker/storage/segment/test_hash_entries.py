@@ -11,7 +11,6 @@ from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.hash_entries import (
-    WINDOW_BYTES,
     bounds_of,
     collect,
     newest_or_oldest,
@@ -20,6 +19,7 @@ from tidelog_broker.storage.segment.hash_entries import (
 )
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.layout import padded
+from tidelog_broker.storage.segment.scan import WINDOW_BYTES
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.header import Codec
 from tidelog_proto.key_hash import hash_one
