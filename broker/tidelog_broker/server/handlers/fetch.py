@@ -50,6 +50,7 @@ async def fetch(broker: Broker, request: Request) -> None:
     min_bytes = min(asked.min_bytes, bytes_max)
     deadline = broker.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     partitions = _listen(broker, asked.entries, woken)
     heard = True
     epochs: list[tuple[Partition, int]] = []
@@ -57,6 +58,7 @@ async def fetch(broker: Broker, request: Request) -> None:
     try:
         if len(partitions) < len(asked.entries):
             heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
             partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
@@ -167,6 +169,7 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
     heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()

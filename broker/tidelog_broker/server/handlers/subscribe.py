@@ -202,6 +202,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
     )
     pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription)
     heard = await broker.hearing.hear_of((entry.topic_id, entry.partition) for entry in asked.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()
