@@ -137,15 +137,7 @@ class Broker:
             self.loop, settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending)
         )
         self.partitions = self._make_partitions()
-        self.metrics.partitions.watch(lambda: [partition.figures for partition in self.partitions.all()])
-        self.waking = Waking(
-            self.partitions,
-            neighbours=self.cluster,
-            nodes=self.nodes,
-            node_id=self.node_id,
-            first_epoch=self.topics.first_epoch,
-            loop=self.loop,
-        )
+        self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = MetaLog(
@@ -224,6 +216,17 @@ class Broker:
             tasks=self.tasks,
             topics=self.topics,
             groups=self.groups,
+        )
+
+    def _make_waking(self) -> Waking:
+        self.metrics.partitions.watch(lambda: [partition.figures for partition in self.partitions.all()])
+        return Waking(
+            self.partitions,
+            neighbours=self.cluster,
+            nodes=self.nodes,
+            node_id=self.node_id,
+            first_epoch=self.topics.first_epoch,
+            loop=self.loop,
         )
 
     def _make_controller(self) -> Controller:

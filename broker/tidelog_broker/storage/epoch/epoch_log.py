@@ -263,7 +263,7 @@ class EpochLog:
         except OSError as error:
             raise self._fail("sealing", error) from error
         self._active = None
-        self._disk.open_segments.release(active.opened)
+        active.release()
         self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
@@ -281,7 +281,7 @@ class EpochLog:
             self._unsynced.give_up()
             self._names.give_up()
             if self._active is not None:
-                self._disk.open_segments.release(self._active.opened)
+                self._active.release()
                 self._active = None
             for segment in self._held.segments:
                 self._disk.open_segments.drop(segment.path)
@@ -422,7 +422,7 @@ class EpochLog:
         self._held.end = kept.end
         if old is not None:
             old.stop_growing()
-            leases.release(old.opened)
+            old.release()
         cut_files(fs, path, kept.end.position)
         if self._held.damage is not None and not self.is_repairing:
             whole = [(one.path, one.header, one.end) for one in segments[:number]]
@@ -499,9 +499,9 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
-            self._unsynced.add(old.opened, old.size_bytes)
+            self._unsynced.add(old.hand_over(), old.size_bytes)
         else:
-            self._disk.open_segments.release(old.opened)
+            old.release()
         return new
 
     def _give_up_spare(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Final
 
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
+from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.spare import SpareBudget
 
@@ -40,6 +41,11 @@ class OpenSegment:
         self.dropped = False
         self.name: Path | None = None
         """Under which it is in the set, or was."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync of it failed: it stays open, so that nobody takes the next one for a success."""
+        return self._sync_failure is not None
 
     def datasync(self, size_bytes: int) -> None:
         """Make the first `size_bytes` durable, which are written. May be called by any thread.
@@ -189,6 +195,7 @@ class Disk:
 
     fs: FileSystem = field(default_factory=RealFileSystem)
     open_segments: OpenSegments = field(default_factory=OpenSegments)
+    active_files: ActiveFiles = field(default_factory=ActiveFiles)
     preallocator: Background | None = None
     syncer: Background | None = None
     namer: Background | None = None
