@@ -35,7 +35,7 @@ from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-LOOKS_MAX: Final = 500
+RETENTION_LOOKS_MAX: Final = 500
 """Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
 
 _HEARTBEAT_S: Final = 0.5
@@ -259,6 +259,6 @@ class Node:
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
-                if number % LOOKS_MAX == 0:
+                if number % RETENTION_LOOKS_MAX == 0:
                     await asyncio.sleep(interval_s)
             await asyncio.sleep(interval_s)
