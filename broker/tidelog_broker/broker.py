@@ -22,7 +22,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.route_watch import RouteNews
-from tidelog_broker.cluster.routes import Route, Routes
+from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups import GroupBounds, GroupOffsets
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
@@ -40,9 +40,9 @@ from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
-from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.partition.waking import Waking
 from tidelog_broker.rebalance import copy_progress
 from tidelog_broker.rebalance.copy_progress import NewCopies
 from tidelog_broker.rebalance.mover import Mover
@@ -148,6 +148,7 @@ class Broker:
             self.loop, settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending)
         )
         self.partitions = self._make_partitions()
+        self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
         self.meta_log = MetaLog(
@@ -238,6 +239,17 @@ class Broker:
             groups=self.groups,
         )
 
+    def _make_waking(self) -> Waking:
+        self.metrics.partitions.watch(lambda: [partition.figures for partition in self.partitions.all()])
+        return Waking(
+            self.partitions,
+            neighbours=self.cluster,
+            nodes=self.nodes,
+            node_id=self.node_id,
+            first_epoch=self.topics.first_epoch,
+            loop=self.loop,
+        )
+
     def _make_controller(self) -> Controller:
         return Controller(
             self.meta_log,
@@ -272,22 +284,21 @@ class Broker:
     # --- recovery --------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Replay `__meta`, open (and so recover) the logs of its topics, replay `__offsets`: of a node on its own.
+        """Replay `__meta`, follow its topics, replay `__offsets`: of a node on its own.
 
         Raises:
             ProtocolError: the data is damaged where a node must not go on.
         """
+        await self.partitions.load()
         await self._internal(META_TOPIC, META_TOPIC_ID)
         await self.meta_log.ready()
         await self.meta_log.follow_changes()
         await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
         await self.offsets_log.ready()
-        await self._sweep()
-        if self.dir.machine_rebooted:
-            self._tell_of_lost_tails()
+        self._sweep()
 
     async def recover_member(self) -> None:
-        """Take up what this node kept of `__meta`, and open the logs of the topics in it: of a node of a cluster.
+        """Take up what this node kept of `__meta`, and follow the topics in it: of a node of a cluster.
 
         What has been committed since is applied once `__meta` can be read; nothing here waits for another node.
 
@@ -295,6 +306,7 @@ class Broker:
             ProtocolError: the data is damaged where a node must not go on.
         """
         self.topics.may_lag = True
+        await self.partitions.load()
         snapshot = await self.threads.io.call(0, load_meta_snapshot, self.disk.fs, self.dir.meta_state)
         if snapshot is not None:
             self.topics.apply(snapshot.meta)
@@ -305,26 +317,28 @@ class Broker:
         if meta is not None:
             await self.partitions.follow(meta)
         await self.meta_log.follow_changes()
-        await self._sweep()
+        self._sweep()
 
-    async def _internal(self, name: str, topic_id: bytes) -> Partition:
+    async def _internal(self, name: str, topic_id: bytes) -> None:
         """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
         record = pb.TopicRecord(name=name, topic_id=topic_id, config=internal_config())
         self.topics.apply(record)
-        return (await self.partitions.follow(record))[0]
+        await self.partitions.follow(record)
 
-    async def _sweep(self) -> None:
+    def _sweep(self) -> None:
+        """Forget deleted topics at once, and remove what is left of them beside everything else."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
-            await self.partitions.sweep(record)
+            self.replication.drop(record.topic_id)
+        self.tasks.spawn(self.partitions.sweep(), "removing what is left of deleted topics")
 
-    def _tell_of_lost_tails(self) -> None:
+    def tell_of_lost_tails(self) -> None:
         """Say which topics may have lost acknowledged records with the machine's page cache.
 
         This copy is the only one and therefore the longest: it is served as it is.
         """
         for record in self.topics.live():
-            partitions = self.partitions.of_topic(record.topic_id)
+            partitions = self.partitions.of_topic(record.topic_id)  # all that may have lost something are open by now
             if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
                     "DATA_LOSS: the machine went down under this node, and topic %r has flush=%s: records acknowledged "
@@ -344,6 +358,7 @@ class Broker:
         self.replication.neighbours_changed()
         for partition in partitions:
             partition.neighbours_changed()
+        self.waking.neighbours_changed()
 
     def _journal_full(self, error: ProtocolError) -> None:
         """A journal has no space for what would begin an epoch: who waits for that is told; it is tried again."""
@@ -356,6 +371,7 @@ class Broker:
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
             self.routes.forget(record.topic_id)
+        self.waking.neighbours_changed()
         self.route_news.changed(record.topic_id)
 
     # --- what the parts ask of each other --------------------------------------------------------------
@@ -367,9 +383,10 @@ class Broker:
     def _local_route(self, key: PartitionKey) -> Route | None:
         """Return the active epoch of a partition that is stored here."""
         partition = self.partitions.find(key)
-        if partition is None:
-            return None
-        return partition.state.route
+        if partition is not None:
+            return partition.state.route
+        newest = self.partitions.known_epoch(key)
+        return route_of(newest) if newest is not None else None
 
     def _owned(self) -> list[Owned]:
         return [

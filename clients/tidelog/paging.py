@@ -2,16 +2,19 @@
 
 A topic may be spread over pages. What follows it under the same id is more of it; under another id it was made again in
 between, and what came before is gone. A node whose pages do not go on anywhere is not asked for ever.
+
+A question about more partitions than one request may name is several, too: `in_requests`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from tidelog.errors import BadReplyError
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 class _TopicPage(Protocol):
@@ -28,6 +31,13 @@ class _TopicPage(Protocol):
 
 
 PageT = TypeVar("PageT", bound=_TopicPage)
+EntryT = TypeVar("EntryT")
+
+
+def in_requests(entries: list[EntryT]) -> Iterator[list[EntryT]]:
+    """Yield what a request each may name, in order; nothing of nothing."""
+    for start in range(0, len(entries), ENTRIES_PER_REQUEST_MAX):
+        yield entries[start : start + ENTRIES_PER_REQUEST_MAX]
 
 
 class Gathered:

@@ -19,6 +19,7 @@ from tidelog.errors import (
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset
+from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb
@@ -134,9 +135,9 @@ class OffsetSearch:
                 self._note([partition], one)
             else:
                 groups.setdefault(one.connection, (one, []))[1].append(partition)
-        asking = [self._ask(one, partitions) for one, partitions in groups.values()]
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        for (_, partitions), answer in zip(groups.values(), answers, strict=True):
+        asked = [(one, part) for one, group in groups.values() for part in in_requests(group)]
+        answers = await asyncio.gather(*(self._ask(one, part) for one, part in asked), return_exceptions=True)
+        for (_, partitions), answer in zip(asked, answers, strict=True):
             if answer is not None:
                 self._note(partitions, answer)
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
@@ -194,15 +195,17 @@ async def commit(
         route = await router.topic(topic)
         if topic_id is not None and route.topic_id != topic_id:
             raise gone_error(topic)
-        entries = [
-            pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
-            for partition, next_offset in positions.items()
-        ]
-        envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
-        frame = await router.call(connection, envelope)
-        results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
-        held = committed_of(results, {route.topic_id: topic})
-        return {position.partition: position for position in held}
+        held: dict[int, Committed] = {}
+        for part in in_requests(list(positions.items())):
+            entries = [
+                pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
+                for partition, next_offset in part
+            ]
+            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
+            frame = await router.call(connection, envelope)
+            results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
+            held |= {each.partition: each for each in committed_of(results, {route.topic_id: topic})}
+        return held
 
     # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
     # is late could undo a newer reset, so that one goes to one node at a time.

@@ -27,6 +27,7 @@ from tidelog.consumer_options import ConsumerOptions, resolve_added
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
 from tidelog.metadata import gone_error
 from tidelog.owner_moves import Expectation
+from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog.subscription import Credit, Prefetched, Subscription
@@ -351,10 +352,12 @@ class Serving:
                     mine = [each for each in (first, *rest) if metadata.owner_address(self.topic, each) == address]
                     rest = []  # what has moved meanwhile is another attempt's
                 else:
-                    more = [each for each in rest if address in metadata.replica_addresses(self.topic, each)]
+                    more = dict.fromkeys(
+                        each for each in rest if address in metadata.replica_addresses(self.topic, each)
+                    )
                     mine, rest = [first, *more], [each for each in rest if each not in more]
-                if mine:
-                    await self._subscribe(reached, mine)
+                for part in in_requests(mine):
+                    await self._subscribe(reached, part)
             except TidelogError as error:
                 self._router.learn_from(self.topic, error)
                 self._tell_failure(first, error)

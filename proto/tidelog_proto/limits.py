@@ -79,7 +79,8 @@ FORWARDED_IN_FLIGHT_MAX: Final = 4096
 
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
-PARTITIONS_MAX: Final = 4096
+PARTITIONS_MAX: Final = 16_384
+"""Of one topic. A request names fewer (`ENTRIES_PER_REQUEST_MAX`): who means all of them sends several."""
 SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4096 * MIB
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB

@@ -221,8 +221,10 @@ class Process:
         for key in self.world.genesis:
             await self._open_partition(key)
             # A node knows its topics one by one, too, and may ask before it knows all of them.
-            logs = [copy.log for copy in self.partitions.values()]
-            await reboot_note.note_reboot(self.machine, self.disk.fs, self.io, logs)
+            await reboot_note.note_reboot(self.machine, self.disk.fs, self.io, self._noted)
+
+    def _noted(self) -> set[str]:
+        return {copy.log.directory.name for copy in self.partitions.values()}
 
     def _opened(self, _: None, error: BaseException | None) -> None:
         if error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from tidelog_broker.base.tallies import Durations, TallyCounter
+from tidelog_broker.base.tallies import Durations, PartitionGauges, TallyCounter
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -47,15 +47,7 @@ class NodeMetrics:
         )
         self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
         self.topics = self._gauge("tidelog_topics", "Topics")
-        self.high_watermark = Gauge(
-            "tidelog_high_watermark_offset", "End of what is committed", ["topic", "partition"], registry=self.registry
-        )
-        self.log_start = Gauge(
-            "tidelog_log_start_offset", "First readable offset", ["topic", "partition"], registry=self.registry
-        )
-        self.partition_bytes = Gauge(
-            "tidelog_partition_bytes", "Bytes of segments", ["topic", "partition"], registry=self.registry
-        )
+        self.partitions = PartitionGauges(self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)

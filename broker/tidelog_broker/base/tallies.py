@@ -8,10 +8,11 @@ port's: a scrape may see one of them a publish ahead of another, never a torn on
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
@@ -71,3 +72,38 @@ class Durations(Collector):
             total += count
             buckets.append((bound, total))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)
+
+
+class PartitionFigures(NamedTuple):
+    """What is told of one partition."""
+
+    topic: str
+    partition: int
+    high_watermark: int
+    log_start: int
+    size_bytes: int
+
+
+class PartitionGauges(Collector):
+    """Gauges of every open partition, read when Prometheus asks: nothing is kept for one, and nothing kept current."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._figures: Callable[[], Iterable[PartitionFigures]] = tuple
+        registry.register(self)
+
+    def watch(self, figures: Callable[[], Iterable[PartitionFigures]]) -> None:
+        """Tell of these from now on; `figures` is called by any thread."""
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell Prometheus."""
+        labels = ["topic", "partition"]
+        watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of what is committed", labels=labels)
+        start = GaugeMetricFamily("tidelog_log_start_offset", "First readable offset", labels=labels)
+        size = GaugeMetricFamily("tidelog_partition_bytes", "Bytes of segments", labels=labels)
+        for each in self._figures():
+            place = [each.topic, str(each.partition)]
+            watermark.add_metric(place, each.high_watermark)
+            start.add_metric(place, each.log_start)
+            size.add_metric(place, each.size_bytes)
+        yield from (watermark, start, size)

@@ -184,12 +184,12 @@ class Cluster:
         """Whether none of a partition's replicas may own it by its role, and there is a node that may."""
         return lacks_owner(active, self._entries(), alive=self._available())
 
-    def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int = 0) -> list[pb.EpochDescriptor]:
-        """Return epoch 0 of the partitions of a new topic, from partition `first` on."""
+    def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
+        """Return epoch 0 of some partitions of a new topic."""
         wishes, entries, alive = wishes_of(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
-            for index in range(first, config.partitions)
+            for index in partitions
         ]
 
     # --- messages --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, MIB, PARTITIONS_M
 WAIT_MS_MAX: Final = 10_000
 """No answer is held back for longer, whatever is asked for."""
 
-KNOWN_PARTITIONS_MAX: Final = 16 * PARTITIONS_MAX
+KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
 """Of all topics of a question together; an answer about as many would fit no envelope."""
 
 HELD_TOPICS_MAX: Final = 256

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from typing import Final
 
 from tidelog_broker.base.config import REPLICATION_FACTOR_MAX
 from tidelog_broker.cluster.cluster_view import Cluster
@@ -20,9 +21,15 @@ from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, TopicReg
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX
 from tidelog_proto.names import OFFSETS_TOPIC, check_topic_name
 
 log = logging.getLogger(__name__)
+
+PLACED_AT_ONCE: Final = 256
+"""Partitions of a new topic that are placed in one turn of the event loop: some milliseconds."""
+RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
+"""Of a topic's record, which is one record of `__meta`: many partitions on many nodes with long names."""
 
 
 class Controller:
@@ -90,7 +97,8 @@ class Controller:
             record = altered(standing, change, copies_max=self._copies_max)
             first = standing.config.partitions
             self._refuse_too_many(record.config.partitions - first)
-            record.first_epochs.extend(self._first_epochs(record.topic_id, record.config, first))
+            record.first_epochs.extend(await self._first_epochs(record.topic_id, record.config, first))
+            _refuse_too_large(record)
             await self._meta_log.write_topic(record)
         return record
 
@@ -113,6 +121,7 @@ class Controller:
                 raise ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {name!r} is another one than the one to be deleted")
             record.revision += 1
             record.deleted = True
+            record.ClearField("first_epochs")  # deletions are kept for ever, and nobody asks where it was
             await self._meta_log.write_topic(record)
 
     async def found_offsets(self, config: pb.TopicConfig) -> None:
@@ -137,7 +146,7 @@ class Controller:
             await self._meta_log.ready(confirmed=True)
 
     async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig) -> pb.TopicRecord:
-        first_epochs = self._first_epochs(topic_id, config, 0)
+        first_epochs = await self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
             name=name,
             topic_id=topic_id,
@@ -147,6 +156,7 @@ class Controller:
             first_epochs=first_epochs,
             serial=self._topics.newest_serial + 1,
         )
+        _refuse_too_large(record)
         await self._meta_log.write_topic(record)
         return record
 
@@ -159,11 +169,17 @@ class Controller:
                 "are allowed (partitions_max): delete topics, or raise it on every node",
             )
 
-    def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
+    async def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
+        """Return the first epochs of a topic's partitions from `first` on; others have their turns meanwhile."""
+        epochs: list[pb.EpochDescriptor] = []
         try:
-            return self._cluster.first_epochs(topic_id, config, first)
+            for start in range(first, config.partitions, PLACED_AT_ONCE):
+                stop = min(start + PLACED_AT_ONCE, config.partitions)
+                epochs += self._cluster.first_epochs(topic_id, config, range(start, stop))
+                await asyncio.sleep(0)
         except NoPersistenceError as error:
             raise ProtocolError(pb.INVALID_REQUEST, str(error)) from error
+        return epochs
 
     @property
     def _copies_max(self) -> int:
@@ -268,3 +284,12 @@ class Controller:
                         f"without {node_id!r} only {left} of {len(route.placement)} replicas of {record.name}/{index} "
                         f"would be there, {needed} are needed to write; let another node join first",
                     )
+
+
+def _refuse_too_large(record: pb.TopicRecord) -> None:
+    if record.ByteSize() > RECORD_BYTES_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"{record.config.partitions} partitions with {record.config.replication_factor} copies on nodes with such "
+            "long ids are too many for one topic; ask for fewer of either",
+        )

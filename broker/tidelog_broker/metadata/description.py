@@ -38,14 +38,25 @@ class Description:
                 info.partitions.append(describe_partition(here.state))
                 continue
             route = self._routes.get(key) or Route(0, "", ())
+            state = "away" if self._cluster.alive(route.owner) else "no owner"
+            if key in self._partitions.closed:
+                state = "idle"
             info.partitions.add(
                 partition=index,
                 owner=route.owner,
                 epoch=route.epoch,
                 placement=route.placement,
-                state="away" if self._cluster.alive(route.owner) else "no owner",
+                state=state,
             )
         return info
+
+    def to_be_opened(self, record: pb.TopicRecord, indices: Iterable[int]) -> list[PartitionKey]:
+        """Return which partitions of a topic have to be opened before more than their epoch can be told of them.
+
+        One that was never used has no offsets and no records, whoever tells it.
+        """
+        keys = ((record.topic_id, index) for index in indices)
+        return [key for key in keys if self._partitions.closed.is_used(key)]
 
     def part(self, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
         """Describe a topic's partitions from the first number to before the second."""

@@ -151,5 +151,5 @@ async def _learn_routes(broker: Broker, peer: str) -> None:
 
 def _has_partitions_elsewhere(broker: Broker) -> bool:
     return any(
-        len(broker.partitions.of_topic(record.topic_id)) < record.config.partitions for record in broker.topics.live()
+        not broker.partitions.stores_all(record) for record in broker.topics.live()
     ) or not broker.partitions.of_topic(META_TOPIC_ID)

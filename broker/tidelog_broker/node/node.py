@@ -35,6 +35,9 @@ from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
+RETENTION_LOOKS_MAX: Final = 500
+"""Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
+
 _HEARTBEAT_S: Final = 0.5
 
 
@@ -102,7 +105,7 @@ class Node:
         broker.port = await self.server.listen()
         if self._founding is None:
             await self._recover()
-            await self._note_reboot()
+            await self._note_reboot_soon()
             self._begin_to_serve()
         else:
             self.membership = Membership(broker, self._founding)
@@ -121,7 +124,7 @@ class Node:
         membership.open()
         await membership.admit()
         await broker.recover_member()
-        await self._note_reboot()
+        await self._note_reboot_soon()
         self._begin_to_serve()
         await membership.begin()
         spawn = broker.tasks.spawn
@@ -132,14 +135,28 @@ class Node:
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     def _begin_to_serve(self) -> None:
-        """Take what clients and other nodes send, now that all that is stored here is open."""
+        """Take what clients and other nodes send, now that it is known what is stored here."""
+        broker = self.broker
         self.life.starting = False
-        self.broker.replication.take_part(self.broker.partitions.adopt_soon)
+        broker.replication.take_part(broker.partitions.adopt_soon)
+        broker.waking.begin()
+        broker.tasks.spawn(broker.waking.run(), "opening by and by")
+
+    async def _note_reboot_soon(self) -> None:
+        """Have each log note that the machine went down: now where few are stored here, else beside everything else."""
+        if not self.dir.machine_rebooted:
+            return
+        if self.broker.partitions.closed:
+            self.broker.tasks.spawn(self._note_reboot(), "noting that the machine went down")
+        else:
+            await self._note_reboot()
 
     async def _note_reboot(self) -> None:
         broker = self.broker
-        logs = [partition.log for partition in broker.partitions.all()]
-        await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, logs)
+        await broker.partitions.open_unsynced()
+        if broker.cluster.is_alone:
+            broker.tell_of_lost_tails()
+        await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:
         self._management = Management(self.life.health, self.broker.metrics.registry)
@@ -150,6 +167,7 @@ class Node:
         if self.membership is not None:
             self.membership.look_soon()
             self.broker.mover.wake()
+            self.broker.waking.nodes_changed()
 
     async def run_until_stopped(self) -> int:
         """Serve until the node is asked to stop, stop gracefully, return the process's exit code."""
@@ -166,6 +184,9 @@ class Node:
             await hand_over(broker)
         self.life.stop()
         await self.server.stop_listening()
+        await broker.partitions.opening.close(
+            ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this partition was open; send to another or later")
+        )
         deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = broker.partitions.all()
         await self._work_off(partitions, deadline)
@@ -217,7 +238,7 @@ class Node:
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
-            share_out(broker.replication.owned(), self.settings.push_windows_bytes)
+            share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _without_quorum(self) -> list[str]:
@@ -240,13 +261,15 @@ class Node:
             await asyncio.sleep(self.settings.retention_interval_ms / 1000)
 
     async def _clean(self) -> None:
-        """Delete old segments, and keep the gauges of sizes current."""
+        """Delete old segments. Of many partitions each is looked at less often: its appends have it looked at, too."""
+        interval_s = self.settings.retention_interval_ms / 1000
         while True:
-            for partition in self.broker.partitions.all():
+            for number, partition in enumerate(self.broker.partitions.all(), 1):
                 try:
                     await partition.retention.look()
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
-                partition.measure()
-            await asyncio.sleep(self.settings.retention_interval_ms / 1000)
+                if number % RETENTION_LOOKS_MAX == 0:
+                    await asyncio.sleep(interval_s)
+            await asyncio.sleep(interval_s)

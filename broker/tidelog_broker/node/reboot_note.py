@@ -1,19 +1,18 @@
 """When a node may forget that its machine went down: once each log on its disk has noted that for itself.
 
-A log that is not open has not noted it: its topic may not be known yet, or its partition may be adopted later. Then the
-next start is told again.
+A log that is not open has not noted it, unless it was synced with every group and has nothing to note: its topic may
+not be known yet, or its partition may be adopted later. Then the next start is told again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.epoch.presence import HELD_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 _WORKER = 0
 
@@ -35,8 +34,10 @@ class RebootedDir(Protocol):
         """Forget it."""
 
 
-async def note_reboot(directory: RebootedDir, fs: FileSystem, io: Offload, open_logs: Iterable[PartitionLog]) -> None:
-    """Forget that the machine went down, if every log that is there is among `open_logs`, which have noted it.
+async def note_reboot(
+    directory: RebootedDir, fs: FileSystem, io: Offload, noted: Callable[[], Collection[str]]
+) -> None:
+    """Forget that the machine went down, if the directory of every log that is there is among those of `noted`.
 
     Raises:
         OSError: the directory cannot be listed or written.
@@ -44,5 +45,5 @@ async def note_reboot(directory: RebootedDir, fs: FileSystem, io: Offload, open_
     if directory.machine_rebooted:
         names = await io.call(_WORKER, fs.list_dir, directory.partitions)
         stored = {name for name in names if not name.endswith(HELD_SUFFIX)}
-        if stored <= {log.directory.name for log in open_logs}:
+        if stored <= set(noted()):
             directory.mark_reboot_noted()

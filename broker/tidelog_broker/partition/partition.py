@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from tidelog_broker.base.tallies import PartitionFigures
 from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
@@ -68,10 +69,6 @@ class Partition:
         self.tools = tools
         self.io_key = io_key
         self._sync_timer: asyncio.TimerHandle | None = None
-        metrics, self._labels = tools.metrics, (record.name, str(index))
-        metrics.high_watermark.labels(*self._labels).set_function(lambda: self.state.high_watermark)
-        self._log_start_gauge = metrics.log_start.labels(*self._labels)
-        self._bytes_gauge = metrics.partition_bytes.labels(*self._labels)
         driver.start(self)
 
     # --- news of the driver ----------------------------------------------------------------------------
@@ -224,10 +221,13 @@ class Partition:
         self.log.segment_bytes = record.config.segment_bytes
         self.log.indexes.switch(indexed_columns(record.config))
 
-    def measure(self) -> None:
-        """Bring the gauges up to date that no append moves."""
-        self._log_start_gauge.set(self.state.log_start)
-        self._bytes_gauge.set(self.log.size_bytes)
+    @property
+    def figures(self) -> PartitionFigures:
+        """What Prometheus is told. May be called by any thread."""
+        state = self.state
+        return PartitionFigures(
+            state.topic.name, state.index, state.high_watermark, state.log_start, self.log.size_bytes
+        )
 
     # --- timed syncs -----------------------------------------------------------------------------------
 
@@ -275,12 +275,6 @@ class Partition:
         self.retention.close()
         self.compaction.close()
         await self.tools.io.call(self.io_key, self.log.delete)
-
-    def hide(self) -> None:
-        """Take the gauges away, before a new topic of the same name brings its own."""
-        metrics = self.tools.metrics
-        for gauge in (metrics.high_watermark, metrics.log_start, metrics.partition_bytes):
-            gauge.remove(*self._labels)
 
     async def close(self) -> None:
         """Write the producer snapshot, sync what is not, close the files."""

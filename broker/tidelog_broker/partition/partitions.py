@@ -1,28 +1,41 @@
-"""The partitions that this node stores: found by topic id and number, made and removed as topics change.
+"""The partitions that this node stores: found by topic id and number, opened when they are needed, removed for good.
 
 A partition is stored here if its first epoch names this node, if the journals know it, or from the moment on in which
 another node has something to say about it: then a decision has probably moved it here.
+
+Its log is opened when somebody needs it, see `opening`; until then it is a few numbers, see `closed`. The first few of
+a node are opened at once: that costs nothing, and their first users need not wait. What is opened although nobody asks
+is found by `waking`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups import GroupOffsets
-from tidelog_broker.core.topics import PartitionKey, TopicRegistry
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
+from tidelog_broker.partition.closed import ClosedPartitions
+from tidelog_broker.partition.opening import Opening, Then
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.removal import Removal, gone
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import NewPartition, Replication
-from tidelog_broker.storage.epoch.presence import has_directory_note
-from tidelog_broker.storage.partition.partition_dirs import forget_partition_dir, partition_dir_name
+from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, stored_partitions
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-log = logging.getLogger(__name__)
+OPEN_AHEAD: Final = 64
+"""So many partitions of a node are opened as soon as it hears of them."""
+
+_WORKER: Final = 0
+_ALWAYS_OPEN: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
 
 
 class Partitions:
@@ -37,26 +50,38 @@ class Partitions:
         tasks: Tasks,
         topics: TopicRegistry,
         groups: GroupOffsets,
+        open_ahead: int = OPEN_AHEAD,
     ) -> None:
         self._tools = tools
         self._directory = directory
         self._replication = replication
+        self._chains = replication.chains
         self._node_id = replication.node_id
         self._tasks = tasks
         self._topics = topics
         self._groups = groups
+        self._open_ahead = open_ahead
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
-        self._opening: dict[bytes, asyncio.Lock] = {}
-        self._adopting: set[PartitionKey] = set()
+        self._open_count = 0
+        self.closed = ClosedPartitions()
+        """Those that are stored here and not open."""
+        self.opening = Opening(self._open, tasks)
+        self._removal = Removal(tools, directory=directory, replication=replication, opening=self.opening)
+        self._failed: dict[PartitionKey, ProtocolError] = {}
+        """Why closed ones could not be opened when that was last tried."""
+        self._on_disk: dict[bytes, set[int]] = {}
+        """What had a directory when the node started."""
+
+    # --- finding ---------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
-        """Return a partition.
+        """Return a partition that is open; who may be the first to need it waits for `awake` before.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER for one that is not stored here.
+            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER for one that is not stored here, EPOCH_CHANGING
+                for one that is closed, or what kept it from being opened.
         """
-        stored = self._by_topic.get(topic_id, {})
-        partition = stored.get(index)
+        partition = self._by_topic.get(topic_id, {}).get(index)
         if partition is not None:
             return partition
         record = self._topics.with_id(topic_id)
@@ -65,91 +90,150 @@ class Partitions:
                 pb.UNKNOWN_PARTITION,
                 f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {index}",
             )
+        key = (topic_id, index)
+        if key in self._failed:
+            raise self._failed[key]
+        if key in self.closed:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{record.name}/{index} is being opened; send again")
         raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored here; ask for metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
-        """Return a partition if it is stored here."""
+        """Return a partition if it is stored here and open."""
         return self._by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
-        """Return what is stored here of a topic, in order; nothing if it is unknown."""
+        """Return what is open here of a topic, in order; nothing if it is unknown."""
         stored = self._by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
     def all(self) -> list[Partition]:
-        """Return every partition."""
+        """Return every partition that is open."""
         return [partition for stored in self._by_topic.values() for partition in stored.values()]
 
-    async def follow(self, record: pb.TopicRecord) -> list[Partition]:
-        """Follow a topic's revision: more partitions, another configuration, or its end; return its partitions.
+    def stores_all(self, record: pb.TopicRecord) -> bool:
+        """Whether all partitions of a topic are stored here, open or not."""
+        open_count = len(self._by_topic.get(record.topic_id, ()))
+        return open_count + self.closed.count(record.topic_id) >= record.config.partitions
 
-        Opening a log recovers it, which takes its time on an I/O worker.
+    async def awake(self, keys: Iterable[PartitionKey]) -> None:
+        """Return when those of these partitions that are stored here are open, or cannot be opened: `get` says why."""
+        if self.closed:
+            waiting = [self.opening.opened(key) for key in dict.fromkeys(keys) if key in self.closed]
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def when_open(self, key: PartitionKey, then: Then) -> None:
+        """Open a closed partition; `then` is called before anybody else finds it, in the order of these calls."""
+        self.opening.soon(key, then)
+
+    def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
+        """Return the newest epoch of a closed partition, if anything was ever decided or promised about it here."""
+        return self._chains.active(key) if key in self.closed else None
+
+    # --- following topics ------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """See what there is on the disk, before the first topic is followed.
 
         Raises:
-            ProtocolError: DISK_FULL or STORAGE_FAILED when a log cannot be opened.
+            OSError: the directory cannot be listed.
+        """
+        found: defaultdict[bytes, set[int]] = defaultdict(set)
+        for name in await self._tools.io.call(_WORKER, stored_partitions, self._tools.disk.fs, self._directory):
+            found[name.topic_id].add(name.partition)
+        self._on_disk = dict(found)
+
+    async def follow(self, record: pb.TopicRecord) -> None:
+        """Follow a topic's revision: more partitions, another configuration, or its end.
+
+        Raises:
+            ProtocolError: DISK_FULL or STORAGE_FAILED when a log cannot be opened that is to be opened at once.
         """
         if record.deleted:
             self._drop(record)
-            return []
-        for partition in self.of_topic(record.topic_id):
+            return
+        for partition in self._by_topic.get(record.topic_id, {}).values():
             partition.reconfigure(record)
         for index in range(record.config.partitions):
-            if self._belongs_here(record, index):
-                await self._open(record, index)
-        self._tools.metrics.topics.set(len(self._by_topic))
-        return self.of_topic(record.topic_id)
+            key = (record.topic_id, index)
+            if self.find(key) is not None or key in self.closed or not self._belongs_here(record, index):
+                continue
+            self._add_closed(record, index)
+            if self._open_count < self._open_ahead or record.topic_id in _ALWAYS_OPEN:
+                await self.opening.opened(key)
+        self._count_topics()
 
     def _belongs_here(self, record: pb.TopicRecord, index: int) -> bool:
-        if self._replication.chains.knows(record.topic_id, index):
+        if self._chains.knows(record.topic_id, index):
             return True
-        return self._node_id in self._genesis(record, index).placement
+        first = _first_epoch(record, index)
+        return first is None or self._node_id in first.placement
+
+    def _add_closed(self, record: pb.TopicRecord, index: int) -> None:
+        key = (record.topic_id, index)
+        known = self._chains.active(key)
+        newest = known or _first_epoch(record, index)
+        owner = self._node_id if newest is None else newest.owner
+        is_used = known is not None or index in self._on_disk.get(record.topic_id, ())
+        self.closed.add(key, owner, is_used=is_used)
 
     def _genesis(self, record: pb.TopicRecord, index: int) -> pb.EpochDescriptor:
         """Return the first epoch of a partition: as founded, or, where a record says nothing, of this node alone."""
         genesis = pb.EpochDescriptor(owner=self._node_id, placement=[self._node_id], ack_quorum=1)
-        if index < len(record.first_epochs):
-            genesis.CopyFrom(record.first_epochs[index])
-        elif record.HasField("first_epoch"):
-            genesis.CopyFrom(record.first_epoch)
+        first = _first_epoch(record, index)
+        if first is not None:
+            genesis.CopyFrom(first)
         genesis.flush = genesis.flush or record.config.flush
         return genesis
 
-    async def _open(self, record: pb.TopicRecord, index: int) -> None:
-        """Open a partition, once."""
-        async with self._opening.setdefault(record.topic_id, asyncio.Lock()):
-            if self.find((record.topic_id, index)) is not None:
-                return
-            key = (record.topic_id, index)
-            io_key = hash(key) & 0x7FFFFFFF
-            store = await self._tools.io.call(io_key, self._open_log, record, index)
-            new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
-            driver = await self._replication.open(new, store, io_key)
-            standing = self._topics.get(record.topic_id)
-            if standing is not None and standing.deleted:
-                driver.stop()
-                await self._tools.io.call(io_key, store.close)
-                return
-            partition = Partition(self._tools, record, index, driver, io_key)
-            self._by_topic.setdefault(record.topic_id, {})[index] = partition
+    def _count_topics(self) -> None:
+        self._tools.metrics.topics.set(len({*self._by_topic, *self.closed.topics()}))
+
+    # --- opening ---------------------------------------------------------------------------------------
 
     def adopt_soon(self, key: PartitionKey) -> None:
-        """Another node speaks of a partition that is not stored here: open it if its topic is known.
+        """Another node speaks of a partition that is not open here: open it if its topic is known.
 
         What it has said is lost; it will say it again.
         """
         record = self._topics.get(key[0])
-        if record is None or record.deleted or key[1] >= record.config.partitions or key in self._adopting:
-            return
-        self._adopting.add(key)
-        self._tasks.spawn(self._adopt(record, key), f"open {record.name}/{key[1]}")
+        if record is not None and not record.deleted and key[1] < record.config.partitions:
+            self.opening.soon(key)
 
-    async def _adopt(self, record: pb.TopicRecord, key: PartitionKey) -> None:
+    async def _open(self, key: PartitionKey) -> Partition:
+        """Open a partition; opening its log recovers it, which takes its time on an I/O worker.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC when it was deleted meanwhile, DISK_FULL, STORAGE_FAILED.
+        """
+        there = self.find(key)
+        if there is not None:
+            return there
+        record = self._topics.with_id(key[0])
         try:
-            await self._open(record, key[1])
-        except ProtocolError:
-            log.exception("%s/%d cannot be opened", record.name, key[1])
-        finally:
-            self._adopting.discard(key)
+            partition = await self._opened(record, key)
+        except ProtocolError as error:
+            self._failed[key] = error
+            if isinstance(error, StorageFailedError):
+                self._tools.storage_failed(f"{record.name}/{key[1]}", error)
+            raise
+        self._failed.pop(key, None)
+        return partition
+
+    async def _opened(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
+        index, io_key = key[1], hash(key) & 0x7FFFFFFF
+        store = await self._tools.io.call(io_key, self._open_log, record, index)
+        new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
+        driver = await self._replication.open(new, store, io_key)
+        standing = self._topics.get(key[0])
+        if standing is not None and standing.deleted:
+            driver.stop()
+            await self._tools.io.call(io_key, store.close)
+            raise gone(standing)
+        partition = Partition(self._tools, standing or record, index, driver, io_key)
+        self._by_topic.setdefault(key[0], {})[index] = partition
+        self._open_count += 1
+        self.closed.discard(key)
+        return partition
 
     def _open_log(self, record: pb.TopicRecord, index: int) -> PartitionLog:
         """Open the log of one partition. Runs on an I/O worker."""
@@ -162,33 +246,57 @@ class Partitions:
             segment_bytes=record.config.segment_bytes,
         )
 
-    async def sweep(self, record: pb.TopicRecord) -> None:
-        """Remove what a crash left of a deleted topic."""
-        disk, parent = self._tools.disk, self._directory
-        for index in range(record.config.partitions):
-            directory = parent / partition_dir_name(record.name, record.topic_id, index)
-            if disk.fs.exists(directory) or has_directory_note(disk.fs, directory):
-                await self._tools.io.call(index, forget_partition_dir, disk.fs, directory)
-        await self._replication.forget(record.topic_id, record.config.partitions)
+    # --- what a machine that went down leaves to be noted ------------------------------------------------
+
+    async def open_unsynced(self) -> None:
+        """Open all that may have lost records with the machine's page cache: each log notes that for itself."""
+        for key in [key for key in self.closed.used() if not self._is_synced(key)]:
+            if key in self.closed:
+                await asyncio.gather(self.opening.opened(key, is_wanted=False), return_exceptions=True)
+
+    def noted(self) -> set[str]:
+        """Return the directories of logs that have nothing left to note of it."""
+        names = {partition.log.directory.name for partition in self.all()}
+        for key in self.closed.used():
+            record = self._topics.get(key[0])
+            if record is not None and self._is_synced(key):
+                names.add(partition_dir_name(record.name, *key))
+        return names
+
+    def _is_synced(self, key: PartitionKey) -> bool:
+        record = self._topics.get(key[0])
+        if record is None:
+            return False
+        newest = self._chains.active(key) or self._genesis(record, key[1])
+        return newest.flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED}
+
+    # --- removing --------------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Remove what a crash left of deleted topics, however many there were."""
+        await self._removal.sweep({record.topic_id: record for record in self._topics.deleted()})
 
     def _drop(self, record: pb.TopicRecord) -> None:
-        partitions = self.of_topic(record.topic_id)
-        self._by_topic.pop(record.topic_id, None)
-        self._opening.pop(record.topic_id, None)
-        self._groups.forget_topic(record.topic_id)
-        self._tools.metrics.topics.set(len(self._by_topic))
-        self._replication.drop(record.topic_id)
-        error = ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted")
+        topic_id = record.topic_id
+        partitions, is_stored = self.of_topic(topic_id), bool(self.closed.count(topic_id))
+        self._by_topic.pop(topic_id, None)
+        self._open_count -= len(partitions)
+        self.closed.forget_topic(topic_id)
+        for key in [key for key in self._failed if key[0] == topic_id]:
+            del self._failed[key]
+        self._on_disk.pop(topic_id, None)
+        self._groups.forget_topic(topic_id)
+        self._count_topics()
+        self._replication.drop(topic_id)
+        error = gone(record)
         for partition in partitions:
             partition.refuse(error)
-            partition.hide()
             self._tools.rings.forget(partition.ring)
-        if partitions:
-            self._tasks.spawn(self._remove(record, partitions), f"remove the data of {record.name}")
+        if partitions or is_stored:
+            self._tasks.spawn(self._removal.remove(record, partitions), f"remove the data of {record.name}")
 
-    async def _remove(self, record: pb.TopicRecord, partitions: list[Partition]) -> None:
-        """Remove a deleted topic's files; what a crash leaves is removed at the next start."""
-        for partition in partitions:
-            await partition.remove()
-        await self._replication.forget(record.topic_id, record.config.partitions)
-        log.info("removed the data of the deleted topic %r", record.name)
+
+def _first_epoch(record: pb.TopicRecord, index: int) -> pb.EpochDescriptor | None:
+    if index < len(record.first_epochs):
+        return record.first_epochs[index]
+    return record.first_epoch if record.HasField("first_epoch") else None

@@ -86,6 +86,21 @@ class Chains:
         """Whether anything about a partition is kept here."""
         return (topic_id, partition) in self._loaded
 
+    def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
+        """Return the newest epoch that is kept here of a partition whose chain nobody has asked for; None without one.
+
+        Of a partition without a decision that is the first one, if something was promised about that.
+        """
+        chain = self._loaded.get(key)
+        if chain is not None:
+            return chain.active
+        fence = self._fences.get((*key, 0))
+        return fence.descriptor if fence is not None and fence.HasField("descriptor") else None
+
+    def topics(self) -> set[bytes]:
+        """Return the ids of the topics of which anything is kept here."""
+        return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
+
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:
         """Return a partition's chain, which is its replica's from now on; a new one begins with `genesis`."""
         chain = self._loaded.get(key)

@@ -138,9 +138,9 @@ class Replication:
         """Return every driver."""
         return list(self._drivers.values())
 
-    def owned(self) -> list[Ownership]:
-        """Return the ownership of every epoch that this node owns."""
-        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.state.owner is not None]
+    def pushing(self) -> list[Ownership]:
+        """Return the ownership of every epoch that this node owns and others store."""
+        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.followers]
 
     def drop(self, topic_id: bytes) -> None:
         """Stop the replicas of a deleted topic at once; whoever asks for them is told that it is gone."""

@@ -50,6 +50,11 @@ class Piece(NamedTuple):
     stop: int
     info: pb.TopicInfo
 
+    @property
+    def indices(self) -> range:
+        """The numbers of the partitions."""
+        return range(self.first, self.stop)
+
 
 @dataclass(slots=True)
 class Page:

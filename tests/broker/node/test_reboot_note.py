@@ -36,6 +36,11 @@ async def test_a_reboot_is_forgotten_once_every_log_that_is_there_is_open(opened
     for log in logs:
         log.start_epoch(0, 0)
     directory, workers = Rebooted(), IoWorkers(1)
-    await note_reboot(directory, fs, Offload(workers, asyncio.get_running_loop()), [logs[number] for number in opened])
+    await note_reboot(
+        directory,
+        fs,
+        Offload(workers, asyncio.get_running_loop()),
+        lambda: {logs[number].directory.name for number in opened},
+    )
     workers.close()
     assert directory.machine_rebooted is not is_noted

@@ -42,16 +42,21 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     is_client = request.connection.peer_id is None
     others = broker.cluster.linked if is_client else frozenset[str]()
     page, told = Page(), list[pb.ClusterStatusReply]()
-    async with broker.bounds.turns.turn(request.connection):
-        if not is_client and asked.partitions:
+    if not is_client and asked.partitions:
+        await described.open_named(broker, request)
+        async with broker.bounds.turns.turn(request.connection):
             request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(broker, request)))
-            return
+        return
+    async with broker.bounds.turns.turn(request.connection):
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)
         if asked.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
             reply.next.SetInParent()  # the nodes alone are much
         else:
+            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+    if await described.opened(broker, page):
+        async with broker.bounds.turns.turn(request.connection):
             page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
     if cursor is None:
         statuses, told = await asyncio.gather(
@@ -133,6 +138,8 @@ async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
     cursor: pb.TopicCursor | None = None
     while True:
         page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+        if await described.opened(broker, page):
+            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
         own = pb.ClusterStatusReply(topics=page.infos)
         own.nodes.add().node.node_id = broker.node_id
         others = await described.told_by(broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S)

@@ -47,6 +47,8 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
     await broker.offsets_log.ready()
     _check_answer(broker, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
+    if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
+        await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     now_us = time.time_ns() // 1000
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []

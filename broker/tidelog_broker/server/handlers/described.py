@@ -18,9 +18,19 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
-def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None) -> Page:
-    """Return a page of topics as this node describes them."""
-    return fill(items, cursor, Bounds(DESCRIBED_ENTRIES), broker.description.part)
+def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None, *, topics: int = 0) -> Page:
+    """Return a page of topics as this node describes them; of at most so many `topics`, if that is not 0."""
+    return fill(items, cursor, Bounds(DESCRIBED_ENTRIES, topics), broker.description.part)
+
+
+async def opened(broker: Broker, page: Page) -> bool:
+    """Open what is told of on a page and has to be open to be told of; whether there was such a thing.
+
+    The page is made again then: it tells of partitions what was known before they were open.
+    """
+    keys = [key for piece in page.pieces for key in broker.description.to_be_opened(piece.record, piece.indices)]
+    await broker.partitions.awake(keys)
+    return bool(keys)
 
 
 async def told_by(
@@ -58,8 +68,8 @@ def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> 
         merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 
 
-def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
-    """Return what a node tells of the partitions that another one names.
+async def open_named(broker: Broker, request: Request) -> None:
+    """Open what another node asks about by name: it may decide something by the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many.
@@ -69,6 +79,13 @@ def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{len(asked)} partitions; ask for at most {ENTRIES_PER_REQUEST_MAX} at a time"
         )
+    named = ((name.topic_id, name.partition) for name in asked)
+    await broker.partitions.awake([key for key in named if broker.partitions.closed.is_used(key)])
+
+
+def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
+    """Return what a node tells of the partitions that another one names; see `open_named`."""
+    asked = request.envelope.cluster_status.partitions
     indices: dict[bytes, set[int]] = {}
     for name in asked:
         indices.setdefault(name.topic_id, set()).add(name.partition)

@@ -55,6 +55,7 @@ async def fetch(broker: Broker, request: Request) -> None:
     min_bytes = min(asked.min_bytes, bytes_max)
     deadline = broker.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     partitions = _listen(broker, asked.entries, woken)
     current = True
     positions = [entry.offset for entry in asked.entries]
@@ -65,6 +66,7 @@ async def fetch(broker: Broker, request: Request) -> None:
             current = await broker.meta_freshness.refresh_for(
                 (entry.topic_id, entry.partition) for entry in asked.entries
             )
+            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
             partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
@@ -193,6 +195,7 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     entries = request.envelope.list_offsets.entries
     check_entries(len(entries))
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     for entry in entries:
         result = reply.results.add()

@@ -124,6 +124,8 @@ def publish(broker: Broker, request: Request) -> None:
             if owner:
                 forwarded = forwarded or Forwarded(broker, asked, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
+            elif partition is None and key in broker.partitions.closed:
+                _submit_when_open(broker, key, data, settle, acks)
             else:
                 _submit(broker, partition or broker.partitions.get(*key), data, settle, acks)
         except ProtocolError as error:
@@ -174,6 +176,23 @@ def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
     if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
         return ""  # refused here, and rightly
     return owner
+
+
+def _submit_when_open(
+    broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks
+) -> None:
+    """Queue a batch as soon as its partition is open: in front of all that comes once others find it."""
+
+    def opened(partition: Partition | None, error: ProtocolError | None) -> None:
+        try:
+            if partition is not None:
+                _submit(broker, partition, data, settle, acks)
+        except ProtocolError as refusal:
+            error = refusal
+        if error is not None:
+            settle(error, False)
+
+    broker.partitions.when_open(key, opened)
 
 
 def _submit(broker: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:

@@ -270,6 +270,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
     )
     pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
     for entry in asked.entries:
         result = reply.results.add()

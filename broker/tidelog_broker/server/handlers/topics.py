@@ -18,7 +18,7 @@ from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers import described
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
-from tidelog_broker.server.pages import DESCRIBED_ENTRIES, ROUTED_ENTRIES, Bounds, all_items, cursor_of, fill
+from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -103,6 +103,9 @@ async def describe_one(broker: Broker, request: Request) -> None:
     cursor = cursor_of(asked)
     async with broker.bounds.turns.turn(request.connection):
         page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
+    if await described.opened(broker, page):
+        async with broker.bounds.turns.turn(request.connection):
+            page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
     if is_client:
         stored_by = {
             holder
@@ -124,13 +127,20 @@ async def list_some(broker: Broker, request: Request) -> None:
     begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
     if begins and request.connection.peer_id is None:
         await is_current(broker)
+    if not asked.brief:
+        async with broker.bounds.turns.turn(request.connection):
+            page = _page(broker, asked, cursor)
+        await described.opened(broker, page)
     async with broker.bounds.turns.turn(request.connection):
-        items = all_items(broker.topics, cursor, internal=asked.internal)
-        if asked.brief:
-            page = fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
-        else:
-            page = fill(items, cursor, Bounds(DESCRIBED_ENTRIES, asked.limit), broker.description.part)
+        page = _page(broker, asked, cursor)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
+
+
+def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None) -> Page:
+    items = all_items(broker.topics, cursor, internal=asked.internal)
+    if asked.brief:
+        return fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
+    return described.page_of(broker, items, cursor, topics=asked.limit)
 
 
 def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:

@@ -42,6 +42,7 @@ async def recover(broker: Broker, request: Request) -> None:
 
 async def _recover(broker: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeReply:
     record = broker.topics.named(asked.topic)
+    await broker.partitions.awake([(record.topic_id, asked.partition)])
     partition = broker.partitions.find((record.topic_id, asked.partition))
     if partition is not None:
         return await UnsafeEnd(partition, broker.cluster.alive).run()

@@ -261,7 +261,7 @@ class EpochLog:
         except OSError as error:
             raise self._fail("sealing", error) from error
         self._active = None
-        self._disk.open_segments.release(active.opened)
+        active.release()
         self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
@@ -280,7 +280,7 @@ class EpochLog:
             self._give_up_spare()
             self._deferred.give_up()
             if self._active is not None:
-                self._disk.open_segments.release(self._active.opened)
+                self._active.release()
                 self._active = None
             for segment in self._held.segments:
                 self._disk.open_segments.drop(segment.path)
@@ -424,7 +424,7 @@ class EpochLog:
         self._held.end = kept.end
         if old is not None:
             old.stop_growing()
-            leases.release(old.opened)
+            old.release()
         cut_files(fs, path, kept.end.position)
         if self._held.damage is not None and not self.is_repairing:
             whole = [(one.path, one.header, one.end) for one in segments[:number]]
@@ -501,9 +501,9 @@ class EpochLog:
             raise self._fail("rolling", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
-            self._deferred.owe_segment(old.opened, old.size_bytes)
+            self._deferred.owe_segment(old.hand_over(), old.size_bytes)
         else:
-            self._disk.open_segments.release(old.opened)
+            old.release()
         return new
 
     def _give_up_spare(self) -> bool:

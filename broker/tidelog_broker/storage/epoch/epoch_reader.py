@@ -196,6 +196,8 @@ class EpochReader:
         try:
             if isinstance(now, SealedSegment):
                 return now.open(self._disk)
+            if now is not None and now.can_be_opened:
+                return now.open_to_read()
         except FileNotFoundError:
             # Deleted between the look and the open.
             now = None

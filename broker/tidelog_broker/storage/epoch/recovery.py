@@ -334,7 +334,7 @@ def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: 
     """Open the segment in which the good prefix ends, with the index that recovery made of it."""
     scan = last.scan
     file = disk.open_to_append(last.path) if writable else disk.fs.open_readonly(last.path)
-    opened = OpenSegment(file, scan.index)
+    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)  # what was not is durable by now
     disk.open_segments.adopt(last.path, opened)
     return ActiveSegment(
         disk,
@@ -344,4 +344,5 @@ def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: 
         scan.end,
         marked_offset=scan.synced_offset,
         segment_bytes=segment_bytes,
+        is_named=writable,  # one that is only read stays as it is
     )

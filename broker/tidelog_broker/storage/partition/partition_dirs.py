@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.presence import (
+    HELD_SUFFIX,
     forget_directory,
     has_directory_note,
     note_directory,
@@ -74,6 +75,16 @@ def parse_partition_dir_name(name: str) -> PartitionName | None:
     """Return what a directory is called after, None when it is not a partition's."""
     match = _PARTITION_DIR.fullmatch(name)
     return PartitionName(match[1], bytes.fromhex(match[2]), int(match[3])) if match else None
+
+
+def stored_partitions(fs: FileSystem, partitions_dir: Path) -> set[PartitionName]:
+    """Return of which partitions there is a directory, or the note that it was made.
+
+    Raises:
+        OSError: the disk does not read.
+    """
+    names = (parse_partition_dir_name(name.removesuffix(HELD_SUFFIX)) for name in fs.list_dir(partitions_dir))
+    return {name for name in names if name is not None}
 
 
 def epoch_dir_name(epoch: int) -> str:

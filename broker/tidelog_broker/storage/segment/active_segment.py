@@ -1,4 +1,9 @@
-"""The one segment of an epoch that grows: space, writes, sync, and its sealing."""
+"""The one segment of an epoch that grows: space, writes, sync, and its sealing.
+
+While nothing is written its file may be closed, see `active_files`: then it is parked. The index stays in memory, and
+the file is opened again for the next write. Two locks, of which one may be taken inside the other: `_space_lock` while
+space is taken or the file is synced to be parked, and `_file_lock` while the file is written, opened or closed.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,8 @@ from tidelog_broker.storage.segment.preallocate import next_chunk_bytes
 from tidelog_proto.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
+_PARKED_BYTES: Final = 1 << 62
+"""More than any file has space for: an appender asks for space first, and that opens the file."""
 _PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
 
 
@@ -58,6 +65,7 @@ class ActiveSegment:
         *,
         marked_offset: int,
         segment_bytes: int,
+        is_named: bool = True,
     ) -> None:
         self._disk = disk
         self.path = path
@@ -71,7 +79,16 @@ class ActiveSegment:
         self._growing = False
         self._sealed = False
         self._left_bytes_min = 0
+        self._file_lock = threading.Lock()
+        self._may_be_parked = is_named
+        """Whether the file has its name, and is this segment's."""
+        self.is_parked = False
+        self.was_used = True
+        self._written_bytes = end.position
+        self._is_syncing = False
         self._look_ahead()
+        disk.active_files.add(self)
+        disk.active_files.trim(self)
 
     @classmethod
     def begin(
@@ -109,7 +126,16 @@ class ActiveSegment:
         opened = OpenSegment(file, Index())
         disk.open_segments.adopt(path, opened)
         end = SegmentEnd(start.base_offset, SEGMENT_HEADER_BYTES, start.start_digest)
-        return cls(disk, path, header, opened, end, marked_offset=start.synced_offset, segment_bytes=segment_bytes)
+        return cls(
+            disk,
+            path,
+            header,
+            opened,
+            end,
+            marked_offset=start.synced_offset,
+            segment_bytes=segment_bytes,
+            is_named=False,
+        )
 
     def take_name(self) -> None:
         """Make the header durable, then give the file its name; whoever calls it syncs the directory. From any thread.
@@ -119,6 +145,7 @@ class ActiveSegment:
         """
         self.opened.file.pwritev_durably([self.header.pack()], 0)
         self._disk.fs.rename(begun_path(self.path), self.path)
+        self._may_be_parked = not self._sealed
 
     @property
     def base_offset(self) -> int:
@@ -150,6 +177,10 @@ class ActiveSegment:
         Raises:
             OSError: ENOSPC and others from the allocation; nothing has changed.
         """
+        if self.is_parked:
+            with self._file_lock:
+                self._unpark()
+            self._disk.active_files.trim(self)
         needed = self.end.position + length_bytes
         if needed > self._allocated_bytes:
             self._grow_to(needed)
@@ -158,10 +189,97 @@ class ActiveSegment:
             self._growing = preallocator.offer(self._grow_ahead)
             self._look_ahead()
 
+    # ------------------------------------------------------------------------------------ the file
+
     def abandon(self) -> None:
         """Close the file, which goes on to be opened under another name."""
         self._disk.open_segments.drop(self.path)
-        self._disk.open_segments.release(self.opened)
+        self.release()
+
+    def release(self) -> None:
+        """End the lease on the file: nothing more is written here."""
+        self._disk.active_files.discard(self)
+        with self._space_lock, self._file_lock:
+            self._may_be_parked = False
+            if not self.is_parked:
+                self._disk.open_segments.release(self.opened)
+
+    def hand_over(self) -> OpenSegment:
+        """Return the open file; its lease is the caller's from now on.
+
+        Raises:
+            OSError: it was parked and cannot be opened again.
+        """
+        with self._space_lock, self._file_lock:
+            self._may_be_parked = False
+            if self.is_parked:
+                self._unpark()
+            self._disk.active_files.discard(self)
+            return self.opened
+
+    def park(self) -> bool:
+        """Close the file until it is needed, syncing it first; False where it has to stay open. From any thread."""
+        if not self._space_lock.acquire(blocking=False):
+            return False
+        try:
+            with self._file_lock:
+                opened, written_bytes = self.opened, self._written_bytes
+            if not self._may_be_parked or self._growing or opened.has_failed:
+                return False
+            if written_bytes > opened.synced_bytes:
+                with contextlib.suppress(OSError):  # it is kept, and the log's next sync fails with it
+                    opened.datasync(written_bytes)
+            with self._file_lock:
+                if self._is_syncing or self._written_bytes > opened.synced_bytes:
+                    return False  # it is in use, or was written meanwhile
+                self._disk.active_files.discard(self)
+                if not self.is_parked:
+                    self.is_parked = True
+                    self._look_ahead()
+                    self._disk.open_segments.drop(self.path)
+                    self._disk.open_segments.release(opened)
+            return True
+        finally:
+            self._space_lock.release()
+
+    @property
+    def can_be_opened(self) -> bool:
+        """Whether a reader may open the file for itself: it may have been parked a moment ago."""
+        return self._may_be_parked
+
+    def open_to_read(self) -> OpenSegment:
+        """Open a parked segment for a reader.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        file, known = self._disk.fs.open_readonly(self.path), self.opened
+        hashes = known.hashes.cut(len(known.index), file, known.index)
+        return OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
+
+    def _unpark(self) -> None:
+        """Open the file again; with `_file_lock` held. Whoever can, then lets others give theirs up."""
+        file, known = self._disk.open_to_append(self.path), self.opened
+        hashes = known.hashes.cut(len(known.index), file, known.index)
+        self.opened = OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
+        self._disk.open_segments.replace(self.path, self.opened)
+        self.is_parked = False
+        self.was_used = True
+        self._disk.active_files.add(self)
+        self._look_ahead()
+
+    def _write(self, buffers: Sequence[Buffer], position: int, end_position: int) -> None:
+        with self._file_lock:
+            was_parked = self.is_parked
+            if was_parked:
+                self._unpark()
+            self._written_bytes = end_position  # before the end is told to anybody: until then it is not parked
+            self.opened.file.pwritev(buffers, position)
+        self.was_used = True
+        if was_parked:
+            self._disk.active_files.trim(self)
+
+    # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Buffer], fields: Sequence[BatchFields], synced_offset: int) -> None:
         """Write a group behind the end in one go, a sync mark in front of it if there is news; then index it.
@@ -185,7 +303,7 @@ class ActiveSegment:
             places.append((position, length))
             position += length + gap
         assert position <= self._allocated_bytes, "ensure the space first"
-        self.opened.file.pwritev(buffers, self.end.position)
+        self._write(buffers, self.end.position, position)
         index = self.opened.index
         for (at, length), batch_fields in zip(places, fields, strict=True):
             index.append(batch_fields.base_offset, at, length, batch_fields.max_timestamp_us)
@@ -199,7 +317,7 @@ class ActiveSegment:
             return
         position = self.end.position
         mark = pack_mark(nonce=self.header.nonce, position=position, synced_offset=synced_offset)
-        self.opened.file.pwritev([mark], position)
+        self._write([mark], position, position + MARK_BYTES)
         self.marked_offset = synced_offset
         self.end = SegmentEnd(self.end.offset, position + MARK_BYTES, self.end.digest)
 
@@ -208,34 +326,55 @@ class ActiveSegment:
         with self._space_lock:
             self._sealed = True
             if self._allocated_bytes > self.end.position:
-                self.opened.file.truncate(self.end.position)
+                self._truncate()
                 self._allocated_bytes = self.end.position
             self._look_ahead()
 
     def datasync(self) -> None:
-        """Make everything written durable."""
-        self.opened.datasync(self.end.position)
+        """Make everything written durable. Of a parked segment everything is."""
+        with self._file_lock:
+            if self.is_parked:
+                return
+            self._is_syncing = True
+        try:
+            self.opened.datasync(self.end.position)
+        finally:
+            self._is_syncing = False
 
     def stop_growing(self) -> None:
         """Take no more space from another thread: somebody else goes on with the file."""
         with self._space_lock:
             self._sealed = True
-        self.opened.file.finish_writing()
+        self._finish_writing()
 
     def seal(self) -> None:
         """Give back the space behind the end and write the index file. The caller still holds the lease."""
         with self._space_lock:
             self._sealed = True
             if self._allocated_bytes > self.end.position:
-                self.opened.file.truncate(self.end.position)
-        self.opened.file.finish_writing()
+                self._truncate()
+        self._finish_writing()
         write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
+
+    def _finish_writing(self) -> None:
+        with self._file_lock:
+            if not self.is_parked:
+                self.opened.file.finish_writing()
+
+    def _truncate(self) -> None:
+        with self._file_lock:
+            if self.is_parked:
+                self._unpark()
+            self.opened.file.truncate(self.end.position)
 
     def _look_ahead(self) -> None:
         """Note how much must be left behind a group: half a chunk, unless somebody is at it or the log rolls then.
 
         Called whenever one of these has changed; it is asked with every publish.
         """
+        if self.is_parked:
+            self._left_bytes_min = _PARKED_BYTES
+            return
         is_enough = self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes
         self._left_bytes_min = 0 if is_enough else next_chunk_bytes(self._allocated_bytes) // 2
 
@@ -273,7 +412,11 @@ class ActiveSegment:
 
     def _allocate(self, length_bytes: int) -> None:
         if length_bytes > 0:
-            self.opened.file.allocate(self._allocated_bytes, length_bytes)
+            with self._file_lock:
+                if self.is_parked:
+                    self._unpark()
+                file = self.opened.file
+            file.allocate(self._allocated_bytes, length_bytes)  # `_space_lock` keeps it from being parked
             self._allocated_bytes += length_bytes
             self._look_ahead()
 

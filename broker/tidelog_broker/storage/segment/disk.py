@@ -18,6 +18,7 @@ from typing import Final
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapped_writer import MappedWriter
 from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
@@ -66,6 +67,11 @@ class OpenSegment:
         """Close its files; nobody has a lease any more."""
         self.file.close()
         self.hashes.close()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync of it failed: it stays open, so that nobody takes the next one for a success."""
+        return self._sync_failure is not None
 
     def datasync(self, size_bytes: int) -> None:
         """Make the first `size_bytes` durable, which are written. May be called by any thread.
@@ -251,6 +257,7 @@ class Disk:
 
     fs: FileSystem = field(default_factory=RealFileSystem)
     open_segments: OpenSegments = field(default_factory=OpenSegments)
+    active_files: ActiveFiles = field(default_factory=ActiveFiles)
     preallocator: IoWorkers | None = None
     syncer: IoWorkers | None = None
     namer: IoWorkers | None = None

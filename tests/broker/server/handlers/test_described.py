@@ -20,8 +20,7 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (described_module, topics_module):
-        monkeypatch.setattr(module, "DESCRIBED_ENTRIES", 8)
+    monkeypatch.setattr(described_module, "DESCRIBED_ENTRIES", 8)
     monkeypatch.setattr(topics_module, "ROUTED_ENTRIES", 3)
 
 

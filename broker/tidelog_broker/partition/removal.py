@@ -1,0 +1,78 @@
+"""Removing the data of deleted topics, in the background and by id: a topic that is made again has nothing to wait for.
+
+Files go first, then what the journals hold: a stop between any two steps leaves something that the next start finds by
+the topic's id, and removes. It looks at what is on the disk and in the journals, not at what was ever deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.partition.opening import Opening
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.replication.replicas import Replication
+from tidelog_broker.storage.partition.partition_dirs import (
+    forget_partition_dir,
+    partition_dir_name,
+    stored_partitions,
+)
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+_WORKER: Final = 0
+
+
+class Removal:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        tools: the node's.
+        directory: where the partitions' directories are.
+        replication: forgets chains and fences.
+        opening: opens nothing more of a topic that is to be removed.
+    """
+
+    def __init__(self, tools: PartitionTools, *, directory: Path, replication: Replication, opening: Opening) -> None:
+        self._tools = tools
+        self._directory = directory
+        self._replication = replication
+        self._opening = opening
+
+    async def remove(self, record: pb.TopicRecord, partitions: Sequence[Partition]) -> None:
+        """Remove a deleted topic's data; `partitions` are those that were open. What a crash leaves `sweep` removes.
+
+        Raises:
+            StorageFailedError, OSError: the disk failed; the rest is removed at the next start.
+        """
+        await self._opening.forget_topic(record.topic_id, gone(record))
+        for partition in partitions:
+            await partition.remove()
+        await self.sweep({record.topic_id: record})
+        log.info("removed the data of the deleted topic %r", record.name)
+
+    async def sweep(self, deleted: Mapping[bytes, pb.TopicRecord]) -> None:
+        """Remove what there is of deleted topics, by id; nothing of them is open.
+
+        Raises:
+            OSError: the disk failed; the rest is removed at the next start.
+        """
+        for topic_id in deleted:
+            self._replication.drop(topic_id)
+        fs = self._tools.disk.fs
+        for name in await self._tools.io.call(_WORKER, stored_partitions, fs, self._directory):
+            if name.topic_id in deleted:
+                path = self._directory / partition_dir_name(*name)
+                await self._tools.io.call(name.partition, forget_partition_dir, fs, path)
+        for topic_id in self._replication.chains.topics().intersection(deleted):
+            await self._replication.forget(topic_id, deleted[topic_id].config.partitions)
+
+
+def gone(record: pb.TopicRecord) -> ProtocolError:
+    """Return the error for what is asked of a topic that was deleted."""
+    return ProtocolError(pb.UNKNOWN_TOPIC, f"the topic {record.name!r} was deleted", topic_id=record.topic_id)
