@@ -9,7 +9,7 @@ has no quorum with them, he does it once more. Unlike a fault he goes on when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -207,6 +207,9 @@ class _Node:
         self.topics = TopicRegistry()
         self.topics.apply(process.world.topic)
         self.partitions = self
+
+    async def awake(self, keys: Iterable[PartitionKey]) -> None:
+        """All of them are open here."""
 
     def find(self, key: PartitionKey) -> Partition | None:
         """Return a partition of this node."""

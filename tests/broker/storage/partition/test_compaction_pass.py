@@ -132,7 +132,7 @@ def test_a_reader_that_holds_an_older_version_goes_on_with_the_newer() -> None:
 
 def test_a_crash_at_any_instant_leaves_one_version_or_the_other() -> None:
     """Power goes at every operation of making versions and of putting them in place; a later pass ends as the first."""
-    random = Random(11)
+    random, number = Random(11), 0
     for number in range(10_000):
         sim = new_disk()
         log = open_partition(sim)
