@@ -27,7 +27,8 @@ def test_every_invariant_holds() -> None:
 
 
 def test_what_the_worlds_are_for_happens_in_them() -> None:
-    results = [run_seed(seed, kind=kind) for seed in range(2) for kind in (MEETING, CHURNING)]
+    worlds = [(0, MEETING), (1, MEETING), *((seed, CHURNING) for seed in range(3))]  # one in five compacts nothing
+    results = [run_seed(seed, kind=kind) for seed, kind in worlds]
     assert sum(result.decisions for result in results) >= len(results)
     assert any(result.refusals for result in results), "a world in which nobody is refused shows nothing"
     assert any(result.compactions for result in results)
