@@ -66,7 +66,7 @@ def test_what_is_unknown_is_an_open_question_only_where_others_may_know_more() -
     registry.may_lag = True
     assert [registry.is_open_question(known, partition) for partition in (0, 1, 2)] == [False, False, True]
     assert registry.is_open_question(unknown, 0)
-    with pytest.raises(ProtocolError, match="not heard of") as refused:
+    with pytest.raises(ProtocolError, match="does not know the topic") as refused:
         registry.with_id(unknown)
     assert refused.value.code == pb.EPOCH_CHANGING
     registry.apply(record(revision=2, deleted=True))

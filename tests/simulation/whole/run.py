@@ -117,7 +117,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (membership, "check_udp_port", lambda host, port: None),
             (node, "Server", SimServer),
             (node, "Management", SimManagement),
-            (node_dir, "_BOOT_ID", _BootId(world)),
+            (node_dir, "BOOT_ID", _BootId(world)),
             (journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
             (typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
             (secrets, "randbits", random.getrandbits),
