@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 
@@ -16,7 +17,9 @@ from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_broker.storage.partition import snapshots
-from tidelog_broker.storage.segment import index, layout
+from tidelog_broker.storage.segment import hash_file, index, layout
+from tidelog_broker.storage.segment.hash_entries import Collected
+from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_proto.header import BatchHeader
 
 PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
@@ -118,6 +121,22 @@ def test_an_index() -> None:
     entry = read("Index entry", data[-index.ENTRY_BYTES :])
     assert length_of("Index entry") == index.ENTRY_BYTES
     assert list(entry.values()) == [7, 200, 640 // 64, 50]
+
+
+def test_an_index_of_keys_and_tags() -> None:
+    entries = np.array([(7 << 25) | 1, (9 << 25) | 2], np.uint64)
+    runs = HashRuns().with_more(Collected(entries, [3]), 4)
+    pieces = hash_file.pack_hashes(runs, "tag", nonce=5, end=index.SegmentEnd(offset=9, position=896, digest=3))
+    data = b"".join(pieces)
+    header = read("Index header of keys and tags", data)
+    assert length_of("Index header of keys and tags") == hash_file.HASH_HEADER_BYTES
+    directory = data[hash_file.HASH_HEADER_BYTES :][: 8 + 4 + 4]
+    assert header.pop("CRC32C of the directory") == crc32c(directory)
+    assert list(header.values()) == [5, 2, 1, 2, 4, 9, 3]
+    assert directory == entries[:1].tobytes() + crc32c(entries.tobytes()).to_bytes(4, "little") + b"\3\0\0\0"
+    assert data[hash_file.BLOCK_BYTES :] == entries.tobytes()
+    entry = read("Index entry of keys and tags", data[-8:])
+    assert list(entry.values()) == [(9 << 25) | 2]
 
 
 @pytest.mark.parametrize("magic", [CHAINS.magic, FENCES.magic])

@@ -10,7 +10,10 @@ for few of them meanwhile, so that thousands can wait; what comes at the end of 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final, Literal
+import math
+import time
+from functools import partial
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -23,6 +26,7 @@ from tidelog_gateway.answers import Answer, answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath, json_response
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
+from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_proto.limits import KIB
 
@@ -36,7 +40,20 @@ from moving megabytes each time. Too low a guess only makes an answer shorter.""
 WAITING_BYTES: Final = 16 * KIB
 """How much is asked of the node, and held of the budget, while a request waits for records."""
 
+LOOK_S: Final = 1.0
+"""How long a request that does not wait has the log looked through for what it wants."""
+
 router = APIRouter(prefix="/v1", tags=["records"])
+
+
+class Wanted(NamedTuple):
+    """Which records are wanted; None for any."""
+
+    key: bytes | None
+    tag: str | None
+
+
+NO_FILTER: Final = Wanted(None, None)
 
 
 class RecordView(BaseModel):
@@ -78,8 +95,14 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     max_records: Annotated[int | None, Query(ge=1)] = None,
     max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
     wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
+    key: KeyQuery = None,
+    key_encoding: KeyEncodingQuery = "utf8",
+    tag: TagQuery = None,
 ) -> Response:
-    """Read from an offset, a time, or an end of the log; `from=earliest` when none is named."""
+    """Read from an offset, a time, or an end of the log; `from=earliest` when none is named.
+
+    With `key` or `tag` only records that match: an answer may then have none, and `next_offset` says where to go on.
+    """
     settings = gateway.settings
     _check_limit("max_records", max_records or 0, settings.records_per_request_max)
     _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
@@ -89,9 +112,11 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
     size_bytes = max_bytes or settings.fetch_bytes_max
     max_records = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
+    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
     native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, max_records * NATIVE_BYTES_PER_RECORD))
     try:
-        fetched = await _fetch(gateway, answer_of(request), (topic, partition, start), native_bytes, wait_ms)
+        place = (topic, partition, start)
+        fetched = await _fetch(gateway, answer_of(request), place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(start, error) from error
     return await _response(gateway, answer_of(request), fetched, max_records, size_bytes)
@@ -137,17 +162,24 @@ async def _start(
 
 
 async def _fetch(
-    gateway: Gateway, answer: Answer, place: tuple[str, int, int], size_bytes: int, wait_ms: int
+    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
 ) -> Fetched:
     """Fetch from (topic, partition, offset); when the process stops, what is there ends the wait.
+
+    What is wanted is looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
 
     Raises:
         Problem: 503, there was no room for what may come for too long.
     """
-    fetch = gateway.client.fetch
+    fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
+    look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
     fetched = await fetch(*place, max_bytes=size_bytes)
-    while not fetched.batches and place[2] < fetched.next_offset < fetched.high_watermark:
+    while (
+        not fetched.batches
+        and place[2] < fetched.next_offset < fetched.high_watermark
+        and time.monotonic() < look_until
+    ):
         # Nothing is left of what was there: what the reader waits for lies further on.
         place = (*place[:2], fetched.next_offset)
         fetched = await fetch(*place, max_bytes=size_bytes)

@@ -13,7 +13,7 @@ from tidelog_gateway.answers import answer_of
 from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.fetch import RecordView
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.queries import KeyEncodingQuery, parse_key
+from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
 from tidelog_gateway.records_out import row_of
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
@@ -40,7 +40,7 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     gateway: GatewayDep,
     request: Request,
     topic: TopicPath,
-    key: Annotated[str, Path(description="The key; percent-encoded, or in base64.")],
+    key: Annotated[str, Path(max_length=KEY_CHARS_MAX, description="The key; percent-encoded, or in base64.")],
     key_encoding: KeyEncodingQuery = "utf8",
     partition: Annotated[
         int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; else where the key belongs.")

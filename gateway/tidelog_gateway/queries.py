@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import Query
 
 from tidelog_gateway.problems import invalid
-from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.limits import KIB, TAG_BYTES_MAX
 
 KeyEncoding = Literal["utf8", "base64"]
 
 KeyEncodingQuery = Annotated[
     KeyEncoding, Query(description="How the key is written; in base64 - and _ are as good as + and /.")
 ]
-KeyQuery = Annotated[str | None, Query(description="Only records with this key.")]
+KEY_CHARS_MAX: Final = 32 * KIB
+"""Of a key in a request; what is longer does not fit an address either."""
+
+KeyQuery = Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Only records with this key.")]
 TagQuery = Annotated[
     str | None, Query(max_length=TAG_BYTES_MAX, description="Only records with this tag; with a key, both must match.")
 ]

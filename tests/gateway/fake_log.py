@@ -18,9 +18,10 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Topic
+from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Record, Topic
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.derived import filter_batch
 from tidelog_proto.header import stamp_owner
 from tidelog_proto.partitioner import partition_for_key
 
@@ -49,6 +50,8 @@ class FakeLog:
         self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
         self.consumers: list[dict[str, Any]] = []
+        self.filters: list[tuple[bytes | None, str | None]] = []
+        """What consumers asked for."""
         self.batches_per_fetch: int | None = None
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
@@ -59,6 +62,10 @@ class FakeLog:
         if partition >= len(self.logs[topic]):
             raise UnknownPartitionError(f"{topic} has no partition {partition}")
         return self.logs[topic][partition]
+
+    @staticmethod
+    def raw(batch: RecordBatch) -> bytes:
+        return batch.header.pack() + bytes(batch._body)
 
     def end(self, topic: str, partition: int) -> int:
         batches = self.partition(topic, partition)
@@ -217,16 +224,33 @@ class FakeClient:
         start: Mapping[int, int],
         partitions: str,
         admit: Callable[[int], bool],
+        key: bytes | None,
+        tag: str | None,
         **window: int,
     ) -> FakeConsumer:
         del group
+        self._log.filters.append((key, tag))
         assert partitions == "all"
         self._log.partition(topic, 0)
         self._log.consumers.append(window)
         return FakeConsumer(self._log, topic, start, admit)
 
+    async def get(self, topic: str, key: bytes, *, partition: int | None) -> Record | None:
+        number = partition if partition is not None else partition_for_key(key, len(self._log.logs.get(topic, [[]])))
+        records = [record for batch in self._log.partition(topic, number) for record in batch if record.key == key]
+        return Record(topic, number, *records[-1]) if records else None
+
     async def fetch(
-        self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int = 0, wait_ms: int = 0
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        min_bytes: int = 0,
+        wait_ms: int = 0,
+        key: bytes | None = None,
+        tag: str | None = None,
     ) -> Fetched:
         start, end = self._log.starts.get((topic, partition), 0), self._log.end(topic, partition)
         if not start <= offset <= end:
@@ -241,6 +265,9 @@ class FakeClient:
             batches = self._log.read(topic, partition, offset)
         batches = batches[: self._log.batches_per_fetch]
         next_offset = batches[-1].end_offset if batches else offset
+        if key is not None or tag is not None:
+            found = [filter_batch(self._log.raw(batch), key=key, tag=tag) for batch in batches]
+            batches = [RecordBatch.parse(each).slice_from(offset) for each in found if each is not None]
         left = [batch for batch in batches if len(batch)]
         return Fetched(left, next_offset, start, self._log.end(topic, partition), 0)
 

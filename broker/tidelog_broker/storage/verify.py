@@ -27,11 +27,14 @@ from tidelog_broker.storage.partition.partition_dirs import (
     missing_epoch,
     parse_partition_dir_name,
 )
+from tidelog_broker.storage.segment.hash_file import HashFile
 from tidelog_broker.storage.segment.layout import (
     BEGUN_SUFFIX,
+    HASH_SUFFIXES,
     SEGMENT_SUFFIX,
     LayoutError,
     begun_path,
+    hash_path,
     index_path,
     segment_path,
 )
@@ -84,6 +87,8 @@ class SegmentReport:
     start_digest: int | None = None
     end_digest: int | None = None
     max_timestamp_us: int | None = None
+    indexes: list[str] = field(default_factory=list)
+    """The columns of which there is an index that checks."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -154,6 +159,7 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         message = scan.stop.reason or "something lies behind the end"
         report.findings.append(Finding("torn", path, scan.stop.position, scan.end_offset, message))
     _check_index(fs, report, scan)
+    _check_hashes(fs, report, scan)
     return report
 
 
@@ -190,6 +196,21 @@ def _check_index(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> No
     elif loaded[1] != scan.end:
         message = f"the index ends at offset {loaded[1].offset}, the segment at {scan.end_offset}"
         report.findings.append(Finding("damage", report.path, scan.end_position, scan.end_offset, message))
+
+
+def _check_hashes(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> None:
+    for column in HASH_SUFFIXES:
+        path = hash_path(report.path, column)
+        if not fs.exists(path):
+            continue
+        with closing(fs.open_readonly(path)) as file:
+            try:
+                HashFile.load(file, column, nonce=scan.header.nonce, slots=len(scan.index), end=scan.end).check()
+            except LayoutError as error:
+                message = f"the index of {column}s does not count, and is made again when needed: {error}"
+                report.findings.append(Finding("note", path, 0, None, message))
+            else:
+                report.indexes.append(column)
 
 
 def role_of(directory: Path) -> Role:

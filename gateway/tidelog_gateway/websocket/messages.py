@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncoding
 from tidelog_gateway.records_in import JsonRecord, PartitionNumber
 from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
@@ -70,8 +71,8 @@ class Sub(_Message):
     group: GroupName | None = None
     start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
     resume: Offsets = {}
-    key: str | None = None
-    key_encoding: Literal["utf8", "base64"] = "utf8"
+    key: Annotated[str | None, Field(max_length=KEY_CHARS_MAX)] = None
+    key_encoding: KeyEncoding = "utf8"
     tag: Annotated[str | None, Field(max_length=TAG_BYTES_MAX)] = None
     credit: InitialCredit
 

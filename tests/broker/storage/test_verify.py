@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch
+from tests.broker.storage.keyed import keyed
 from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.layout import begun_path
 from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
@@ -90,6 +92,23 @@ def test_rot_torn_tails_and_notes_are_told_apart() -> None:
     sim = filled()
     sim.node(sim.files(DIRECTORY / "epoch-00000000", ".idx")[0]).current[70] ^= 1
     assert messages(walk(sim)) == [("note", "the index does not check; it is rebuilt when needed")]
+
+
+def test_indexes_of_keys_are_named_or_noted() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    log.indexes.switch(frozenset({"key"}))
+    log.start_epoch(0, 0)
+    while len(log.epochs[0].segments) < 4:
+        append(log, [keyed([b"a", b"b"] * 20)])
+    log.matching.newest(limit_offset=log.end_offset, wanted=Wanted(b"nobody"))
+    log.close()
+    assert [report.indexes for report in walk(sim)] == [["key"], ["key"], ["key"], []]
+    paths = sim.files(DIRECTORY / "epoch-00000000", ".key")
+    sim.node(paths[0]).current[8] ^= 1
+    sim.node(paths[1]).current[-1] ^= 1
+    assert [severity for severity, _ in messages(walk(sim))] == ["note", "note"]
+    assert [report.indexes for report in walk(sim)] == [[], [], ["key"], []]
 
 
 def test_a_segment_that_was_begun_is_walked_and_one_without_a_header_is_no_damage() -> None:

@@ -1,0 +1,77 @@
+"""Reading by key on replicas, see `cluster_stand`; alone: `tests/broker/server/handlers/test_filters.py`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.stand import settled
+from tests.broker.storage.keyed import keyed, records_of
+
+from tidelog_broker.partition.filtered_reader import indexed_columns, wanted_of
+from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+PLENTY = 1 << 20
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with standing(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_every_replica_finds_what_is_committed_and_nothing_more(
+    stand: ClusterStand, ring_bytes: int, indexed: bool
+) -> None:
+    await stand.start(ring_bytes=ring_bytes)
+    owner = await stand.owner()
+    peer = await stand.peer(owner)
+    for name in NODES:
+        if indexed:
+            stand.partition(name).log.indexes.switch(frozenset({"key"}))
+    for _ in range(3):
+        await peer.publish(TOPIC_ID, bytes(keyed([b"a", b"b"])))
+    for name in NODES:
+        await settled(lambda name=name: stand.partition(name).state.readable_end == 6, "it is not replicated")
+        partition = stand.partition(name)
+        found = await partition.filtered.read(0, PLENTY, Wanted(b"a"))
+        assert [one.offset for one in records_of(found.batches)] == [0, 2, 4]
+        assert found.next_offset == 6
+        assert (await partition.filtered.read(6, PLENTY, Wanted(b"a"))) == ([], 6)
+        newest = await partition.filtered.find_newest(Wanted(b"b"), lambda: True)
+        assert newest is not None
+        assert newest.offset == 5
+        assert await partition.filtered.find_newest(Wanted(b"nobody"), lambda: True) is None
+        assert await partition.filtered.find_newest(Wanted(b"b"), lambda: False) is None
+    for name in NODES:
+        if name != owner:
+            stand.disks[name].hold("sync")
+    peer.post_publish(TOPIC_ID, bytes(keyed([b"a"])))
+    await settled(lambda: stand.partition(owner).log.end_offset == 7, "the owner has not written it")
+    assert (await stand.partition(owner).filtered.read(5, PLENTY, Wanted(b"a"))).next_offset == 6
+    newest = await stand.partition(owner).filtered.find_newest(Wanted(b"a"), lambda: True)
+    assert newest is not None
+    assert newest.offset == 4
+    for name in NODES:
+        stand.disks[name].heal()
+
+
+def test_what_a_filter_asks_for() -> None:
+    assert wanted_of(pb.RecordFilter()) is None
+    assert wanted_of(pb.RecordFilter(key=b"")) == Wanted(b"", None)
+    assert wanted_of(pb.RecordFilter(key=b"k", tag="t")) == Wanted(b"k", "t")
+    with pytest.raises(ProtocolError) as caught:
+        wanted_of(pb.RecordFilter(tag="ä" * 2049))
+    assert caught.value.code == pb.INVALID_REQUEST
+
+
+def test_the_columns_of_a_topic_that_have_an_index() -> None:
+    assert indexed_columns(pb.TopicConfig()) == frozenset()
+    assert indexed_columns(pb.TopicConfig(index_key=True)) == {"key"}
+    assert indexed_columns(pb.TopicConfig(index_key=True, index_tag=True)) == {"key", "tag"}

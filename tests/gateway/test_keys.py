@@ -1,0 +1,96 @@
+"""Records by key and tag over HTTP."""
+
+from __future__ import annotations
+
+import base64
+
+import httpx
+import pytest
+from tests.gateway.fake_log import FakeLog
+from tests.gateway.test_app import problem
+
+from tidelog_proto.batch import columns_of
+from tidelog_proto.partitioner import partition_for_key
+
+RECORDS = "/v1/topics/t/partitions/0/records"
+RAW = b"\xff/\xfe"
+
+
+@pytest.fixture(autouse=True)
+async def filled(log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    keys = [b"a", b"b", RAW, b"a", None]
+    await log.append("t", 0, columns_of([b"0", b"1", b"2", None, b"4"], keys=keys, tags=["x", "y", "x", "y", None]))
+
+
+def offsets(response: httpx.Response) -> list[int]:
+    assert response.status_code == 200, response.text
+    return [record["offset"] for record in response.json()["records"]]
+
+
+async def test_only_what_matches_comes(api: httpx.AsyncClient) -> None:
+    response = await api.get(RECORDS, params={"key": "a"})
+    assert offsets(response) == [0, 3]
+    assert response.json()["next_offset"] == 5
+    assert offsets(await api.get(RECORDS, params={"tag": "x"})) == [0, 2]
+    assert offsets(await api.get(RECORDS, params={"tag": "x", "key": "a"})) == [0]
+    assert offsets(await api.get(RECORDS, params={"key": "nobody"})) == []
+    assert offsets(await api.get(RECORDS, params={"key": "a", "offset": 1})) == [3]
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+async def test_keys_that_are_no_text_are_named_in_base64(api: httpx.AsyncClient, encode: object) -> None:
+    assert callable(encode)
+    named = {"key": encode(RAW).decode(), "key_encoding": "base64"}
+    response = await api.get(RECORDS, params=named)
+    assert offsets(response) == [2]
+    assert response.json()["records"][0]["key_encoding"] == "base64"
+    response = await api.get(f"/v1/topics/t/keys/{encode(RAW).decode()}", params={"key_encoding": "base64"})
+    assert response.json()["record"]["offset"] == 2
+
+
+async def test_the_newest_record_of_a_key(api: httpx.AsyncClient) -> None:
+    response = await api.get("/v1/topics/t/keys/b")
+    assert response.json() == {
+        "partition": 0,
+        "record": {
+            "offset": 1,
+            "timestamp_ms": 1000,
+            "key": "b",
+            "value": "1",
+            "value_encoding": "utf8",
+            "tag": "y",
+        },
+    }
+    assert (await api.get("/v1/topics/t/keys/a")).json()["record"]["value"] is None, "a tombstone"
+
+
+async def test_keys_with_any_character(api: httpx.AsyncClient, log: FakeLog) -> None:
+    for key in ("a/b", "ä ?#", ""):
+        headers = [[("h", b"\xff"), ("i", b"text")]]
+        await log.append("t", 0, columns_of([key.encode()], keys=[key.encode()], headers=headers))
+        response = await api.get(httpx.URL("/v1/topics/t/keys/" + "".join(f"%{byte:02X}" for byte in key.encode())))
+        record = response.json()["record"]
+        assert (record["key"], record["value"]) == (key, key)
+        assert record["headers"] == [["h", "/w==", "base64"], ["i", "text"]]
+
+
+async def test_a_key_is_looked_for_where_it_belongs_or_where_the_request_says(
+    api: httpx.AsyncClient, log: FakeLog
+) -> None:
+    log.logs["two"] = [[], []]
+    home = partition_for_key(b"k", 2)
+    await log.append("two", 1 - home, columns_of([b"away"], keys=[b"k"]))
+    problem(await api.get("/v1/topics/two/keys/k"), 404, "not_found")
+    response = await api.get("/v1/topics/two/keys/k", params={"partition": 1 - home})
+    assert (response.json()["partition"], response.json()["record"]["value"]) == (1 - home, "away")
+
+
+async def test_what_is_wrong_is_said(api: httpx.AsyncClient) -> None:
+    problem(await api.get("/v1/topics/t/keys/nobody"), 404, "not_found")
+    problem(await api.get("/v1/topics/none/keys/a"), 404, "unknown_topic")
+    bad = {"key_encoding": "base64"}
+    problem(await api.get("/v1/topics/t/keys/not%20base64", params=bad), 422, "invalid_request")
+    problem(await api.get(RECORDS, params={"key": "?", **bad}), 422, "invalid_request")
+    problem(await api.get(RECORDS, params={"key": "a", "key_encoding": "hex"}), 422, "invalid_request")
+    problem(await api.get(RECORDS, params={"tag": "t" * 4097}), 422, "invalid_request")
