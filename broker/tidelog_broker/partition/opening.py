@@ -1,4 +1,4 @@
-"""Opening partitions: a few at a time, those first that somebody waits for, each of them once.
+"""PartitionOpener partitions: a few at a time, those first that somebody waits for, each of them once.
 
 Who waits is called in the order of coming, in the very step in which the partition is there for everybody: so what
 producers send while a log is being opened lies in its queue in front of what they send afterwards. How many may wait
@@ -30,7 +30,7 @@ Then = Callable[[Partition | None, ProtocolError | None], None]
 """Told of the partition, or of why it is not there."""
 
 
-class Opening:
+class PartitionOpener:
     """See the module. All methods are for the event loop's thread.
 
     Args:

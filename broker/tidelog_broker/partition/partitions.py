@@ -20,7 +20,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups import GroupOffsets
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.partition.closed import ClosedPartitions
-from tidelog_broker.partition.opening import Opening, Then
+from tidelog_broker.partition.opening import PartitionOpener, Then
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.removal import Removal, gone
 from tidelog_broker.partition.tools import PartitionTools
@@ -65,7 +65,7 @@ class Partitions:
         self._open_count = 0
         self.closed = ClosedPartitions()
         """Those that are stored here and not open."""
-        self.opening = Opening(self._open, tasks)
+        self.opening = PartitionOpener(self._open, tasks)
         self._removal = Removal(tools, directory=directory, replication=replication, opening=self.opening)
         self._failed: dict[PartitionKey, ProtocolError] = {}
         """Why closed ones could not be opened when that was last tried."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.partition.opening import Opening
+from tidelog_broker.partition.opening import PartitionOpener
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import Replication
@@ -38,7 +38,9 @@ class Removal:
         opening: opens nothing more of a topic that is to be removed.
     """
 
-    def __init__(self, tools: PartitionTools, *, directory: Path, replication: Replication, opening: Opening) -> None:
+    def __init__(
+        self, tools: PartitionTools, *, directory: Path, replication: Replication, opening: PartitionOpener
+    ) -> None:
         self._tools = tools
         self._directory = directory
         self._replication = replication

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -17,11 +16,9 @@ from tests.broker.storage.partition.keyed import (
     sealed,
     some_rows,
 )
-from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.errors import ProtocolError
 
 
 def some_terms(random: Random, log: PartitionLog) -> Terms:
@@ -117,37 +114,3 @@ def test_a_front_that_retention_has_deleted_is_covered() -> None:
     compact(log, terms, epochs=[sealed(log)[0]._replace(start_offset=0)])
     assert log.start_offset == 0
     assert all_records(log) == expected(before, terms.horizon, terms)
-
-
-def test_a_reader_that_holds_an_older_version_goes_on_with_the_newer() -> None:
-    log = open_partition(new_disk())
-    keyed_epochs(log, Random(8), epochs=3)
-    end = log.epochs[-1].start_offset
-    epochs = log.epochs
-    compact(log, Terms(end, 0, 0))
-    with pytest.raises(ProtocolError):
-        epochs[0].reader.read(0, 1000, limit_offset=end)
-    assert log.reader.read(0, 1000, limit_offset=end).batches
-
-
-def test_a_crash_at_any_instant_leaves_one_version_or_the_other() -> None:
-    """Power goes at every operation of making versions and of putting them in place; a later pass ends as the first."""
-    random, number = Random(11), 0
-    for number in range(10_000):
-        sim = new_disk()
-        log = open_partition(sim)
-        keyed_epochs(log, Random(4), epochs=3)
-        before = all_records(log)
-        terms = Terms(log.epochs[-1].start_offset, 3, 0)
-        after = expected(before, terms.horizon, terms)
-        sim.cut_at = sim.steps + number
-        with suppress(PowerCutError):
-            compact(log, terms)
-            break
-        again = open_partition(sim.power_cut(random))
-        assert again.limbo is None
-        held = all_records(again)
-        assert set(after) <= set(held) <= set(before)
-        compact(again, terms, decided=100)
-        assert all_records(again) == after
-    assert number > 30
