@@ -337,7 +337,7 @@ class Client:
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
     ) -> dict[int, Committed]:
-        """Store a group's positions durably and return what holds now. More than 4,096 are stored one part after another.
+        """Store a group's positions durably, more than 4,096 one part after another, and return what holds now.
 
         Args:
             group: its name.

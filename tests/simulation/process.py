@@ -38,6 +38,7 @@ from tidelog_broker.replication.replicas import Founding, Replication
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto.errors import ProtocolError
@@ -92,7 +93,8 @@ class Process:
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
         self.loop = VirtualLoop(self).as_loop
         self.sim_disk = machine.disk
-        self.disk = Disk(fs=machine.disk)
+        # Every other life has files for one log only: the others give theirs up and open them again.
+        self.disk = Disk(fs=machine.disk, active_files=ActiveFiles(1 if incarnation % 2 else None))
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)
         self.readers = self._workers(2, self.read_us)
