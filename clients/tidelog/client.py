@@ -381,7 +381,7 @@ class Client:
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
     ) -> dict[int, Committed]:
-        """Store positions of a group durably, at most 4,096 in one request, and return what holds now.
+        """Store a group's positions durably, more than 4,096 one part after another, and return what holds now.
 
         Args:
             group: its name.

@@ -37,10 +37,16 @@ class OneFlushChoice(StrEnum):
     ALWAYS = "always"
 
 
-class _Shown(Protocol):
-    def document(self, environment: Environment) -> dict[str, object]: ...
+class Shown(Protocol):
+    """A result that can be printed."""
 
-    def table(self) -> Table: ...
+    def document(self, environment: Environment) -> dict[str, object]:
+        """Return it as JSON."""
+        ...
+
+    def table(self) -> Table:
+        """Return it for people."""
+        ...
 
 
 NodesOption = Annotated[
@@ -83,7 +89,7 @@ def failover_command(
     _say(f"{rounds} rounds of {fault} on {nodes} nodes with {partitions} partitions ...")
     with shown(rounds) as tell:
         result = uvloop.run(failover(plan, tell))
-    _show(result, data, as_json=as_json)
+    show(result, data, as_json=as_json)
     if result.lost or result.whole.twice:
         raise CommandFailed(f"{result.lost} acknowledged records are lost, {result.whole.twice} are there twice")
 
@@ -114,7 +120,7 @@ def slow_replica_command(
     _say(f"{2 * plan.load_s + seconds:g} s of load on {nodes} nodes, a follower stopped for {seconds:g} s of it ...")
     with shown(STEPS) as tell:
         result = uvloop.run(slow_replica(plan, tell))
-    _show(result, data, as_json=as_json)
+    show(result, data, as_json=as_json)
 
 
 def _say(text: str) -> None:
@@ -122,7 +128,8 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _show(result: _Shown, data: Path | None, *, as_json: bool) -> None:
+def show(result: Shown, data: Path | None, *, as_json: bool) -> None:
+    """Print a result as a table or as JSON."""
     environment = environment_of(data or Path(tempfile.gettempdir()))
     if as_json:
         sys.stdout.write(json.dumps(result.document(environment), indent=2) + "\n")

@@ -18,8 +18,11 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands, scan
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.many_partitions import STEPS, ManyPlan, many_partitions
 from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
+from tidelog_proto.limits import PARTITIONS_MAX
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
 
@@ -57,6 +60,7 @@ def register(app: typer.Typer) -> None:
     group.command("consume")(consume)
     group.command("scan")(scan_segments)
     group.command("latency")(latency)
+    group.command("partitions")(partitions)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -131,6 +135,30 @@ def latency(
     _refuse_foreign_cluster(nodes, bootstrap)
     plan = bench.Plan(size, 1, rounds, records=records, data=data, bootstrap=bootstrap, nodes=nodes)
     _show(bench.latency, plan, flush, as_json=as_json)
+
+
+def partitions(
+    *,
+    count: Annotated[int, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="Partitions of the topic.")] = (
+        10_000
+    ),
+    used: Annotated[int, typer.Option("--used", min=1, help="How many of them get a record.")] = 1_000,
+    size: SizeOption = 100,
+    batch_records: BatchOption = 1_000,
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 2.0,
+    idle_s: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds of idling after each step.")] = 5.0,
+    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topic's flush.")] = (
+        cluster_commands.OneFlushChoice.NEVER
+    ),
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make thousands of partitions on one node, leave them alone, publish to 10, 100 and 1,000 of them, start again."""
+    plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
+    with shown(STEPS + rounds * len(plan.spreads)) as tell:
+        result = uvloop.run(many_partitions(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
 
 
 def _refuse_foreign_cluster(nodes: int, bootstrap: str | None) -> None:

@@ -40,6 +40,7 @@ from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto.errors import ProtocolError
@@ -102,8 +103,13 @@ class Process:
             SimHeadStarts(SimWorkers(self, 1, self.write_us)) if world.scenario.indexed and incarnation % 2 else None
         )
         mapped = Random(f"mapped {world.scenario.seed} {self.node_id} {incarnation}")
+        # Every other life has files for one log only: the others give theirs up and open them again.
         self.disk = Disk(
-            fs=machine.disk, indexer=indexer, maps_reads=mapped.random() < MAPPED, maps_writes=mapped.random() < MAPPED
+            fs=machine.disk,
+            active_files=ActiveFiles(1 if incarnation % 2 else None),
+            indexer=indexer,
+            maps_reads=mapped.random() < MAPPED,
+            maps_writes=mapped.random() < MAPPED,
         )
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)

@@ -50,7 +50,7 @@ class Partitions:
         tasks: Tasks,
         topics: TopicRegistry,
         groups: GroupOffsets,
-        open_ahead: int = OPEN_AHEAD,
+        open_ahead: int | None = None,
     ) -> None:
         self._tools = tools
         self._directory = directory
@@ -60,7 +60,7 @@ class Partitions:
         self._tasks = tasks
         self._topics = topics
         self._groups = groups
-        self._open_ahead = open_ahead
+        self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
         self._open_count = 0
         self.closed = ClosedPartitions()

@@ -29,7 +29,7 @@ SHARE: Final = 50
 """After an opening, so many times what it took goes by until the next: two hundredths of a core at most."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
-"""Where there is nothing to open."""
+"""After a start, which leaves enough to do, and where there is nothing to open."""
 
 
 class Waking:
@@ -109,6 +109,7 @@ class Waking:
     async def run(self) -> None:
         """Open what was used, by and by, for as long as the node runs."""
         while True:
+            await asyncio.sleep(LOOK_S)
             keys = [key for key in self._partitions.closed.used() if key not in self._tried]
             for key in keys:
                 self._tried.add(key)
@@ -119,4 +120,3 @@ class Waking:
                     await self._partitions.opening.opened(key, is_wanted=False)
                 await asyncio.sleep(max(PAUSE_S_MIN, SHARE * (self._loop.time() - began_s)))
             self._tried.intersection_update(self._partitions.closed.used())
-            await asyncio.sleep(LOOK_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 PLENTY = 1 << 20
+
+
+def _has_all(partition: Partition) -> bool:
+    return partition.state.readable_end == 6
 
 
 @pytest.fixture
@@ -38,8 +43,8 @@ async def test_every_replica_finds_what_is_committed_and_nothing_more(
     for _ in range(3):
         await peer.publish(TOPIC_ID, bytes(keyed([b"a", b"b"])))
     for name in NODES:
-        await settled(lambda name=name: stand.partition(name).state.readable_end == 6, "it is not replicated")
         partition = stand.partition(name)
+        await settled(partial(_has_all, partition), "it is not replicated")
         found = await partition.filtered.read(0, PLENTY, Wanted(b"a"))
         assert [one.offset for one in records_of(found.batches)] == [0, 2, 4]
         assert found.next_offset == 6

@@ -36,6 +36,8 @@ class Faults:
         self._gap_ms = self._random.choice([100, 300, 1000]) if not world.churns else 500
         self._pauses_ms = [30, 300, 3000] if not world.churns else [30, 100, 300]
         self._wipes = self._random.choice([1, 2, 2, 3]) if not world.churns else 0
+        if world.sleeps:
+            self._wipes, self._gap_ms = 0, 500
         self.meets = world.kind == "meeting"
 
     def start(self) -> None:
@@ -46,7 +48,7 @@ class Faults:
             return
         for machine in machines:
             fate = self._random.random()
-            if fate < 0.7 or self._world.churns:
+            if fate < 0.7 or self._world.churns or self._world.sleeps:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
@@ -79,7 +81,9 @@ class Faults:
             self._disk_fails: 3,
             self._wipe: 3,
         }
-        if self._world.churns:  # a network that is well: else too little is made, and too little is deleted
+        if (
+            self._world.churns or self._world.sleeps
+        ):  # a network that is well: else too little is made, and too little is deleted
             for cut in (self._isolate, self._one_way, self._loss):
                 del kinds[cut]
         self._random.choices(list(kinds), list(kinds.values()))[0]()

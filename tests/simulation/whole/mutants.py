@@ -11,20 +11,24 @@ from unittest.mock import patch
 
 from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
-from tests.simulation.whole.world import CHURNING, MEETING, MIXED
+from tests.simulation.whole.world import CHURNING, MEETING, MIXED, SLEEPY
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership import admission
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.placement import majority
 from tidelog_broker.node.admitting import Admitting
+from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.server.handlers import cluster
+from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.node.journal import Journal
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
+from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, remove_partition_dir
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[Replacement]
@@ -148,6 +152,25 @@ def newest_left_out() -> Replacements:
     return [(TypedJournal, "_compact", compact)]
 
 
+def closed_ones_hear_nothing() -> Replacements:
+    """A partition that is closed stays so, whatever other nodes say of it."""
+    return [(Partitions, "adopt_soon", lambda self, key: None)]
+
+
+def opened_from_nothing() -> Replacements:
+    """A partition is opened, and takes part, as if its directory held nothing."""
+    opened = Partitions._open_log
+
+    def open_log(self: Partitions, record: pb.TopicRecord, index: int) -> PartitionLog:
+        fs, directory = self._tools.disk.fs, self._directory / partition_dir_name(record.name, record.topic_id, index)
+        if fs.exists(directory):
+            remove_partition_dir(fs, directory)
+            forget_directory(fs, directory)
+        return opened(self, record, index)
+
+    return [(Partitions, "_open_log", open_log)]
+
+
 MUTANTS = {
     mutant.name: mutant
     for mutant in (
@@ -161,6 +184,8 @@ MUTANTS = {
         Mutant("the old journal removed before the compacted one is there", old_one_removed_first, mixture=CHURNING),
         Mutant("the forgotten written by a compaction", forgotten_come_back, mixture=CHURNING),
         Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
+        Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),
+        Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
     )
 }
 

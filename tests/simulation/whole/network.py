@@ -66,7 +66,7 @@ class Incoming:
     def take(self, raw: bytes, attachment: bytes) -> None:
         """A request has arrived."""
         if not self.closed:
-            frame = Frame(pb.Envelope.FromString(raw), memoryview(attachment))
+            frame = Frame(pb.Envelope.FromString(raw), memoryview(bytearray(attachment)))
             self.life.node.server.dispatch(Request(cast("Connection", self), frame, 0))
 
     def take_message(self, message: LinkMessage, batches: Sequence[bytes]) -> None:

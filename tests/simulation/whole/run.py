@@ -37,7 +37,7 @@ from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node import membership, node
-from tidelog_broker.partition import changes, pipeline
+from tidelog_broker.partition import changes, partitions, pipeline, waking
 from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
@@ -54,6 +54,8 @@ from tidelog_proto import broker_pb2 as pb
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
 TRACE_SHOWN = 60
+SLEEPY_SHARE = 10_000
+"""Nothing is opened by and by: only what is needed."""
 HASH_SEED = "PYTHONHASHSEED"
 
 
@@ -120,6 +122,8 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (node_dir, "BOOT_ID", _BootId(world)),
             (journal, "RESERVE_BYTES", JOURNAL_RESERVE_BYTES),
             (typed_journal, "COMPACT_AFTER_BYTES", COMPACT_AFTER_BYTES),
+            (partitions, "OPEN_AHEAD", 0 if world.sleeps else partitions.OPEN_AHEAD),
+            (waking, "SHARE", SLEEPY_SHARE if world.sleeps else waking.SHARE),
             (secrets, "randbits", random.getrandbits),
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda count: random.randbytes(count).hex()),

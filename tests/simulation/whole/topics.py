@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, cast
 
 from tests.simulation.whole.network import Incoming
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 GAP_MS = 250
 CHURN_GAP_MS = 150
 CHURNING_TOPICS = 4
+SLEEPY_TOPICS = 3
 CALM_CHANGES = 2
 
 
@@ -47,7 +49,15 @@ class Topics:
         lives = [life for life in self._world.lives() if life.is_up]
         if not lives:
             return
-        if len(self._made) >= CHURNING_TOPICS if self._world.churns else self._made and self._random.random() < 0.45:
+        if self._world.sleeps and len(self._made) < SLEEPY_TOPICS:
+            deletes = False
+        elif self._world.sleeps and not self._world.calm and self._random.random() < 0.9:
+            return
+        elif self._world.churns:
+            deletes = len(self._made) >= CHURNING_TOPICS
+        else:
+            deletes = bool(self._made) and self._random.random() < 0.45
+        if deletes:
             name = self._random.choice(sorted(self._made))
             self._made.discard(name)
             envelope = pb.Envelope(topic_delete=pb.TopicDelete(name=name))
@@ -76,6 +86,11 @@ class Topics:
         else:
             self._deleted.add(name)
             self.deleted += 1
+
+    @property
+    def made_names(self) -> AbstractSet[str]:
+        """The topics that were made, and that nobody has asked to delete."""
+        return self._made
 
     def unsettled(self) -> str:
         """Say which node does not know what was said of a topic; empty when all do."""

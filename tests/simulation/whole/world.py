@@ -13,6 +13,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.machine import Machine
+from tests.simulation.whole.records import Records
 from tests.simulation.whole.topics import Topics
 
 from tidelog_broker.base.bootstrap import Bootstrap, Founder
@@ -30,6 +31,10 @@ MEETING = "meeting"
 CHURNING = "churning"
 """Topics are made and deleted all the time, and disks are not lost."""
 MIXED = "mixed"
+SLEEPY = "sleepy"
+"""Partitions are opened when they are needed and not before, and hold records; disks are not lost."""
+SLEEPY_SEEDS = 5
+"""One of so many seeds is of this kind."""
 
 
 class World:
@@ -55,9 +60,12 @@ class World:
         self.write_ms = random.choice([0.2, 2.0, 10.0])
         self.wrong_suspicions = random.choice([0.0, 0.02])
         self.kind = kind or random.choice([MEETING, MEETING, CHURNING, MIXED, MIXED])
+        if kind is None and seed % SLEEPY_SEEDS == SLEEPY_SEEDS - 1:
+            self.kind = SLEEPY
         self.churns = self.kind == CHURNING
+        self.sleeps = self.kind == SLEEPY
         self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
-        if self.churns:
+        if self.churns or self.sleeps:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
         self.cut: set[tuple[int, int]] = set()
         self.calm = False
@@ -67,6 +75,7 @@ class World:
         self.checks = Checks(self)
         self.faults = Faults(self)
         self.topics = Topics(self)
+        self.records = Records(self)
 
     # ------------------------------------------------------------------------------------------ who is where
 
@@ -115,6 +124,8 @@ class World:
         try:
             self.faults.start()
             self.topics.start()
+            if self.sleeps:
+                self.records.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
             self._calm_down()
             self._settle()
@@ -160,4 +171,4 @@ class World:
                 record = life.node.broker.nodes.get(other.node.node_id)
                 if record is None or record.revision == 0 or record.directory_id != other.node.dir.directory_id:
                     return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
-        return self.topics.unsettled()
+        return self.topics.unsettled() or (self.records.unsettled() if self.sleeps else "")
