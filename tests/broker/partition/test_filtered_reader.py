@@ -12,6 +12,7 @@ from tests.broker.stand import settled
 from tests.broker.storage.keyed import keyed, records_of
 
 from tidelog_broker.partition.filtered_reader import indexed_columns, wanted_of
+from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
