@@ -17,8 +17,9 @@ def index_behind_the_watermark() -> Replacements:
     catch_up = SegmentHashes.catch_up
     find = SegmentHashes.find
 
-    def once(self: SegmentHashes, column: Any, stop: int, *, windows_max: int) -> bool:
-        return self.covered(column) > 0 or catch_up(self, column, stop, windows_max=windows_max)
+    def once(self: SegmentHashes, columns: Any, stop: int, *, windows_max: int) -> bool:
+        new = [column for column in columns if not self.covered(column)]
+        return not new or catch_up(self, new, stop, windows_max=windows_max)
 
     def indexed(self: SegmentHashes, column: Any, *place: int, newest: bool) -> Named:
         key_hash, first, stop, count_max = place
@@ -28,7 +29,7 @@ def index_behind_the_watermark() -> Replacements:
 
     def prepare(self: RecordIndexes, segment: Any, opened: Any, column: Any, stop: int) -> None:
         del self, segment
-        opened.hashes.catch_up(column, stop, windows_max=1 << 20)
+        opened.hashes.catch_up([column], stop, windows_max=1 << 20)
 
     return [(SegmentHashes, "catch_up", once), (SegmentHashes, "find", indexed), (RecordIndexes, "prepare", prepare)]
 

@@ -56,6 +56,8 @@ class RecordIndexes:
         self._is_requested = False
         self._marks: dict[_Mark, _State] = {}
         """What is known of the files of sealed segments."""
+        self._may_lack = True
+        """Whether sealed segments may lack files: else nobody looks at them."""
         self._seen_segment: Segment | None = None
         self._seen_bytes = 0
 
@@ -73,6 +75,7 @@ class RecordIndexes:
         """Have other columns indexed from now on, what is in the log already included."""
         if columns != self.columns:
             self.columns = columns
+            self._may_lack = True
             if columns:
                 self.request()
 
@@ -113,7 +116,7 @@ class RecordIndexes:
                 return
             self._note_lack((segment.header.nonce, column))
             if not has_thread:
-                hashes.catch_up(column, len(index), windows_max=_ALL_WINDOWS)
+                hashes.catch_up([column], len(index), windows_max=_ALL_WINDOWS)
                 self._make_file(segment, opened, column)
                 return
         covered = hashes.covered(column)
@@ -121,7 +124,7 @@ class RecordIndexes:
             missing_bytes = index.place(stop - 1).position - index.place(covered).position
             is_little = missing_bytes <= CATCH_UP_BYTES_MAX and stop - covered <= CATCH_UP_BATCHES_MAX
             if is_little or not has_thread:
-                hashes.catch_up(column, stop, windows_max=_ALL_WINDOWS)
+                hashes.catch_up([column], stop, windows_max=_ALL_WINDOWS)
             else:
                 self.request()
 
@@ -131,12 +134,14 @@ class RecordIndexes:
             del self._marks[mark]
         if mark not in self._marks:
             self._marks[mark] = "lacking"
+            self._may_lack = True
             self.request()
 
     def _forget_marks(self) -> None:
         """Forget deleted segments, and what could not be made: perhaps it can now."""
         nonces = {segment.header.nonce for _, segment in self._segments()}
         marks = list(self._marks.items())
+        self._may_lack = True
         self._marks = {mark: state for mark, state in marks if state != "failed" and mark[0] in nonces}
 
     # ------------------------------------------------------------------------------------ on the thread
@@ -148,19 +153,21 @@ class RecordIndexes:
 
     def _step(self) -> bool:
         """Do one thing that is missing, the newest first; whether there may be more."""
+        may_lack, self._may_lack = self._may_lack, False
         for epoch, segment in self._segments():
-            for column in self.columns:
-                if self._is_done(segment, column):
-                    continue
-                try:
-                    took_time = self._index(epoch, segment, column)
-                except (OSError, ProtocolError) as error:
-                    # Deleted or closed meanwhile, or damaged: whoever reads the log says so.
-                    log.info("%s has no index of its %ss: %s", segment.path, column, error)
-                    self._marks[segment.header.nonce, column] = "failed"
-                    continue
-                if took_time:
-                    return True
+            columns = [column for column in self.columns if not self._is_done(segment, column)]
+            try:
+                took_time = bool(columns) and self._index(epoch, segment, columns)
+            except (OSError, ProtocolError) as error:
+                # Deleted or closed meanwhile, or damaged: whoever reads the log says so.
+                log.info("%s has no index of its %ss: %s", segment.path, " and ".join(columns), error)
+                self._marks.update(((segment.header.nonce, column), "failed") for column in columns)
+                continue
+            if took_time:
+                self._may_lack |= may_lack
+                return True
+            if not may_lack:
+                return False  # only the newest segment has changed
         return False
 
     def _is_done(self, segment: Segment, column: TextColumn) -> bool:
@@ -177,14 +184,15 @@ class RecordIndexes:
             for segment in reversed(epoch.segments):
                 yield epoch, segment
 
-    def _index(self, epoch: EpochLog, segment: Segment, column: TextColumn) -> bool:
-        """Go on with an index of a segment; whether that took its time."""
+    def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
+        """Go on with indexes of a segment; whether that took its time."""
         with epoch.reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
-                return not opened.hashes.catch_up(column, stop, windows_max=_STEP_WINDOWS)
-            if opened.hashes.catch_up(column, len(opened.index), windows_max=_STEP_WINDOWS):
-                self._make_file(segment, opened, column)
+                return not opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
+            if opened.hashes.catch_up(columns, len(opened.index), windows_max=_STEP_WINDOWS):
+                for column in columns:
+                    self._make_file(segment, opened, column)
             return True
 
     def _make_file(self, segment: SealedSegment, opened: OpenSegment, column: TextColumn) -> None:

@@ -16,7 +16,7 @@ with the whole hash, which cannot be sorted as numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,6 +35,8 @@ from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]
 """Sorted, each once."""
+
+_Bytes = npt.NDArray[np.uint8]
 
 ENTRY_BYTES: Final = 8
 _SLOT_BITS: Final = 25
@@ -75,60 +77,80 @@ def window_stop(index: Index, first: int, stop: int) -> int:
     return max(first + 1, fitting)
 
 
-def collect(file: File, index: Index, column: TextColumn, first: int, stop: int) -> Collected:
-    """Read batches first..stop-1 of a segment, which lie in one window, and return their entries.
+def collect(
+    file: File, index: Index, columns: Sequence[TextColumn], first: int, stop: int
+) -> dict[TextColumn, Collected]:
+    """Read batches first..stop-1 of a segment, which lie in one window, and return their entries of each column.
 
     Raises:
         OSError: the disk does not read.
     """
     start, last = index.place(first).position, index.place(stop - 1)
     window = np.frombuffer(file.pread(last.position + last.length - start, start), np.uint8)
-    parts: list[Entries] = []
-    flat: list[tuple[int, Slices]] = []
+    found = {column: _Gathered(window) for column in columns}
     open_slots: list[int] = []
     for slot in range(first, stop):
-        place = index.place(slot)
-        at = place.position - start
+        position, length = index.place(slot)
         try:
-            slices = _slices(window, at, place.length, column)
+            _take(window, position - start, length, slot, found)
         except (ProtocolError, ValueError):  # damaged: whoever reads it is to meet that
             open_slots.append(slot)
-            continue
-        if slices.data is window:
-            flat.append((slot, slices))
-        else:
-            parts.append(_entries(slices, slot))
-    parts.append(_flat_entries(window, flat))
-    entries = np.unique(np.concatenate(parts))
-    return _without_dense(index, Collected(entries, open_slots), first, stop)
+    return {
+        column: _without_dense(index, Collected(gathered.entries(), open_slots), first, stop)
+        for column, gathered in found.items()
+    }
 
 
-def _slices(window: npt.NDArray[np.uint8], at: int, length: int, column: TextColumn) -> Slices:
-    """Return a batch's keys.
+def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColumn, _Gathered]) -> None:
+    """Add a batch's keys, of all columns or of none.
 
     Raises:
-        ProtocolError: it does not check.
+        ProtocolError, ValueError: it does not check.
     """
     header: BatchHeader = unpack_header(window.data, at)
     if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
         raise ValueError("it is not the batch that the index names")
     if header.flags & Flags.CONTROL:
-        return Slices(window, np.empty(0, np.int64), np.empty(0, np.int64))
-    return column_slices(window, at, header, column)
+        return
+    slices = {column: column_slices(window, at, header, column) for column in found}
+    for column, mine in slices.items():
+        found[column].add(slot, mine)
 
 
-def _flat_entries(window: npt.NDArray[np.uint8], flat: list[tuple[int, Slices]]) -> Entries:
-    """Hash what lies in the window itself in one go."""
-    if not flat:
-        return NO_ENTRIES
-    slots = np.repeat(np.array([slot for slot, _ in flat], np.uint64), [len(slices.starts) for _, slices in flat])
-    starts = np.concatenate([slices.starts for _, slices in flat])
-    lengths = np.concatenate([slices.lengths for _, slices in flat])
-    return (hash_slices(Slices(window, starts, lengths)) & _HASH_MASK) | slots
+class _Gathered:
+    """The keys of some batches, of one column."""
+
+    def __init__(self, window: _Bytes) -> None:
+        self._window = window
+        self._parts: list[Entries] = []
+        self._slots: list[int] = []
+        self._starts: list[npt.NDArray[np.int64]] = []
+        self._lengths: list[npt.NDArray[np.int64]] = []
+
+    def add(self, slot: int, slices: Slices) -> None:
+        """Add those of a batch."""
+        if slices.data is not self._window:
+            self._parts.append(_sorted_once((hash_slices(slices) & _HASH_MASK) | np.uint64(slot)))
+        elif len(slices.starts):
+            self._slots.append(slot)
+            self._starts.append(slices.starts)
+            self._lengths.append(slices.lengths)
+
+    def entries(self) -> Entries:
+        """Return their entries; what lies in the window itself is hashed in one go."""
+        if self._slots:
+            flat = Slices(self._window, np.concatenate(self._starts), np.concatenate(self._lengths))
+            slots = np.repeat(np.array(self._slots, np.uint64), [len(starts) for starts in self._starts])
+            self._parts.append((hash_slices(flat) & _HASH_MASK) | slots)
+        return _sorted_once(np.concatenate([NO_ENTRIES, *self._parts]))
 
 
-def _entries(slices: Slices, slot: int) -> Entries:
-    return np.unique((hash_slices(slices) & _HASH_MASK) | np.uint64(slot))
+def _sorted_once(entries: Entries) -> Entries:
+    """Sort entries in place and return each once: most differ, for which `np.unique` takes three times as long."""
+    entries.sort()
+    differs = np.ones(len(entries), np.bool_)
+    np.not_equal(entries[1:], entries[:-1], out=differs[1:])
+    return entries if differs.all() else entries[differs]
 
 
 def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Collected:

@@ -8,6 +8,7 @@ lacks a batch that matches, whatever was deleted, cut or not made yet.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,22 +79,23 @@ class SegmentHashes:
         """Let the next `load` look for the file, which has been made."""
         self._looked_for.discard(column)
 
-    def catch_up(self, column: TextColumn, stop: int, *, windows_max: int) -> bool:
-        """Read batches into the index of a column, about `windows_max` MiB; whether all below slot `stop` are in it.
+    def catch_up(self, columns: Iterable[TextColumn], stop: int, *, windows_max: int) -> bool:
+        """Read batches into the indexes of columns, about `windows_max` MiB; whether all below slot `stop` are in them.
 
         Raises:
             OSError: the disk does not read.
         """
         for _ in range(windows_max):
-            if self.covered(column) >= stop:
-                return True
             with self._lock:
-                runs = self._runs.get(column, HashRuns())
-                if runs.covered < stop and column not in self._files:
-                    end = window_stop(self._index, runs.covered, stop)
-                    found = collect(self._file, self._index, column, runs.covered, end)
-                    self._runs[column] = runs.with_more(found, end)
-        return self.covered(column) >= stop
+                behind = {column: self.covered(column) for column in columns}
+                first = min(behind.values(), default=stop)
+                if first >= stop:
+                    return True
+                end = window_stop(self._index, first, stop)
+                mine = [column for column, covered in behind.items() if covered == first]
+                for column, found in collect(self._file, self._index, mine, first, end).items():
+                    self._runs[column] = self._runs.get(column, HashRuns()).with_more(found, end)
+        return all(self.covered(column) >= stop for column in columns)
 
     def pack(self, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
         """Return the file of a column of a sealed segment, all of which is in the index, in pieces."""

@@ -47,13 +47,13 @@ def named(entries: np.ndarray, key: bytes, first: int = 0, stop: int = 1 << 20) 
 
 def test_each_batch_is_named_once_for_each_of_its_keys() -> None:
     file, index = stored([keyed([b"a", b"b", b"a", None]), keyed([b"b"]), keyed(None, ["b"]), keyed([b"a"])])
-    found = collect(file, index, "key", 0, 4)
+    found = collect(file, index, ["key"], 0, 4)["key"]
     assert len(found.entries) == 4
     assert found.entries.tolist() == sorted(found.entries.tolist())
     assert (named(found.entries, b"a"), named(found.entries, b"b"), named(found.entries, b"c")) == ([0, 3], [0, 1], [])
     assert named(found.entries, b"a", 1) == named(found.entries, b"a", 3, 4) == [3]
     assert named(found.entries, b"a", 0, 3) == [0]
-    assert named(collect(file, index, "tag", 0, 4).entries, b"b") == [2]
+    assert named(collect(file, index, ["tag"], 0, 4)["tag"].entries, b"b") == [2]
     assert found.open_slots == []
 
 
@@ -62,7 +62,7 @@ def test_every_key_of_any_batches_is_found() -> None:
     batches = [random_batch(random) for _ in range(60)]
     file, index = stored(batches)
     for column in ("key", "tag"):
-        found = collect(file, index, column, 10, 60)
+        found = collect(file, index, [column], 10, 60)[column]
         for slot, batch in enumerate(map(RecordBatch.parse, map(bytes, batches))):
             texts = batch.keys() if column == "key" else [None if tag is None else tag.encode() for tag in batch.tags()]
             for text in set(texts) - {None}:
@@ -75,7 +75,7 @@ def test_a_batch_with_more_keys_than_bytes_is_open() -> None:
     dense = keyed([b"%05d" % number for number in range(5000)], codec=Codec.ZSTD)
     assert len(dense) < 5000 * 8
     file, index = stored([keyed([b"00001"]), dense])
-    found = collect(file, index, "key", 0, 2)
+    found = collect(file, index, ["key"], 0, 2)["key"]
     assert (len(found.entries), found.open_slots) == (1, [1])
 
 
@@ -84,14 +84,14 @@ def test_a_damaged_batch_is_open() -> None:
     file, index = stored(batches)
     for slot in (1, 2):
         file.pwritev([b"?"], index.place(slot).position + 150)
-    found = collect(file, index, "key", 0, 3)
+    found = collect(file, index, ["key"], 0, 3)["key"]
     assert (named(found.entries, b"a"), len(found.entries), found.open_slots) == ([0], 1, [1, 2])
 
 
 def test_a_file_that_is_too_short_leaves_batches_open() -> None:
     file, index = stored([keyed([b"a"]), keyed([b"b"])])
     file.truncate(index.place(1).position + 10)
-    assert collect(file, index, "key", 0, 2).open_slots == [1]
+    assert collect(file, index, ["key"], 0, 2)["key"].open_slots == [1]
 
 
 def test_windows_end_with_whole_batches() -> None:

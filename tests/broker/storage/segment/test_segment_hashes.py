@@ -51,7 +51,7 @@ def test_what_is_named_has_all_that_match(monkeypatch: pytest.MonkeyPatch, cover
     monkeypatch.setattr(segment_hashes, "window_stop", lambda _, first, stop: min(stop, first + 5))
     random = Random(f"{covered} {newest}")
     hashes, held = made(random)
-    assert hashes.catch_up("key", covered, windows_max=100)
+    assert hashes.catch_up(["key"], covered, windows_max=100)
     assert hashes.covered("key") == covered
     for _ in range(40):
         key, first = random.choice([key for key in KEYS if key is not None]), random.randrange(SLOTS)
@@ -65,7 +65,7 @@ def test_what_is_named_has_all_that_match(monkeypatch: pytest.MonkeyPatch, cover
 
 def test_without_a_column_everything_is_named() -> None:
     hashes, _ = made(Random(1))
-    hashes.catch_up("key", SLOTS, windows_max=100)
+    hashes.catch_up(["key"], SLOTS, windows_max=100)
     named = hashes.find(None, 0, 3, 40, 20, newest=False)
     assert named == (list(range(3, 23)), 3, 23)
     assert hashes.find(None, 0, 3, 40, 20, newest=True) == (list(range(20, 40)), 20, 40)
@@ -74,9 +74,9 @@ def test_without_a_column_everything_is_named() -> None:
 def test_catching_up_stops_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_hashes, "window_stop", lambda _, first, stop: min(stop, first + 5))
     hashes, _ = made(Random(2))
-    assert not hashes.catch_up("key", SLOTS, windows_max=2)
+    assert not hashes.catch_up(["key"], SLOTS, windows_max=2)
     assert (hashes.covered("key"), hashes.covered("tag")) == (10, 0)
-    assert hashes.catch_up("key", 10, windows_max=1)
+    assert hashes.catch_up(["key"], 10, windows_max=1)
     assert hashes.size_bytes > 0
 
 
@@ -84,7 +84,7 @@ def test_a_file_takes_the_place_of_what_was_read() -> None:
     hashes, held = made(Random(3))
     sim = SimDisk()
     assert not hashes.load(sim, SEGMENT, "key", nonce=1, end=END)
-    hashes.catch_up("key", SLOTS, windows_max=100)
+    hashes.catch_up(["key"], SLOTS, windows_max=100)
     pieces = hashes.pack("key", nonce=1, end=END)
     sim.open(hash_path(SEGMENT, "key"), create=True).pwritev(pieces, 0)
     assert not hashes.load(sim, SEGMENT, "key", nonce=1, end=END), "it is looked for once"
@@ -102,7 +102,7 @@ def test_a_file_takes_the_place_of_what_was_read() -> None:
 
 def test_a_shorter_segment_keeps_what_is_known_of_it() -> None:
     hashes, held = made(Random(4))
-    hashes.catch_up("key", SLOTS, windows_max=100)
+    hashes.catch_up(["key"], SLOTS, windows_max=100)
     cut = hashes.cut(20, hashes._file, hashes._index.first(20))
     assert cut.covered("key") == 20
     assert all_named(cut, b"a", 0, 20, 9, newest=True) == [slot for slot in range(20) if b"a" in held[slot]]
