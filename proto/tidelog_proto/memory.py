@@ -1,4 +1,4 @@
-"""Where large buffers come from: frames being received (see `reused.py`), bodies being encoded.
+"""Where large buffers come from: frames being received, bodies being encoded.
 
 A process that moves batches takes and drops megabyte buffers all the time. Arrow's default allocator gives such
 memory back to the kernel within milliseconds and faults it in again, zeroed, for the next batch; jemalloc, which

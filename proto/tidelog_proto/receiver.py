@@ -17,7 +17,7 @@ from typing import Final
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame, parse_envelope, parse_prefix
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
-from tidelog_proto.reused import take
+from tidelog_proto.memory import allocate
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
@@ -111,7 +111,7 @@ class FrameReceiver:
             part = self._scratch[at : at + here]
             at += here
             if here < attachment_bytes:
-                self._attachment = take(attachment_bytes)
+                self._attachment = allocate(attachment_bytes)
                 self._attachment[:here] = part
                 self._attachment_filled = here
                 self._envelope = envelope
