@@ -56,7 +56,6 @@ from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
-from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
@@ -74,8 +73,6 @@ from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 log = logging.getLogger(__name__)
 
 SOFTWARE: Final = "tidelog-node/0.1.0"
-HEAD_STARTS_MAX: Final = 1024
-"""Of a kind, that may wait; past this an appender does the work itself."""
 
 ClusterMaker = Callable[..., Cluster]
 """Makes what a node knows of the others; takes what `Cluster` does."""
@@ -172,13 +169,8 @@ class Broker:
         self.mover = self._make_mover()
 
     def _open_disk(self, fs: FileSystem) -> Disk:
-        threads = [
-            IoWorkers(1, name=name, pending_max=HEAD_STARTS_MAX) for name in ("preallocate", "sync", "name", "index")
-        ]
-        for each in threads:
-            self._resources.callback(each.close)
-        preallocator, syncer, namer, indexer = threads
-        disk = Disk(fs=fs, preallocator=preallocator, syncer=syncer, namer=namer, indexer=indexer)
+        """Return what the logs share, as the settings want files read and written."""
+        disk = self.threads.disk(fs)
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate()
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:

@@ -1,4 +1,7 @@
-"""A node's threads for what would make its event loop wait, each pool for work that another one must not wait for."""
+"""A node's threads for what would make its event loop wait, each pool for work that another one must not wait for.
+
+Why there are as many: ADR 0069.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import contextlib
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.segment.disk import Disk
 
 JOURNALS: Final = 2
 """Fences and chains; each has a thread."""
@@ -28,18 +33,36 @@ class Threads:
         self.journals = self._pool("journal", JOURNALS)
         """For the journals alone: syncing a log may take seconds, and no other partition's takeover waits for that."""
         self.readers = self._pool("read", io_workers)
-        self.ahead = self._pool("ahead", 1)
-        """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""
-        self.notes = self._pool("note", 1)
-        """For small files beside the logs, and for what a deletion waits for."""
+        """For reads: one of what has left the page cache waits for the disk, and no write waits for that."""
         self.verifiers = self._pool("verify", 1)
+        """For what is the processor's alone: to unpack a batch may take 10 ms, and it waits for no disk."""
+        self._syncing = self._workers("ahead", 1)
+        self.ahead = Offload(self._syncing, self._loop)
+        """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""
+        self._noting = self._workers("note", 1)
+        self.notes = Offload(self._noting, self._loop)
+        """For small files beside the logs, and for what a deletion waits for."""
         self.compactor = self._pool("compact", 1)
         """For passes of compaction, which take their time."""
+        self._indexing = self._workers("index", 1)
+
+    def disk(self, fs: FileSystem) -> Disk:
+        """Return what the logs share: their head starts run where the like of them does, long apart from short."""
+        return Disk(
+            fs=fs,
+            preallocator=self._noting,
+            syncer=self._syncing,
+            namer=self._noting,
+            indexer=self._indexing,
+        )
 
     def _pool(self, name: str, count: int) -> Offload:
+        return Offload(self._workers(name, count), self._loop)
+
+    def _workers(self, name: str, count: int) -> IoWorkers:
         workers = IoWorkers(count, name=name)
         self._resources.callback(workers.close)
-        return Offload(workers, self._loop)
+        return workers
 
     def close(self) -> None:
         """End the threads, the newest first."""

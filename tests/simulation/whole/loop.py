@@ -101,6 +101,7 @@ class WholeWorkers(SimWorkers):
     def __init__(self, count: int, *, name: str) -> None:
         life = life_here()
         super().__init__(cast("Process", life), count, life.read_us if name == "read" else life.write_us)
+        self._life = life
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -118,20 +119,11 @@ class WholeWorkers(SimWorkers):
         self.post(key, run)
         return future
 
-    def close(self) -> None:
-        """Nothing runs here after its process."""
-
-
-class WholeBackground:
-    """A head start, in place of `storage.io.workers.IoWorkers` for one: done a moment later, or not at all."""
-
-    def __init__(self, count: int, *, name: str, pending_max: int) -> None:
-        self._life = life_here()
-
-    def offer(self, run: Callable[[], None]) -> bool:
+    def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
+        """Take a head start: it is done in its turn, or not at all."""
         if self._life.world.clock.random.random() < 0.5:
             return False
-        self._life.after(self._life.write_us(), run)
+        self.post(key, run)
         return True
 
     def close(self) -> None:

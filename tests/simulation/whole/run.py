@@ -26,7 +26,7 @@ from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.gossip import SimGossip
 from tests.simulation.whole.life import SimManagement, SimServer, SimTasks
-from tests.simulation.whole.loop import Ordered, WholeBackground, WholeWorkers
+from tests.simulation.whole.loop import Ordered, WholeWorkers
 from tests.simulation.whole.network import SimLinks
 from tests.simulation.whole.world import World
 
@@ -101,7 +101,6 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         stack.callback(logging.disable, disabled)
         for target, name, value in (
             (threads, "IoWorkers", WholeWorkers),
-            (broker, "IoWorkers", WholeBackground),
             (broker, "Tasks", SimTasks),
             (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
             *(

@@ -5,8 +5,8 @@ thread is begun by the first work that needs it. Rejected: `ThreadPoolExecutor`,
 and gives no order per key.
 
 Some work is only a head start: taking space ahead, syncing rolled segments. Whoever needs the result does the work
-himself if it has not been done, and meets the errors where they can be answered; so it is `offer`ed, and an offer that
-does not fit the queue is simply declined.
+himself if it has not been done, and meets the errors where they can be answered; so it is `offer`ed, and an offer is
+simply declined where much waits already: nothing that was submitted waits for more than a few head starts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 PENDING_MAX: Final = 65_536
 """Per thread. The node's own caps on bytes and batches in flight hold long before; this one guards against bugs."""
+
+HEAD_STARTS_MAX: Final = 16
+"""How much may wait for a thread that still takes offers."""
 
 
 class WorkersFullError(Exception):
@@ -83,6 +86,8 @@ class IoWorkers:
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
         """As `post`, for a head start; False when nobody will do it and the caller is on its own."""
+        if self._queues[key % len(self._queues)].qsize() >= HEAD_STARTS_MAX:
+            return False
         try:
             self.post(key, run)
         except (WorkersFullError, RuntimeError):

@@ -251,8 +251,9 @@ class OpenSegments:
 class Disk:
     """The shared parts, passed to every log. Without background threads the appender does their work itself.
 
-    The threads take space ahead, sync rolled segments, make names durable, and index keys and tags: that of the names
-    never waits for the others, since the next segment may wait for it. Without the last one readers index themselves.
+    The threads take space ahead, sync rolled segments, make names durable, and index keys and tags. What makes names
+    never waits for a sync of records, which takes long, since the next segment may wait for it. Without the last one
+    readers index themselves.
     """
 
     fs: FileSystem = field(default_factory=RealFileSystem)

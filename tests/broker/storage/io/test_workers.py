@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tidelog_broker.storage.io.workers import IoWorkers, WorkersFullError
+from tidelog_broker.storage.io.workers import HEAD_STARTS_MAX, IoWorkers, WorkersFullError
 
 
 def test_work_of_one_key_runs_in_order_on_one_thread() -> None:
@@ -84,23 +84,25 @@ def test_nothing_runs_before_the_first_work() -> None:
 def test_offers_are_done_in_order_and_declined_after_the_end() -> None:
     workers = IoWorkers(1)
     seen: list[int] = []
-    for number in range(20):
+    for number in range(HEAD_STARTS_MAX):
         assert workers.offer(partial(seen.append, number))
     workers.close()
-    assert seen == list(range(20))
-    assert not workers.offer(partial(seen.append, 20))
+    assert seen == list(range(HEAD_STARTS_MAX))
+    assert not workers.offer(partial(seen.append, -1))
     workers.close()
-    assert seen == list(range(20))
+    assert seen == list(range(HEAD_STARTS_MAX))
 
 
-def test_an_offer_that_does_not_fit_is_declined() -> None:
-    workers = IoWorkers(1, pending_max=5)
+def test_an_offer_is_declined_where_much_waits_and_other_work_is_not() -> None:
+    workers = IoWorkers(1)
     gate = threading.Event()
 
     def wait() -> None:
         gate.wait()
 
-    taken = sum(workers.offer(wait) for _ in range(20))
+    taken = sum(workers.offer(wait) for _ in range(2 * HEAD_STARTS_MAX))
+    assert HEAD_STARTS_MAX <= taken <= HEAD_STARTS_MAX + 1, "one is being done, the others wait"
+    after = workers.submit(0, lambda: "done")
     gate.set()
+    assert after.result(10) == "done"
     workers.close()
-    assert 5 <= taken <= 6, "one is being done, the others wait"
