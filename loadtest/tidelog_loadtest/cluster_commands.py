@@ -40,9 +40,13 @@ class OneFlushChoice(StrEnum):
 class Shown(Protocol):
     """A result that can be printed."""
 
-    def document(self, environment: Environment) -> dict[str, object]: ...
+    def document(self, environment: Environment) -> dict[str, object]:
+        """Return what --json prints."""
+        ...
 
-    def table(self) -> Table: ...
+    def table(self) -> Table:
+        """Return the same for people."""
+        ...
 
 
 NodesOption = Annotated[
