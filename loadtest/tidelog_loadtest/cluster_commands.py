@@ -41,11 +41,11 @@ class Shown(Protocol):
     """A result that can be printed."""
 
     def document(self, environment: Environment) -> dict[str, object]:
-        """Return it as JSON."""
+        """Return what --json prints."""
         ...
 
     def table(self) -> Table:
-        """Return it for people."""
+        """Return the same for people."""
         ...
 
 

@@ -18,7 +18,7 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands, scan
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
-from tidelog_loadtest.many_partitions import STEPS, ManyPlan, many_partitions
+from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
@@ -156,7 +156,7 @@ def partitions(
 ) -> None:
     """Make thousands of partitions on one node, leave them alone, publish to 10, 100 and 1,000 of them, start again."""
     plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
-    with shown(STEPS + rounds * len(plan.spreads)) as tell:
+    with shown(MOMENTS + rounds * len(plan.spreads)) as tell:
         result = uvloop.run(many_partitions(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 

@@ -40,8 +40,9 @@ SPREADS: Final = (10, 100, 1_000)
 WINDOW: Final = 64
 """Sends under way."""
 TOUCHED_AT_ONCE: Final = 256
-STEPS: Final = 6
+MOMENTS: Final = 6
 """Steps that are told of, without the rounds of publishing."""
+BLOCK_BYTES: Final = 512
 _MIB: Final = 1024 * 1024
 
 
@@ -93,6 +94,8 @@ class ManyResult:
     plan: ManyPlan
     moments: list[Moment] = field(default_factory=list)
     rates: dict[int, list[float]] = field(default_factory=dict)
+    stopped_s: float = 0.0
+    """How long the stop in order took."""
     disk_bytes: int = 0
 
     def rate(self, spread: int) -> float:
@@ -110,6 +113,7 @@ class ManyResult:
             "batch_records": self.plan.batch_records,
             "moments": [asdict(moment) for moment in self.moments],
             "records_per_s": {str(spread): round(self.rate(spread)) for spread in self.rates},
+            "stopped_s": round(self.stopped_s, 3),
             "disk_bytes": self.disk_bytes,
             "environment": asdict(environment),
         }
@@ -130,9 +134,8 @@ class ManyResult:
         fewest = min(self.rates, default=0)
         for spread in self.rates:
             rate = self.rate(spread)
-            table.add_row(
-                f"published to {spread:,}", f"{rate:,.0f} records/s", f"{rate / self.rate(fewest):.2f}", "", ""
-            )
+            of_fewest = f"{rate / self.rate(fewest):.2f}"
+            table.add_row(f"published to {spread:,}", f"{rate:,.0f} records/s", of_fewest, "", "")
         return table
 
 
@@ -148,12 +151,13 @@ async def many_partitions(plan: ManyPlan, tell: Tell = say_nothing) -> ManyResul
         await measuring.first_life()
         await measuring.later_life("restarted")
         await measuring.later_life("restarted after a kill")
-        result.disk_bytes = await asyncio.to_thread(_bytes_on_disk, Path(directory))
+        result.disk_bytes = await asyncio.to_thread(_disk_bytes, Path(directory))
     return result
 
 
-def _bytes_on_disk(directory: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+def _disk_bytes(directory: Path) -> int:
+    """Return what is in a directory takes on the disk."""
+    return sum(path.stat().st_blocks * BLOCK_BYTES for path in directory.rglob("*"))
 
 
 class _Measuring:
@@ -162,6 +166,11 @@ class _Measuring:
         self._result = result
         self._directory = directory
         self._tell = tell
+        self._done = 0
+
+    def _say(self, step: str) -> None:
+        self._done += 1
+        self._tell(step, self._done)
 
     async def first_life(self) -> None:
         """Make the topic, publish, use, and stop in order."""
@@ -179,7 +188,8 @@ class _Measuring:
                     took_s = time.monotonic() - began_s
             await self._look(node, "used", took_s)
             began_s = time.monotonic()
-        self._tell("stopped", len(self._result.moments))
+        self._result.stopped_s = time.monotonic() - began_s
+        self._say("stopped")
 
     async def later_life(self, step: str) -> None:
         """Start on what is there, and kill."""
@@ -204,7 +214,7 @@ class _Measuring:
         share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
         files = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - of another process, names are all there is
         self._result.moments.append(Moment(step, seconds, rss_anon_bytes(pid), files, share))
-        self._tell(step, len(self._result.moments))
+        self._say(step)
 
     async def _publish(self, producer: Producer) -> None:
         plan = self._plan
@@ -216,7 +226,7 @@ class _Measuring:
             for spread in plan.spreads:
                 rate = await _rate(producer, batches, spread, plan.seconds)
                 self._result.rates[spread].append(rate)
-                self._tell(f"published to {spread}", len(self._result.moments))
+                self._say(f"published to {spread}")
 
 
 async def _touch(producer: Producer, partitions: int) -> None:
