@@ -208,19 +208,9 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
     """
     batch = RecordBatch.parse(view)
     header = batch.header
-    if batch.control or not header.record_count:
-        return None
-    keep = np.ones(header.record_count, np.bool_)
-    for flag, name, wanted in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
-        if wanted is None:
-            continue
-        if not header.flags & flag:
-            return None
-        column: Any = batch.columns().column(name)
-        equal: Any = pc.equal(column, pa.scalar(wanted, column.type)).fill_null(False)
-        keep &= equal.to_numpy(zero_copy_only=False)
-    if keep.all():
-        return view
+    keep = matching_rows(batch, key=key, tag=tag)
+    if keep is None or keep.all():
+        return None if keep is None else view
     rows = survivors_of(batch, keep)
     if rows is None:
         return None
@@ -234,6 +224,27 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
         previous_digest=0,
     )
     return derived
+
+
+def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> Keep | None:
+    """Return which records of a batch a reader wants, see `filter_batch`; None for none.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+    header = batch.header
+    if batch.control or not header.record_count:
+        return None
+    keep = np.ones(header.record_count, np.bool_)
+    for flag, name, wanted in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
+        if wanted is None:
+            continue
+        if not header.flags & flag:
+            return None
+        column: Any = batch.columns().column(name)
+        equal: Any = pc.equal(column, pa.scalar(wanted, column.type)).fill_null(False)
+        keep &= equal.to_numpy(zero_copy_only=False)
+    return keep if keep.any() else None
 
 
 class _Group:

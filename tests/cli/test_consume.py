@@ -259,3 +259,17 @@ def test_a_limit_within_a_batch_with_gaps() -> None:
     batch = ConsumedBatch("t", 0, RecordBatch.parse(compacted_log()[1]))
     reading.written(batch, reading.take(batch))
     assert reading.positions == {0: 9}, "where the next record is"
+
+
+def test_only_records_with_a_key_or_tag(cli: Cli, topic: str) -> None:
+    lines = b"".join(b"%d:%d\n" % (number % 7, number) for number in range(70))
+    assert cli("produce", topic, "--key-delimiter", ":", "--tag", "first", stdin=lines).code == 0
+    assert cli("produce", topic, "--key-delimiter", ":", stdin=lines).code == 0
+    mine = list(range(3, 70, 7))
+    assert numbers(cli("consume", topic, "--key", "3").out) == mine + mine
+    assert sorted(numbers(cli("consume", topic, "--tag", "first").out)) == list(range(70))
+    assert numbers(cli("consume", topic, "--tag", "first", "--key", "3", "--max", 4).out) == mine[:4]
+    assert cli("consume", topic, "--key", "nobody") == Ended(0, "", "")
+    group = ("consume", topic, "--key", "3", "--group", f"g.{topic}")
+    assert numbers(cli(*group).out) == mine + mine
+    assert cli(*group).out == ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog import Client, sync
-from tidelog.errors import OffsetOutOfRangeError, TopicExistsError
+from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError, TopicExistsError
 
 pytestmark = pytest.mark.e2e
 
@@ -126,3 +126,54 @@ def test_the_blocking_client(real_node: RealNode) -> None:
             assert len({next(consumer).value for _ in range(100)}) == 100
             consumer.commit()
         assert sum(each.next_offset for each in client.committed("g")) == 100
+
+
+async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        await client.create_topic("t", partitions=3)
+        keys = [b"%d" % (number % 50) for number in range(2000)]
+        tags = ["even" if number % 2 == 0 else None for number in range(2000)]
+        values = [b"%05d" % number for number in range(2000)]
+        await client.producer("t").send_many(values, keys=keys, tags=tags)
+        await client.producer("t").send(None, key=b"7")
+        mine = [value for value, key in zip(values, keys, strict=True) if key == b"12"]
+        found: list[bytes | None] = []
+        async with client.consumer("t", group="g", key=b"12", tag="even") as consumer:
+            while len(found) < len(mine):
+                found.append((await anext(consumer)).value)
+        assert found == mine
+        newest = await client.get("t", b"12")
+        assert newest is not None
+        assert (newest.value, newest.key, newest.tag) == (mine[-1], b"12", "even")
+        fetched = await client.fetch("t", newest.partition, 0, key=b"12")
+        assert [value for batch in fetched.batches for value in batch.values()] == mine
+        assert (await client.fetch("t", newest.partition, 0, tag="odd", min_bytes=1, wait_ms=100)).batches == []
+        tombstone = await client.get("t", b"7")
+        assert tombstone is not None
+        assert tombstone.value is None
+        assert await client.get("t", b"nobody") is None
+        assert await client.get("t", b"12", partition=(newest.partition + 1) % 3) is None
+        with pytest.raises(InvalidRequestError, match="4096"):
+            client.consumer("t", tag="t" * 4097)
+
+
+async def test_positions_of_a_filtered_consumer_get_to_the_end(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        await client.create_topic("t")
+        await client.producer("t").send_many([b"%d" % number for number in range(500)], keys=[b"a"] * 500)
+        async with client.consumer("t", key=b"b") as consumer:
+            batch = await consumer.next_batch()
+            assert batch is not None
+            assert (len(batch), batch.batch.end_offset) == (0, 500)
+
+
+def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
+    with sync.Client(f"127.0.0.1:{real_node.port}") as client:
+        client.create_topic("t")
+        client.producer("t").send_many([b"1", b"2", b"3"], keys=[b"a", b"b", b"a"])
+        with client.consumer("t", key=b"a") as consumer:
+            assert [next(consumer).offset for _ in range(2)] == [0, 2]
+        assert [len(batch) for batch in client.fetch("t", 0, 0, key=b"b").batches] == [1]
+        newest = client.get("t", b"a")
+        assert newest is not None
+        assert newest.value == b"3"

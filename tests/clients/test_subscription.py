@@ -131,3 +131,28 @@ def test_a_lost_connection_ends_every_partition(recorder: Recorder) -> None:
     subscription = Subscription(TOPIC, {0: 1, 2: 3}, Credit(1, 1), recorder.credits.append, recorder)
     subscription.connection_lost(ConnectionLostError("gone"))
     assert recorder.ended[0][0] == [0, 2]
+
+
+def filtered(recorder: Recorder) -> Subscription:
+    return Subscription(TOPIC, {0: 5}, Credit(10, 10_000), recorder.credits.append, recorder, filtered=True)
+
+
+def test_what_a_filter_leaves_out_is_no_gap_and_positions_get_past_it(recorder: Recorder) -> None:
+    subscription = filtered(recorder)
+    subscription.pushed(event(stored(7, 2), stored(20, 1), records=3, next_offset=30))
+    assert not recorder.errors
+    assert values(recorder) == [b"7", b"8", b"20"]
+    assert subscription.positions == {0: 30}
+    spans = [(item.batch.base_offset, item.batch.end_offset, len(item.batch)) for item in recorder.items]
+    assert spans == [(7, 9, 2), (20, 21, 1), (21, 30, 0)]
+    assert [item.credit is not None for item in recorder.items] == [False, False, True]
+
+
+def test_an_event_without_records_tells_how_far_a_filter_is(recorder: Recorder) -> None:
+    subscription = filtered(recorder)
+    subscription.pushed(event(records=0, next_offset=9))
+    subscription.pushed(event(records=0, next_offset=9))
+    assert [(item.batch.base_offset, item.batch.end_offset) for item in recorder.items] == [(5, 9)]
+    subscription.pushed(event(records=0, next_offset=9 + 2**33))
+    assert recorder.items[-1].batch.end_offset == 9 + 2**33
+    assert subscription.positions == {0: 9 + 2**33}

@@ -265,3 +265,31 @@ async def test_a_compacted_log_is_delivered_with_its_gaps(gateway: Gateway, log:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+KEYED = '"key":"%s","key_encoding":"base64","tag":"x"'
+
+
+def wanting(gateway: Gateway, key: str) -> Delivery:
+    protocol = WsProtocol(gateway.settings)
+    text = '{"id":1,"sub":{"sid":1,"topic":"t","from":"earliest","credit":{"records":6},' + KEYED % key + "}}"
+    action = protocol.receive(text, now_us=0)
+    assert isinstance(action, OpenSubscription)
+    return Delivery(gateway, protocol, action.sub, sender_of(gateway, Wire()))
+
+
+async def test_what_is_wanted_is_asked_of_the_log(gateway: Gateway, log: FakeLog) -> None:
+    delivery = wanting(gateway, "/w==")
+    await delivery.open(1)
+    running = asyncio.create_task(delivery.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert log.filters == [(b"\xff", "x")]
+
+
+async def test_a_key_that_is_not_base64_is_refused(gateway: Gateway) -> None:
+    with pytest.raises(Problem) as caught:
+        await wanting(gateway, "no base64!").open(1)
+    assert (caught.value.status, caught.value.code) == (422, "invalid_request")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.storage.epoch.epoch_reader import Segment
@@ -23,7 +24,7 @@ from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.derived import filter_batch
+from tidelog_proto.derived import filter_batch, matching_rows
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Flags, unpack_header
 from tidelog_proto.key_hash import hash_one
@@ -170,9 +171,9 @@ class MatchingReader:
                     if work.is_done:
                         return Newest(None, 0, stretch.offset_of(slot + 1))
                     work.spend(len(batch))
-                    matching = _filtered(stretch, slot, batch, wanted)
-                    if matching is not None:
-                        return _last_of(matching)
+                    newest = _newest_in(stretch, slot, batch, wanted)
+                    if newest is not None:
+                        return newest
                 work.spend(PROBE_BYTES)
                 if work.is_done:
                     return Newest(None, 0, stretch.offset_of(stretch.first))
@@ -273,13 +274,26 @@ def _filtered(stretch: _Stretch, slot: int, batch: memoryview, wanted: Wanted) -
     Raises:
         DamagedError: it is not the batch that the index names.
     """
+    with _checking(stretch, slot, batch):
+        return filter_batch(batch, key=wanted.key, tag=wanted.tag)
+
+
+@contextmanager
+def _checking(stretch: _Stretch, slot: int, batch: memoryview) -> Iterator[None]:
+    """Say where it lies if a batch is not the one that the index names, or does not check.
+
+    Raises:
+        DamagedError: so it is.
+    """
+    position = stretch.opened.index.place(slot).position
     try:
-        if unpack_header(batch).base_offset == stretch.opened.index.offsets[slot]:
-            return filter_batch(batch, key=wanted.key, tag=wanted.tag)
-        reason = "the batch that the index names is not there"
+        if unpack_header(batch).base_offset != stretch.opened.index.offsets[slot]:
+            raise DamagedError.at(stretch.segment.path, position, "the batch that the index names is not there")
+        yield
+    except DamagedError:
+        raise
     except ProtocolError as error:
-        reason = error.message
-    raise DamagedError.at(stretch.segment.path, stretch.opened.index.place(slot).position, reason)
+        raise DamagedError.at(stretch.segment.path, position, error.message) from error
 
 
 def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
@@ -303,12 +317,21 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     return ReadResult(found, position)
 
 
-def _last_of(matching: Buffer) -> Newest:
-    batch = RecordBatch.parse(matching)
-    offsets: Any = batch.offsets()
-    timestamp_us = batch.header.base_timestamp_us
-    if batch.header.flags & Flags.TIMESTAMP:
-        stamps: Any = batch.columns().column("timestamp").view(pa.int64())
-        timestamp_us = stamps[-1].as_py()
-    offset = offsets[-1].as_py()
-    return Newest(offset, timestamp_us, offset)
+def _newest_in(stretch: _Stretch, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
+    """Return the last record of a batch that matches.
+
+    Raises:
+        DamagedError: it is not the batch that the index names.
+    """
+    with _checking(stretch, slot, view):
+        batch = RecordBatch.parse(view)
+        rows = matching_rows(batch, key=wanted.key, tag=wanted.tag)
+        if rows is None:
+            return None
+        row = int(np.flatnonzero(rows)[-1])
+        timestamp_us = batch.header.base_timestamp_us
+        if batch.header.flags & Flags.TIMESTAMP:
+            stamps: Any = batch.columns().column("timestamp").view(pa.int64())
+            timestamp_us = stamps[row].as_py()
+        offset = batch.offset_list()[row]
+        return Newest(offset, timestamp_us, offset)
