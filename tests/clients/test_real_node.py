@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tidelog import Client, sync
@@ -134,7 +135,7 @@ async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
         keys = [b"%d" % (number % 50) for number in range(2000)]
         tags = ["even" if number % 2 == 0 else None for number in range(2000)]
         values = [b"%05d" % number for number in range(2000)]
-        await client.producer("t").send_many(values, keys=keys, tags=tags)
+        await client.producer("t").send_arrow(pa.RecordBatch.from_pydict({"value": values, "key": keys, "tag": tags}))
         await client.producer("t").send(None, key=b"7")
         mine = [value for value, key in zip(values, keys, strict=True) if key == b"12"]
         found: list[bytes | None] = []
