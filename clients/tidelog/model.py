@@ -13,6 +13,7 @@ from tidelog.arrow import columns_at
 from tidelog_proto.batch import RecordBatch
 
 Flush = Literal["always", "interval", "never"]
+Cleanup = Literal["delete", "compact", "compact,delete"]
 Acks = Literal["quorum", "1", "all"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
@@ -66,7 +67,12 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic."""
+    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic.
+
+    Records are deleted when they are older than `retention_ms`, or the partition is larger than `retention_bytes`; 0
+    keeps them for ever. `cleanup` says whether that is done at all, and whether only the newest record of each key
+    stays. While `hold` is set nothing is deleted.
+    """
 
     name: str
     topic_id: bytes
@@ -78,6 +84,14 @@ class Topic:
     replication_factor: int = 1
     ack_quorum: int = 0
     engine: str = "segment"
+    retention_ms: int = 0
+    cleanup: Cleanup = "delete"
+    compaction_lag_ms: int = 0
+    tombstone_retention_ms: int = 0
+    dirty_percent: int = 0
+    index_key: bool = False
+    index_tag: bool = False
+    hold: bool = False
     count: int = 0
     """How many partitions it has, where it is listed without them; see `partition_count`."""
 

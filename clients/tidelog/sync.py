@@ -35,6 +35,7 @@ from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
 from tidelog.model import (
     Acks,
+    Cleanup,
     ClusterStatus,
     Committed,
     Compression,
@@ -130,6 +131,14 @@ class Client:
         retention_bytes: int | None = None,
         segment_bytes: int | None = None,
         replication_factor: int | None = None,
+        retention_ms: int | None = None,
+        cleanup: Cleanup | None = None,
+        compaction_lag_ms: int | None = None,
+        tombstone_retention_ms: int | None = None,
+        dirty_percent: int | None = None,
+        index_key: bool | None = None,
+        index_tag: bool | None = None,
+        hold: bool | None = None,
     ) -> Topic:
         """See `tidelog.Client.create_topic`."""
         return self._thread.run(
@@ -141,6 +150,14 @@ class Client:
                 retention_bytes=retention_bytes,
                 segment_bytes=segment_bytes,
                 replication_factor=replication_factor,
+                retention_ms=retention_ms,
+                cleanup=cleanup,
+                compaction_lag_ms=compaction_lag_ms,
+                tombstone_retention_ms=tombstone_retention_ms,
+                dirty_percent=dirty_percent,
+                index_key=index_key,
+                index_tag=index_tag,
+                hold=hold,
             )
         )
 

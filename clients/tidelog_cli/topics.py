@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -12,37 +11,23 @@ from tidelog import Client, Topic
 from tidelog_cli.copies import copies_text, copy_documents
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
-from tidelog_cli.quantities import duration_ms, size_bytes
 from tidelog_cli.session import with_client
-
-
-class FlushChoice(StrEnum):
-    """When an acknowledged record is synced."""
-
-    ALWAYS = "always"
-    INTERVAL = "interval"
-    NEVER = "never"
-
+from tidelog_cli.topic_options import (
+    CleanupOption,
+    CompactionLagOption,
+    DirtyOption,
+    FlushIntervalOption,
+    FlushOption,
+    HoldOption,
+    IndexOption,
+    RetentionOption,
+    RetentionTimeOption,
+    SegmentOption,
+    TombstoneOption,
+    indexes,
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-FlushOption = Annotated[FlushChoice | None, typer.Option(help="Sync before acknowledging, at intervals, or never.")]
-FlushIntervalOption = Annotated[
-    int | None,
-    typer.Option(
-        "--flush-interval",
-        "--flush-interval-ms",
-        parser=duration_ms,
-        metavar="TIME",
-        help="With --flush interval: 200ms, 5s; plain numbers are ms.",
-    ),
-]
-RetentionOption = Annotated[
-    int | None,
-    typer.Option(parser=size_bytes, metavar="SIZE", help="Kept per partition: 512MiB, 20GB; 0: everything."),
-]
-SegmentOption = Annotated[
-    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="The size of a segment file: 64MiB.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,13 +47,21 @@ def create(
     partitions: Annotated[int, typer.Option(min=1)] = 1,
     flush: FlushOption = None,
     flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
     retention_bytes: RetentionOption = None,
     segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Copies; as many as there are nodes.")] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic; what is not given takes the node's default."""
+    indexed = indexes(index)
 
     async def work(client: Client) -> Topic:
         return await client.create_topic(
@@ -76,9 +69,16 @@ def create(
             partitions=partitions,
             flush=None if flush is None else flush.value,
             flush_interval_ms=flush_interval_ms,
+            retention_ms=retention_ms,
             retention_bytes=retention_bytes,
             segment_bytes=segment_bytes,
+            cleanup=None if cleanup is None else cleanup.value,
+            hold=hold,
+            tombstone_retention_ms=tombstone_retention_ms,
+            compaction_lag_ms=compaction_lag_ms,
+            dirty_percent=dirty_percent,
             replication_factor=replication_factor,
+            **indexed,
         )
 
     topic = with_client(bootstrap, work)
@@ -148,8 +148,15 @@ def alter(
     partitions: Annotated[int | None, typer.Option(min=1, help="Can only grow.")] = None,
     flush: FlushOption = None,
     flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
     retention_bytes: RetentionOption = None,
     segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -158,8 +165,15 @@ def alter(
         "partitions": partitions,
         "flush": None if flush is None else flush.value,
         "flush_interval_ms": flush_interval_ms,
+        "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
         "segment_bytes": segment_bytes,
+        "cleanup": None if cleanup is None else cleanup.value,
+        "hold": hold,
+        "tombstone_retention_ms": tombstone_retention_ms,
+        "compaction_lag_ms": compaction_lag_ms,
+        "dirty_percent": dirty_percent,
+        **indexes(index),
     }
     changes = {key: value for key, value in asked.items() if value is not None}
     if not changes:
@@ -194,10 +208,18 @@ def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
         "topic_id": topic.topic_id.hex(),
         "flush": topic.flush,
         "flush_interval_ms": topic.flush_interval_ms,
+        "retention_ms": topic.retention_ms,
         "retention_bytes": topic.retention_bytes,
         "segment_bytes": topic.segment_bytes,
         "replication_factor": topic.replication_factor,
         "engine": topic.engine,
+        "cleanup": topic.cleanup,
+        "compaction_lag_ms": topic.compaction_lag_ms,
+        "tombstone_retention_ms": topic.tombstone_retention_ms,
+        "dirty_percent": topic.dirty_percent,
+        "index_key": topic.index_key,
+        "index_tag": topic.index_tag,
+        "hold": topic.hold,
         "partitions": [
             {
                 "partition": p.partition,

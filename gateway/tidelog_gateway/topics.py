@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from tidelog.model import Flush, Partition, Topic
+from tidelog.model import Cleanup, Flush, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.problems import invalid
-from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tidelog_proto.names import check_topic_name
 
 PAGE_MAX: Final = 1000
@@ -24,6 +24,18 @@ _FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
 _Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
 _Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]
 _Partitions = Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
+
+
+_RetentionTime = Annotated[
+    int, Field(ge=0, le=RETENTION_MS_MAX, description="ms that records are kept; 0 keeps them for ever.")
+]
+_CompactionLag = Annotated[int, Field(ge=0, le=RETENTION_MS_MAX, description="Younger records are not compacted.")]
+_TombstoneRetention = Annotated[
+    int, Field(ge=1, le=RETENTION_MS_MAX, description="ms that a tombstone stays once compaction has seen it.")
+]
+_DirtyPercent = Annotated[
+    int, Field(ge=1, le=100, description="Compact when so much of the log has not been compacted.")
+]
 
 
 class TopicCreate(BaseModel):
@@ -38,6 +50,14 @@ class TopicCreate(BaseModel):
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
     replication_factor: Annotated[int, Field(ge=1, le=15)] | None = None
+    retention_ms: _RetentionTime | None = None
+    cleanup: Cleanup | None = None
+    compaction_lag_ms: _CompactionLag | None = None
+    tombstone_retention_ms: _TombstoneRetention | None = None
+    dirty_percent: _DirtyPercent | None = None
+    index_key: bool | None = None
+    index_tag: bool | None = None
+    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
 
 
 class TopicAlter(BaseModel):
@@ -50,6 +70,14 @@ class TopicAlter(BaseModel):
     flush_interval_ms: _FlushInterval | None = None
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
+    retention_ms: _RetentionTime | None = None
+    cleanup: Cleanup | None = None
+    compaction_lag_ms: _CompactionLag | None = None
+    tombstone_retention_ms: _TombstoneRetention | None = None
+    dirty_percent: _DirtyPercent | None = None
+    index_key: bool | None = None
+    index_tag: bool | None = None
+    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
 
 
 class PartitionView(BaseModel):
@@ -78,6 +106,14 @@ class TopicView(BaseModel):
     replication_factor: int
     ack_quorum: int
     engine: str
+    retention_ms: int
+    cleanup: Cleanup
+    compaction_lag_ms: int
+    tombstone_retention_ms: int
+    dirty_percent: int
+    index_key: bool
+    index_tag: bool
+    hold: bool
 
 
 class TopicDetail(TopicView):
@@ -152,6 +188,14 @@ def view_of(topic: Topic) -> dict[str, Any]:
         "replication_factor": topic.replication_factor,
         "ack_quorum": topic.ack_quorum,
         "engine": topic.engine,
+        "retention_ms": topic.retention_ms,
+        "cleanup": topic.cleanup,
+        "compaction_lag_ms": topic.compaction_lag_ms,
+        "tombstone_retention_ms": topic.tombstone_retention_ms,
+        "dirty_percent": topic.dirty_percent,
+        "index_key": topic.index_key,
+        "index_tag": topic.index_tag,
+        "hold": topic.hold,
     }
 
 
