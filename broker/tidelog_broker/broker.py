@@ -18,6 +18,7 @@ from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.life import Life
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
@@ -45,7 +46,7 @@ from tidelog_broker.rebalance.standing_in import StandingIn
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
-from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
+from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.background import Background
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
@@ -102,6 +103,7 @@ class Broker:
         self.tasks = Tasks()
         self.loop = self.tasks.loop
         self.now_ms = clock_ms(self.loop)
+        self.clock = SteadyClock(settings.clock_settle_s)
         self.bounds = ConnectionBounds(settings)
         self.rings = RingBudget(settings.rings_bytes)
         self.inline_writes = InlineWrites()
@@ -186,7 +188,7 @@ class Broker:
             inline_writes=self.inline_writes,
             peers_budget=self.bounds.peers_budget,
             now_ms=self.now_ms,
-            wall_us=wall_us,
+            wall_us=self.clock.now_us,
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
@@ -199,6 +201,7 @@ class Broker:
             io=self.threads.io,
             readers=self.threads.readers,
             notes=self.threads.notes,
+            clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

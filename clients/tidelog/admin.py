@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
-from tidelog.model import ClusterStatus, Committed, Node, Offset, Partition, Replica, Topic
+from tidelog.model import ClusterStatus, Committed, NextDeletion, Node, Offset, Partition, Replica, Topic
 from tidelog.topic_settings import settings_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -80,11 +80,26 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                     )
                     for one in partition.replicas
                 ),
+                oldest_append_us=partition.oldest_append_us,
+                newest_append_us=partition.newest_append_us,
+                next_deletion=_next_deletion(partition),
             )
             for partition in sorted(info.partitions, key=lambda each: each.partition)
         ),
         count=info.config.partitions,
         **settings_of(info.config),
+    )
+
+
+def _next_deletion(partition: pb.PartitionInfo) -> NextDeletion | None:
+    if not partition.HasField("next_deletion"):
+        return None
+    told = partition.next_deletion
+    return NextDeletion(
+        below=told.below,
+        size_bytes=told.size_bytes,
+        at_us=told.at_us or None,
+        bytes_more=told.bytes_more if told.bounded else None,
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, paging, reading, topic_changes, topic_settings
+from tidelog import admin, paging, reading, record_deletion, topic_changes, topic_settings
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
@@ -262,6 +263,27 @@ class Client:
         """
         self._check_usable()
         await topic_changes.delete(self._router, name)
+
+    async def delete_records(
+        self, topic: str, before: int | datetime, partitions: Iterable[int] | None = None
+    ) -> dict[int, int]:
+        """Delete all records in front of a point in the log, for good, and return where each partition begins then.
+
+        Whoever reads there is told that it is gone. Space is given back when whole segments hold nothing else.
+
+        Args:
+            topic: its name.
+            before: an offset of the partitions that are named, at most the high watermark; or a datetime with a zone:
+                everything up to the first record that is not older.
+            partitions: 0-based; None for all, where `before` is a time or there is one only.
+
+        Raises:
+            OffsetOutOfRangeError: with the bounds, for an offset behind the end.
+            ForbiddenError: the topic is on hold.
+            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+        """
+        self._check_usable()
+        return await record_deletion.delete_records(self._router, topic, before, partitions)
 
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""

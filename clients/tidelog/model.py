@@ -48,10 +48,29 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class NextDeletion:
+    """What retention deletes next in a partition: its oldest segment, with everything below `below`.
+
+    Attributes:
+        below: where the segment ends.
+        size_bytes: of the segment.
+        at_us: when its newest record is too old, µs since 1970; None where the topic keeps records for ever.
+        bytes_more: how much more the partition may store until it goes for that; None without a bound.
+    """
+
+    below: int
+    size_bytes: int
+    at_us: int | None
+    bytes_more: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for.
 
-    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers.
+    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers. Where
+    one topic is asked for, it is also told when the oldest and the newest record were appended, µs since 1970, 0 where
+    there is none; and what retention deletes next, None for nothing.
     """
 
     partition: int
@@ -63,6 +82,9 @@ class Partition:
     size_bytes: int = 0
     state: str = ""
     replicas: tuple[Replica, ...] = ()
+    oldest_append_us: int = 0
+    newest_append_us: int = 0
+    next_deletion: NextDeletion | None = None
 
 
 @dataclass(frozen=True, slots=True)

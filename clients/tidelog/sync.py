@@ -16,6 +16,7 @@ import concurrent.futures
 import logging
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -42,6 +43,7 @@ from tidelog.model import (
     ConsumedBatch,
     Fetched,
     Flush,
+    NextDeletion,
     Node,
     Offset,
     Partition,
@@ -60,8 +62,8 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "Node", "Offset", "Partition",
-    "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
+    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node", "Offset",
+    "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
     "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
 ]
 # fmt: on
@@ -180,6 +182,12 @@ class Client:
     def delete_topic(self, name: str) -> None:
         """See `tidelog.Client.delete_topic`."""
         self._thread.run(lambda: self._client.delete_topic(name))
+
+    def delete_records(
+        self, topic: str, before: int | datetime, partitions: Iterable[int] | None = None
+    ) -> dict[int, int]:
+        """See `tidelog.Client.delete_records`."""
+        return self._thread.run(lambda: self._client.delete_records(topic, before, partitions))
 
     def cluster_status(self) -> ClusterStatus:
         """See `tidelog.Client.cluster_status`."""

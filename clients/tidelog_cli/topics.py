@@ -1,17 +1,19 @@
-"""`tidelog topic create|list|describe|alter|delete`."""
+"""`tidelog topic create|list|describe|alter|delete|delete-records`."""
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from tidelog import Client, Topic
-from tidelog_cli.copies import copies_text, copy_documents
+from tidelog_cli.copies import copies_text
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
 from tidelog_cli.session import with_client
+from tidelog_cli.times import ago, is_duration, moment_of
 from tidelog_cli.topic_options import (
     CleanupOption,
     CompactionLagOption,
@@ -26,6 +28,7 @@ from tidelog_cli.topic_options import (
     TombstoneOption,
     indexes,
 )
+from tidelog_cli.topic_show import append_text, plan_text, retention_text, settings_text, topic_document
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
@@ -38,6 +41,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("describe")(describe)
     topic_app.command("alter")(alter)
     topic_app.command("delete")(delete)
+    topic_app.command("delete-records")(delete_records)
     app.add_typer(topic_app, name="topic")
 
 
@@ -99,20 +103,20 @@ def list_topics(
     if as_json:
         print_json([topic_document(topic) for topic in topics])
     else:
-        rows = [(t.name, t.partition_count, t.flush, _retention_text(t.retention_bytes)) for t in topics]
+        rows = [(t.name, t.partition_count, t.flush, retention_text(t)) for t in topics]
         print_table(("topic", "partitions", "flush", "retention"), rows)
 
 
 def describe(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Show a topic's configuration and, for each partition, owner, epoch, copies, offsets and size."""
+    """Show a topic's configuration, its partitions with their offsets, sizes and times, and what is deleted next."""
     topic = with_client(bootstrap, lambda client: client.topic(name))
     if as_json:
         print_json(topic_document(topic, copies=True))
         return
     sys.stdout.write(
-        f"topic {topic.name}  flush {topic.flush}  retention {_retention_text(topic.retention_bytes)}  "
+        f"topic {topic.name}  flush {topic.flush}  {settings_text(topic)}  "
         f"segments {bytes_text(topic.segment_bytes)}  copies {copy_count_text(topic)}  id {topic.topic_id.hex()}\n"
     )
     print_table(
@@ -124,6 +128,8 @@ def describe(
             "log start",
             "high watermark",
             "size",
+            "oldest",
+            "newest",
             "state",
         ),
         [
@@ -135,11 +141,16 @@ def describe(
                 p.log_start_offset,
                 p.high_watermark,
                 bytes_text(p.size_bytes),
+                append_text(p.oldest_append_us),
+                append_text(p.newest_append_us),
                 p.state,
             )
             for p in topic.partitions
         ],
     )
+    for partition in topic.partitions:
+        if plan := plan_text(topic, partition):
+            sys.stdout.write(f"partition {partition.partition} {plan}\n")
 
 
 def alter(
@@ -201,40 +212,41 @@ def delete(
     sys.stdout.write(f"deleted topic {name}\n")
 
 
-def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
-    """Return a topic as the JSON object that every command prints; with the copies of each partition if asked to."""
-    return {
-        "name": topic.name,
-        "topic_id": topic.topic_id.hex(),
-        "flush": topic.flush,
-        "flush_interval_ms": topic.flush_interval_ms,
-        "retention_ms": topic.retention_ms,
-        "retention_bytes": topic.retention_bytes,
-        "segment_bytes": topic.segment_bytes,
-        "replication_factor": topic.replication_factor,
-        "engine": topic.engine,
-        "cleanup": topic.cleanup,
-        "compaction_lag_ms": topic.compaction_lag_ms,
-        "tombstone_retention_ms": topic.tombstone_retention_ms,
-        "dirty_percent": topic.dirty_percent,
-        "index_key": topic.index_key,
-        "index_tag": topic.index_tag,
-        "hold": topic.hold,
-        "partitions": [
-            {
-                "partition": p.partition,
-                "owner": p.owner,
-                "epoch": p.epoch,
-                "placement": list(p.placement),
-                "log_start_offset": p.log_start_offset,
-                "high_watermark": p.high_watermark,
-                "size_bytes": p.size_bytes,
-                "state": p.state,
-            }
-            | ({"replicas": copy_documents(p)} if copies else {})
-            for p in topic.partitions
-        ],
-    }
+def delete_records(
+    name: NameArgument,
+    *,
+    before: Annotated[
+        str, typer.Option(metavar="OFFSET|TIME", help="An offset, a time in ISO 8601, or how long ago: 7d.")
+    ],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only of this one; an offset is of one.")] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete the records in front of an offset or a time, for good. Readers there are told that they are gone."""
+    point = _point_of(before)
+    partitions = None if partition is None else [partition]
+    starts = with_client(bootstrap, lambda client: client.delete_records(name, point, partitions))
+    if as_json:
+        print_json([{"partition": number, "log_start_offset": start} for number, start in sorted(starts.items())])
+        return
+    for number, start in sorted(starts.items()):
+        sys.stdout.write(f"partition {number} begins at offset {start:,}\n")
+
+
+def _point_of(text: str) -> int | datetime:
+    """Return the offset or the moment that an option names.
+
+    Raises:
+        CommandFailed: it names neither.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"--before {text!r}: give an offset, a time like 2013-01-01T05:00:00, or how long ago, like 7d", EXIT_USAGE
+        ) from error
 
 
 def copy_count_text(topic: Topic) -> str:
@@ -242,10 +254,6 @@ def copy_count_text(topic: Topic) -> str:
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
     wanted = topic.replication_factor
     return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
-
-
-def _retention_text(retention_bytes: int) -> str:
-    return bytes_text(retention_bytes) if retention_bytes else "everything"
 
 
 def _count(number: int, what: str) -> str:

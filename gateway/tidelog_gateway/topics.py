@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from tidelog.model import Cleanup, Flush, Partition, Topic
+from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
@@ -80,6 +80,15 @@ class TopicAlter(BaseModel):
     hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
 
 
+class NextDeletionView(BaseModel):
+    """What retention deletes next: the oldest segment."""
+
+    below: Annotated[int, Field(description="Where the segment ends.")]
+    size_bytes: int
+    at_ms: Annotated[int | None, Field(description="When its newest record is too old; null: records are kept.")]
+    bytes_more: Annotated[int | None, Field(description="It goes once so much more is stored; null: no bound.")]
+
+
 class PartitionView(BaseModel):
     """One partition of a described topic."""
 
@@ -91,6 +100,9 @@ class PartitionView(BaseModel):
     high_watermark: int
     size_bytes: int
     state: str
+    oldest_append_ms: Annotated[int | None, Field(description="When its oldest record was appended; null: none.")]
+    newest_append_ms: int | None
+    next_deletion: Annotated[NextDeletionView | None, Field(description="null: nothing is deleted.")]
 
 
 class TopicView(BaseModel):
@@ -214,6 +226,20 @@ def _partition_view(partition: Partition) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "size_bytes": partition.size_bytes,
         "state": partition.state,
+        "oldest_append_ms": partition.oldest_append_us // 1000 or None,
+        "newest_append_ms": partition.newest_append_us // 1000 or None,
+        "next_deletion": _next_view(partition.next_deletion),
+    }
+
+
+def _next_view(following: NextDeletion | None) -> dict[str, Any] | None:
+    if following is None:
+        return None
+    return {
+        "below": following.below,
+        "size_bytes": following.size_bytes,
+        "at_ms": None if following.at_us is None else following.at_us // 1000,
+        "bytes_more": following.bytes_more,
     }
 
 

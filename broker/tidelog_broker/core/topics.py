@@ -30,7 +30,7 @@ OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 ENGINES: Final = ("segment",)
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
-DELETING: Final = frozenset({pb.DELETE, pb.COMPACT_AND_DELETE})
+DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
 """The cleanups that delete by `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
 """So many ids are kept of which the owner of `__meta` had no topic: two requests full of them, and 1 MB."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.server.handlers import cluster, commit, fetch, metadata, peers, publish, subscribe, topics
+from tidelog_broker.server.handlers import cluster, commit, deletion, fetch, metadata, peers, publish, subscribe, topics
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -84,6 +84,7 @@ HANDLERS: dict[str, Handler] = {
     "unsubscribe": subscribe.unsubscribe,
     "commit": commit.commit,
     "committed": commit.committed,
+    "delete_records": deletion.delete_records,
     "topic_create": topics.create,
     "topic_describe": topics.describe_one,
     "topic_list": topics.list_some,

@@ -167,7 +167,12 @@ def test_everything_that_can_be_altered_is(change: pb.TopicAlter) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [pb.TopicAlter(tombstone_retention_ms=0), pb.TopicAlter(dirty_percent=0), pb.TopicAlter(cleanup=pb.CLEANUP_UNSPECIFIED)]
+    "change",
+    [
+        pb.TopicAlter(tombstone_retention_ms=0),
+        pb.TopicAlter(dirty_percent=0),
+        pb.TopicAlter(cleanup=pb.CLEANUP_UNSPECIFIED),
+    ],
 )
 def test_nothing_is_altered_to_no_value(change: pb.TopicAlter) -> None:
     with pytest.raises(ProtocolError, match=change.ListFields()[0][0].name if change.ListFields() else ""):

@@ -32,6 +32,8 @@ class EpochChain:
         """The descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
         """The first epoch whose end an operator had decided without a quorum: others may know another end of it."""
+        self.deleted_below = 0
+        """No reader sees records below it any more, as the newest decision says."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -51,12 +53,15 @@ class EpochChain:
             raise ChainError(f"the decision about epoch {value.epoch} names another past")
         if value.end_offset < self.active.start_offset:
             raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, before its start")
+        if value.deleted_below > value.end_offset:
+            raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, in front of {value.deleted_below}")
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
                 f"epoch {value.epoch} is followed by epoch {value.next.epoch} at {value.next.start_offset}"
             )
         self.decisions.append(decision)
         self.active = value.next
+        self.deleted_below = value.deleted_below
         if value.unsafe and self.first_unsafe is None:
             self.first_unsafe = value.epoch
         return value

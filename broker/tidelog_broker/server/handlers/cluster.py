@@ -44,7 +44,10 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     page, told = Page(), list[pb.ClusterStatusReply]()
     async with broker.bounds.turns.turn(request.connection):
         if not is_client and asked.partitions:
-            request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(broker, request)))
+            named = described.named_partitions(broker, request)
+            if asked.ages:
+                await described.add_ages(broker, named.topics)
+            request.reply(pb.Envelope(cluster_status_reply=named))
             return
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)
         if asked.nodes_only:

@@ -102,6 +102,9 @@ class Pump:
             self._end(key, ended)
             return False
         offset = self.subscription.positions[key]
+        if partition.reader.is_deleted(offset):
+            self._end(key, partition.reader.out_of_range(offset))
+            return False
         bytes_max = self._bytes_max
         hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
         if hot is None:

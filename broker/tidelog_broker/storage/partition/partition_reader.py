@@ -50,10 +50,15 @@ class PartitionReader:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
         return ReadResult(batches, position)
 
-    def find_by_time(self, timestamp_us: int) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
+    def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
+        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+
+        Only what ends behind `from_offset` counts; the batch that is returned may begin in front of it.
+        """
         for log in self._held.epochs:
-            found = log.reader.find_by_time(timestamp_us)
+            if log.end_offset <= from_offset < self._held.end_offset:
+                continue
+            found = log.reader.find_by_time(timestamp_us, from_offset)
             if found is not None:
                 return found
         return None
