@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.broker.stand import settled
 from tests.broker.storage.keyed import keyed, records_of
 
 from tidelog_broker.partition.filtered_reader import indexed_columns, wanted_of
+from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -22,6 +24,10 @@ PLENTY = 1 << 20
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     async with standing(tmp_path) as made:
         yield made
+
+
+def _is_readable(state: PartitionState, end: int) -> bool:
+    return state.readable_end == end
 
 
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
@@ -38,7 +44,8 @@ async def test_every_replica_finds_what_is_committed_and_nothing_more(
     for _ in range(3):
         await peer.publish(TOPIC_ID, bytes(keyed([b"a", b"b"])))
     for name in NODES:
-        await settled(lambda name=name: stand.partition(name).state.readable_end == 6, "it is not replicated")
+        state = stand.partition(name).state
+        await settled(partial(_is_readable, state, 6), "it is not replicated")
         partition = stand.partition(name)
         found = await partition.filtered.read(0, PLENTY, Wanted(b"a"))
         assert [one.offset for one in records_of(found.batches)] == [0, 2, 4]
