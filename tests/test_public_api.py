@@ -17,6 +17,7 @@ PUBLIC = {
     "ConsumedBatch",
     "Consumer",
     "Fetched",
+    "NextDeletion",
     "Node",
     "Offset",
     "Partition",

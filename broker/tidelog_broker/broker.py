@@ -18,6 +18,7 @@ from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.life import Life
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
@@ -52,7 +53,7 @@ from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
-from tidelog_broker.replication.replicas import Replication, clock_ms, wall_us
+from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
@@ -110,6 +111,7 @@ class Broker:
         self.tasks = Tasks()
         self.loop = self.tasks.loop
         self.now_ms = clock_ms(self.loop)
+        self.clock = SteadyClock(settings.clock_settle_s)
         self.bounds = ConnectionBounds(settings)
         self.rings = RingBudget(settings.rings_bytes)
         self.inline_writes = InlineWrites()
@@ -198,7 +200,7 @@ class Broker:
             inline_writes=self.inline_writes,
             peers_budget=self.bounds.peers_budget,
             now_ms=self.now_ms,
-            wall_us=wall_us,
+            wall_us=self.clock.now_us,
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
@@ -212,7 +214,7 @@ class Broker:
             readers=self.threads.readers,
             notes=self.threads.notes,
             compactor=self.threads.compactor,
-            wall_us=lambda: time.time_ns() // 1000,
+            clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
-from tidelog.model import ClusterStatus, Committed, Flush, Node, Offset, Partition, Replica, Topic
+from tidelog.model import ClusterStatus, Committed, NextDeletion, Node, Offset, Partition, Replica, Topic
+from tidelog.topic_settings import settings_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
@@ -22,15 +23,7 @@ class NewestOf(NamedTuple):
     key: bytes
 
 
-_FLUSH: Final[Mapping[str, pb.Flush]] = {"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER}
-_FLUSH_NAME: Final[Mapping[int, Flush]] = {
-    pb.FLUSH_UNSPECIFIED: "always",
-    pb.ALWAYS: "always",
-    pb.INTERVAL: "interval",
-    pb.NEVER: "never",
-}
 _ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENCE: "persistence"}
-_ALTERABLE: Final = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -60,43 +53,6 @@ def checked_group(name: str) -> str:
     return name
 
 
-def topic_create(
-    name: str,
-    *,
-    partitions: int,
-    flush: Flush | None,
-    flush_interval_ms: int | None,
-    retention_bytes: int | None,
-    segment_bytes: int | None,
-    replication_factor: int | None,
-) -> pb.TopicCreate:
-    """Return the request; None leaves a field to the node."""
-    config = pb.TopicConfig(
-        partitions=_count("partitions", partitions),
-        flush=_flush(flush) if flush is not None else pb.FLUSH_UNSPECIFIED,
-        flush_interval_ms=_count("flush_interval_ms", flush_interval_ms or 0),
-        retention_bytes=_count("retention_bytes", retention_bytes or 0),
-        segment_bytes=_count("segment_bytes", segment_bytes or 0),
-        replication_factor=_count("replication_factor", replication_factor or 0),
-    )
-    return pb.TopicCreate(name=checked_topic(name), config=config)
-
-
-def topic_alter(name: str, changes: Mapping[str, Any]) -> pb.TopicAlter:
-    """Return the request for the settings in `changes` (those of `create_topic` that can change).
-
-    Raises:
-        InvalidRequestError: a setting is unknown, cannot change, or has no such value.
-    """
-    request = pb.TopicAlter(name=name)
-    for setting, value in changes.items():
-        if setting not in _ALTERABLE:
-            raise InvalidRequestError(f"{setting!r} cannot be altered; these can: {', '.join(_ALTERABLE)}")
-        if value is not None:
-            setattr(request, setting, _flush(value) if setting == "flush" else _count(setting, value))
-    return request
-
-
 def topic_of(info: pb.TopicInfo) -> Topic:
     """Return a described topic.
 
@@ -105,7 +61,6 @@ def topic_of(info: pb.TopicInfo) -> Topic:
     """
     if info.HasField("error"):
         raise error_of(info.error)
-    config = info.config
     return Topic(
         name=info.name,
         topic_id=info.topic_id,
@@ -132,17 +87,26 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                     )
                     for one in partition.replicas
                 ),
+                oldest_append_us=partition.oldest_append_us,
+                newest_append_us=partition.newest_append_us,
+                next_deletion=_next_deletion(partition),
             )
             for partition in sorted(info.partitions, key=lambda each: each.partition)
         ),
-        flush=_FLUSH_NAME.get(config.flush, "always"),
-        flush_interval_ms=config.flush_interval_ms,
-        retention_bytes=config.retention_bytes,
-        segment_bytes=config.segment_bytes,
-        replication_factor=config.replication_factor,
-        ack_quorum=config.ack_quorum,
-        engine=config.engine,
-        count=config.partitions,
+        count=info.config.partitions,
+        **settings_of(info.config),
+    )
+
+
+def _next_deletion(partition: pb.PartitionInfo) -> NextDeletion | None:
+    if not partition.HasField("next_deletion"):
+        return None
+    told = partition.next_deletion
+    return NextDeletion(
+        below=told.below,
+        size_bytes=told.size_bytes,
+        at_us=told.at_us or None,
+        bytes_more=told.bytes_more if told.bounded else None,
     )
 
 
@@ -242,15 +206,3 @@ def committed_of(results: Iterable[pb.CommittedResult], names: Mapping[bytes, st
                 )
             )
     return positions
-
-
-def _flush(flush: str) -> pb.Flush:
-    if flush not in _FLUSH:
-        raise InvalidRequestError(f"flush is one of {', '.join(_FLUSH)}, not {flush!r}")
-    return _FLUSH[flush]
-
-
-def _count(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequestError(f"{name} is a whole number and not negative, not {value!r}")
-    return value

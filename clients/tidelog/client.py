@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, lookup, paging, reading, topic_changes
+from tidelog import admin, lookup, paging, reading, record_deletion, topic_changes, topic_settings
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
@@ -23,6 +24,7 @@ from tidelog.filters import record_filter
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import (
     Acks,
+    Cleanup,
     ClusterStatus,
     Committed,
     Compression,
@@ -160,6 +162,14 @@ class Client:
         retention_bytes: int | None = None,
         segment_bytes: int | None = None,
         replication_factor: int | None = None,
+        retention_ms: int | None = None,
+        cleanup: Cleanup | None = None,
+        compaction_lag_ms: int | None = None,
+        tombstone_retention_ms: int | None = None,
+        dirty_percent: int | None = None,
+        index_key: bool | None = None,
+        index_tag: bool | None = None,
+        hold: bool | None = None,
     ) -> Topic:
         """Create a topic; what is not given is the node's default.
 
@@ -171,20 +181,36 @@ class Client:
             retention_bytes: of one partition; old segments past it go. 0 keeps everything.
             segment_bytes: size of one segment file.
             replication_factor: copies.
+            retention_ms: segments go when all of their records were appended longer ago. 0 keeps everything.
+            cleanup: "delete" by these two, "compact" to the newest record of each key, or "compact,delete".
+            compaction_lag_ms: younger records are not compacted.
+            tombstone_retention_ms: how long a tombstone stays after the compaction that has first seen it.
+            dirty_percent: compact when so much of the log has not been compacted, 1 to 100.
+            index_key: keep an index of keys.
+            index_tag: keep an index of tags.
+            hold: delete and compact nothing, whatever the rest says.
 
         Raises:
             TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
         """
         self._check_usable()
-        request = admin.topic_create(
-            name,
-            partitions=partitions,
-            flush=flush,
-            flush_interval_ms=flush_interval_ms,
-            retention_bytes=retention_bytes,
-            segment_bytes=segment_bytes,
-            replication_factor=replication_factor,
-        )
+        settings = {
+            "partitions": partitions,
+            "flush": flush,
+            "flush_interval_ms": flush_interval_ms,
+            "retention_bytes": retention_bytes,
+            "segment_bytes": segment_bytes,
+            "replication_factor": replication_factor,
+            "retention_ms": retention_ms,
+            "cleanup": cleanup,
+            "compaction_lag_ms": compaction_lag_ms,
+            "tombstone_retention_ms": tombstone_retention_ms,
+            "dirty_percent": dirty_percent,
+            "index_key": index_key,
+            "index_tag": index_tag,
+            "hold": hold,
+        }
+        request = topic_settings.topic_create(admin.checked_topic(name), settings)
         made = await paging.whole(self._router, await topic_changes.create(self._router, request))
         self._router.metadata.made(made)
         return admin.topic_of(made)
@@ -221,12 +247,12 @@ class Client:
         return admin.topic_of(await paging.whole(self._router, await topic_changes.describe(self._router, name)))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
-        """Change settings of a topic: partitions (more only), flush, flush_interval_ms, retention_bytes, segment_bytes.
+        """Change settings of a topic, by the names of `create_topic`: all but replication_factor; partitions only grow.
 
         Raises:
             UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
         """
-        request = admin.topic_alter(name, changes)
+        request = topic_settings.topic_alter(name, changes)
         topic = await self._topic(pb.Envelope(topic_alter=request))
         self._router.metadata.forget(name)  # it may have new partitions
         return topic
@@ -239,6 +265,27 @@ class Client:
         """
         self._check_usable()
         await topic_changes.delete(self._router, name)
+
+    async def delete_records(
+        self, topic: str, before: int | datetime, partitions: Iterable[int] | None = None
+    ) -> dict[int, int]:
+        """Delete all records in front of a point in the log, for good, and return where each partition begins then.
+
+        Whoever reads there is told that it is gone. Space is given back when whole segments hold nothing else.
+
+        Args:
+            topic: its name.
+            before: an offset of the partitions that are named, at most the high watermark; or a datetime with a zone:
+                everything up to the first record that is not older.
+            partitions: 0-based; None for all, where `before` is a time or there is one only.
+
+        Raises:
+            OffsetOutOfRangeError: with the bounds, for an offset behind the end.
+            ForbiddenError: the topic is on hold.
+            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+        """
+        self._check_usable()
+        return await record_deletion.delete_records(self._router, topic, before, partitions)
 
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""

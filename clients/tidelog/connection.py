@@ -67,6 +67,8 @@ ANSWERS: Final = {
     "topic_delete": "topic_reply",
     "cluster_status": "cluster_status_reply",
     "cluster_change": "cluster_change_reply",
+    "delete_records": "delete_records_reply",
+    "compact": "compact_reply",
 }
 """The kind that answers each kind of request."""
 

@@ -13,6 +13,7 @@ from tidelog.arrow import columns_at
 from tidelog_proto.batch import RecordBatch
 
 Flush = Literal["always", "interval", "never"]
+Cleanup = Literal["delete", "compact", "compact,delete"]
 Acks = Literal["quorum", "1", "all"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
@@ -47,10 +48,29 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class NextDeletion:
+    """What retention deletes next in a partition: its oldest segment, with everything below `below`.
+
+    Attributes:
+        below: where the segment ends.
+        size_bytes: of the segment.
+        at_us: when its newest record is too old, µs since 1970; None where the topic keeps records for ever.
+        bytes_more: how much more the partition may store until it goes for that; None without a bound.
+    """
+
+    below: int
+    size_bytes: int
+    at_us: int | None
+    bytes_more: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One partition of a topic. Offsets are records, sizes bytes; they are 0 where only routing was asked for.
 
-    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers.
+    `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers. Where
+    one topic is asked for, it is also told when the oldest and the newest record were appended, µs since 1970, 0 where
+    there is none; and what retention deletes next, None for nothing.
     """
 
     partition: int
@@ -62,11 +82,19 @@ class Partition:
     size_bytes: int = 0
     state: str = ""
     replicas: tuple[Replica, ...] = ()
+    oldest_append_us: int = 0
+    newest_append_us: int = 0
+    next_deletion: NextDeletion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic."""
+    """A topic as the node describes it. `topic_id` is 16 bytes: a re-created topic is another topic.
+
+    Records are deleted when they are older than `retention_ms`, or the partition is larger than `retention_bytes`; 0
+    keeps them for ever. `cleanup` says whether that is done at all, and whether only the newest record of each key
+    stays. While `hold` is set nothing is deleted.
+    """
 
     name: str
     topic_id: bytes
@@ -78,6 +106,14 @@ class Topic:
     replication_factor: int = 1
     ack_quorum: int = 0
     engine: str = "segment"
+    retention_ms: int = 0
+    cleanup: Cleanup = "delete"
+    compaction_lag_ms: int = 0
+    tombstone_retention_ms: int = 0
+    dirty_percent: int = 0
+    index_key: bool = False
+    index_tag: bool = False
+    hold: bool = False
     count: int = 0
     """How many partitions it has, where it is listed without them; see `partition_count`."""
 

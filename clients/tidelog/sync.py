@@ -16,6 +16,7 @@ import concurrent.futures
 import logging
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -35,12 +36,14 @@ from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
 from tidelog.model import (
     Acks,
+    Cleanup,
     ClusterStatus,
     Committed,
     Compression,
     ConsumedBatch,
     Fetched,
     Flush,
+    NextDeletion,
     Node,
     Offset,
     Partition,
@@ -59,8 +62,8 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "Node", "Offset", "Partition",
-    "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
+    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node", "Offset",
+    "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
     "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
 ]
 # fmt: on
@@ -130,6 +133,14 @@ class Client:
         retention_bytes: int | None = None,
         segment_bytes: int | None = None,
         replication_factor: int | None = None,
+        retention_ms: int | None = None,
+        cleanup: Cleanup | None = None,
+        compaction_lag_ms: int | None = None,
+        tombstone_retention_ms: int | None = None,
+        dirty_percent: int | None = None,
+        index_key: bool | None = None,
+        index_tag: bool | None = None,
+        hold: bool | None = None,
     ) -> Topic:
         """See `tidelog.Client.create_topic`."""
         return self._thread.run(
@@ -141,6 +152,14 @@ class Client:
                 retention_bytes=retention_bytes,
                 segment_bytes=segment_bytes,
                 replication_factor=replication_factor,
+                retention_ms=retention_ms,
+                cleanup=cleanup,
+                compaction_lag_ms=compaction_lag_ms,
+                tombstone_retention_ms=tombstone_retention_ms,
+                dirty_percent=dirty_percent,
+                index_key=index_key,
+                index_tag=index_tag,
+                hold=hold,
             )
         )
 
@@ -163,6 +182,12 @@ class Client:
     def delete_topic(self, name: str) -> None:
         """See `tidelog.Client.delete_topic`."""
         self._thread.run(lambda: self._client.delete_topic(name))
+
+    def delete_records(
+        self, topic: str, before: int | datetime, partitions: Iterable[int] | None = None
+    ) -> dict[int, int]:
+        """See `tidelog.Client.delete_records`."""
+        return self._thread.run(lambda: self._client.delete_records(topic, before, partitions))
 
     def cluster_status(self) -> ClusterStatus:
         """See `tidelog.Client.cluster_status`."""

@@ -30,7 +30,7 @@ from tidelog_cli.output import (
     print_table,
 )
 from tidelog_cli.session import with_client
-from tidelog_cli.topics import topic_document
+from tidelog_cli.topic_show import topic_document
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Return when it is done, and say how far it is.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]

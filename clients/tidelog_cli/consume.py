@@ -30,14 +30,11 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.records import ValueForm, record_line
 from tidelog_cli.session import with_client
-from tidelog_cli.times import ago, moment_of
+from tidelog_cli.times import ago, is_duration, moment_of
 
 COMMIT_PERIOD_S: Final = 1.0
 
 Start = Literal["earliest", "latest"] | int | datetime
-
-_UNITS_END: Final = frozenset("smhdw")
-"""How a duration ends, and no time does."""
 
 
 class ByteSink(Protocol):
@@ -170,7 +167,7 @@ def parse_start(text: str) -> Start:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        return ago(text, datetime.now(UTC)) if text[-1:] in _UNITS_END else moment_of(text)
+        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
     except ValueError as error:
         raise CommandFailed(
             f"--from {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "

@@ -29,6 +29,15 @@ def duration_ms(text: str) -> int:
     return duration
 
 
+def duration_or_none_ms(text: str) -> int:
+    """Return a duration in milliseconds, which may be 0, for `typer.Option(parser=duration_or_none_ms)`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    return _parsed(parse_duration_ms, text)
+
+
 def _parsed(parse: Callable[[str], int], text: str) -> int:
     try:
         return parse(str(text))

@@ -10,6 +10,7 @@ from tidelog_proto.units import parse_duration_ms
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
+_UNITS_END: Final = frozenset("smhdw")
 
 
 def moment_of(text: str) -> datetime:
@@ -20,6 +21,11 @@ def moment_of(text: str) -> datetime:
     """
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def is_duration(text: str) -> bool:
+    """Whether text ends as a duration like `7d` does; no time does."""
+    return text[-1:] in _UNITS_END
 
 
 def ago(text: str, now: datetime) -> datetime:

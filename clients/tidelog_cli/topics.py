@@ -1,48 +1,36 @@
-"""`tidelog topic create|list|describe|alter|delete`."""
+"""`tidelog topic create|list|describe|alter|delete|delete-records`."""
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from tidelog import Client, Topic
-from tidelog_cli.copies import copies_text, copy_documents
+from tidelog_cli.copies import copies_text
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
-from tidelog_cli.quantities import duration_ms, size_bytes
 from tidelog_cli.session import with_client
-
-
-class FlushChoice(StrEnum):
-    """When an acknowledged record is synced."""
-
-    ALWAYS = "always"
-    INTERVAL = "interval"
-    NEVER = "never"
-
+from tidelog_cli.times import ago, is_duration, moment_of
+from tidelog_cli.topic_options import (
+    CleanupOption,
+    CompactionLagOption,
+    DirtyOption,
+    FlushIntervalOption,
+    FlushOption,
+    HoldOption,
+    IndexOption,
+    RetentionOption,
+    RetentionTimeOption,
+    SegmentOption,
+    TombstoneOption,
+    indexes,
+)
+from tidelog_cli.topic_show import append_text, plan_text, retention_text, settings_text, topic_document
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-FlushOption = Annotated[FlushChoice | None, typer.Option(help="Sync before acknowledging, at intervals, or never.")]
-FlushIntervalOption = Annotated[
-    int | None,
-    typer.Option(
-        "--flush-interval",
-        "--flush-interval-ms",
-        parser=duration_ms,
-        metavar="TIME",
-        help="With --flush interval: 200ms, 5s; plain numbers are ms.",
-    ),
-]
-RetentionOption = Annotated[
-    int | None,
-    typer.Option(parser=size_bytes, metavar="SIZE", help="Kept per partition: 512MiB, 20GB; 0: everything."),
-]
-SegmentOption = Annotated[
-    int | None, typer.Option(parser=size_bytes, metavar="SIZE", help="The size of a segment file: 64MiB.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +41,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("describe")(describe)
     topic_app.command("alter")(alter)
     topic_app.command("delete")(delete)
+    topic_app.command("delete-records")(delete_records)
     app.add_typer(topic_app, name="topic")
 
 
@@ -62,13 +51,21 @@ def create(
     partitions: Annotated[int, typer.Option(min=1)] = 1,
     flush: FlushOption = None,
     flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
     retention_bytes: RetentionOption = None,
     segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Copies; as many as there are nodes.")] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic; what is not given takes the node's default."""
+    indexed = indexes(index)
 
     async def work(client: Client) -> Topic:
         return await client.create_topic(
@@ -76,9 +73,16 @@ def create(
             partitions=partitions,
             flush=None if flush is None else flush.value,
             flush_interval_ms=flush_interval_ms,
+            retention_ms=retention_ms,
             retention_bytes=retention_bytes,
             segment_bytes=segment_bytes,
+            cleanup=None if cleanup is None else cleanup.value,
+            hold=hold,
+            tombstone_retention_ms=tombstone_retention_ms,
+            compaction_lag_ms=compaction_lag_ms,
+            dirty_percent=dirty_percent,
             replication_factor=replication_factor,
+            **indexed,
         )
 
     topic = with_client(bootstrap, work)
@@ -99,20 +103,20 @@ def list_topics(
     if as_json:
         print_json([topic_document(topic) for topic in topics])
     else:
-        rows = [(t.name, t.partition_count, t.flush, _retention_text(t.retention_bytes)) for t in topics]
+        rows = [(t.name, t.partition_count, t.flush, retention_text(t)) for t in topics]
         print_table(("topic", "partitions", "flush", "retention"), rows)
 
 
 def describe(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Show a topic's configuration and, for each partition, owner, epoch, copies, offsets and size."""
+    """Show a topic's configuration, its partitions with their offsets, sizes and times, and what is deleted next."""
     topic = with_client(bootstrap, lambda client: client.topic(name))
     if as_json:
         print_json(topic_document(topic, copies=True))
         return
     sys.stdout.write(
-        f"topic {topic.name}  flush {topic.flush}  retention {_retention_text(topic.retention_bytes)}  "
+        f"topic {topic.name}  flush {topic.flush}  {settings_text(topic)}  "
         f"segments {bytes_text(topic.segment_bytes)}  copies {copy_count_text(topic)}  id {topic.topic_id.hex()}\n"
     )
     print_table(
@@ -124,6 +128,8 @@ def describe(
             "log start",
             "high watermark",
             "size",
+            "oldest",
+            "newest",
             "state",
         ),
         [
@@ -135,11 +141,16 @@ def describe(
                 p.log_start_offset,
                 p.high_watermark,
                 bytes_text(p.size_bytes),
+                append_text(p.oldest_append_us),
+                append_text(p.newest_append_us),
                 p.state,
             )
             for p in topic.partitions
         ],
     )
+    for partition in topic.partitions:
+        if plan := plan_text(topic, partition):
+            sys.stdout.write(f"partition {partition.partition} {plan}\n")
 
 
 def alter(
@@ -148,8 +159,15 @@ def alter(
     partitions: Annotated[int | None, typer.Option(min=1, help="Can only grow.")] = None,
     flush: FlushOption = None,
     flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
     retention_bytes: RetentionOption = None,
     segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -158,8 +176,15 @@ def alter(
         "partitions": partitions,
         "flush": None if flush is None else flush.value,
         "flush_interval_ms": flush_interval_ms,
+        "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
         "segment_bytes": segment_bytes,
+        "cleanup": None if cleanup is None else cleanup.value,
+        "hold": hold,
+        "tombstone_retention_ms": tombstone_retention_ms,
+        "compaction_lag_ms": compaction_lag_ms,
+        "dirty_percent": dirty_percent,
+        **indexes(index),
     }
     changes = {key: value for key, value in asked.items() if value is not None}
     if not changes:
@@ -187,32 +212,41 @@ def delete(
     sys.stdout.write(f"deleted topic {name}\n")
 
 
-def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
-    """Return a topic as the JSON object that every command prints; with the copies of each partition if asked to."""
-    return {
-        "name": topic.name,
-        "topic_id": topic.topic_id.hex(),
-        "flush": topic.flush,
-        "flush_interval_ms": topic.flush_interval_ms,
-        "retention_bytes": topic.retention_bytes,
-        "segment_bytes": topic.segment_bytes,
-        "replication_factor": topic.replication_factor,
-        "engine": topic.engine,
-        "partitions": [
-            {
-                "partition": p.partition,
-                "owner": p.owner,
-                "epoch": p.epoch,
-                "placement": list(p.placement),
-                "log_start_offset": p.log_start_offset,
-                "high_watermark": p.high_watermark,
-                "size_bytes": p.size_bytes,
-                "state": p.state,
-            }
-            | ({"replicas": copy_documents(p)} if copies else {})
-            for p in topic.partitions
-        ],
-    }
+def delete_records(
+    name: NameArgument,
+    *,
+    before: Annotated[
+        str, typer.Option(metavar="OFFSET|TIME", help="An offset, a time in ISO 8601, or how long ago: 7d.")
+    ],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only of this one; an offset is of one.")] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete the records in front of an offset or a time, for good. Readers there are told that they are gone."""
+    point = _point_of(before)
+    partitions = None if partition is None else [partition]
+    starts = with_client(bootstrap, lambda client: client.delete_records(name, point, partitions))
+    if as_json:
+        print_json([{"partition": number, "log_start_offset": start} for number, start in sorted(starts.items())])
+        return
+    for number, start in sorted(starts.items()):
+        sys.stdout.write(f"partition {number} begins at offset {start:,}\n")
+
+
+def _point_of(text: str) -> int | datetime:
+    """Return the offset or the moment that an option names.
+
+    Raises:
+        CommandFailed: it names neither.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"--before {text!r}: give an offset, a time like 2013-01-01T05:00:00, or how long ago, like 7d", EXIT_USAGE
+        ) from error
 
 
 def copy_count_text(topic: Topic) -> str:
@@ -220,10 +254,6 @@ def copy_count_text(topic: Topic) -> str:
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
     wanted = topic.replication_factor
     return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
-
-
-def _retention_text(retention_bytes: int) -> str:
-    return bytes_text(retention_bytes) if retention_bytes else "everything"
 
 
 def _count(number: int, what: str) -> str:

@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog_gateway import docs_page, fetch, keys, offsets, publish, service, topics
+from tidelog_gateway import deletion, docs_page, fetch, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.incoming import Budget
@@ -38,6 +38,7 @@ _ROUTERS: Final = (
     publish.router,
     fetch.router,
     keys.router,
+    deletion.router,
     offsets.router,
     service.router,
     docs_page.router,

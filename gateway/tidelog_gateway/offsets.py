@@ -185,8 +185,8 @@ def committed_view(item: Committed) -> dict[str, Any]:
     }
 
 
-def parse_timestamp(text: str) -> int:
-    """Return a `timestamp` parameter as us since 1970.
+def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
+    """Return a parameter, by its name, as us since 1970.
 
     Raises:
         Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range.
@@ -201,7 +201,7 @@ def parse_timestamp(text: str) -> int:
         since_us = -1
     if not 0 <= since_us <= TIMESTAMP_MS_MAX * 1000 + 999:
         detail = "is milliseconds since 1970, or ISO 8601 with a time zone, until 9999: 2013-01-01T00:00:00Z"
-        raise invalid([{"parameter": "timestamp", "detail": detail}])
+        raise invalid([{"parameter": parameter, "detail": detail}])
     return since_us
 
 

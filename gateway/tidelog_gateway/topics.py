@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from tidelog.model import Flush, Partition, Topic
+from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.problems import invalid
-from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tidelog_proto.names import check_topic_name
 
 PAGE_MAX: Final = 1000
@@ -24,6 +24,18 @@ _FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
 _Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
 _Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]
 _Partitions = Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
+
+
+_RetentionTime = Annotated[
+    int, Field(ge=0, le=RETENTION_MS_MAX, description="ms that records are kept; 0 keeps them for ever.")
+]
+_CompactionLag = Annotated[int, Field(ge=0, le=RETENTION_MS_MAX, description="Younger records are not compacted.")]
+_TombstoneRetention = Annotated[
+    int, Field(ge=1, le=RETENTION_MS_MAX, description="ms that a tombstone stays once compaction has seen it.")
+]
+_DirtyPercent = Annotated[
+    int, Field(ge=1, le=100, description="Compact when so much of the log has not been compacted.")
+]
 
 
 class TopicCreate(BaseModel):
@@ -38,6 +50,14 @@ class TopicCreate(BaseModel):
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
     replication_factor: Annotated[int, Field(ge=1, le=15)] | None = None
+    retention_ms: _RetentionTime | None = None
+    cleanup: Cleanup | None = None
+    compaction_lag_ms: _CompactionLag | None = None
+    tombstone_retention_ms: _TombstoneRetention | None = None
+    dirty_percent: _DirtyPercent | None = None
+    index_key: bool | None = None
+    index_tag: bool | None = None
+    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
 
 
 class TopicAlter(BaseModel):
@@ -50,6 +70,23 @@ class TopicAlter(BaseModel):
     flush_interval_ms: _FlushInterval | None = None
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
+    retention_ms: _RetentionTime | None = None
+    cleanup: Cleanup | None = None
+    compaction_lag_ms: _CompactionLag | None = None
+    tombstone_retention_ms: _TombstoneRetention | None = None
+    dirty_percent: _DirtyPercent | None = None
+    index_key: bool | None = None
+    index_tag: bool | None = None
+    hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
+
+
+class NextDeletionView(BaseModel):
+    """What retention deletes next: the oldest segment."""
+
+    below: Annotated[int, Field(description="Where the segment ends.")]
+    size_bytes: int
+    at_ms: Annotated[int | None, Field(description="When its newest record is too old; null: records are kept.")]
+    bytes_more: Annotated[int | None, Field(description="It goes once so much more is stored; null: no bound.")]
 
 
 class PartitionView(BaseModel):
@@ -63,6 +100,9 @@ class PartitionView(BaseModel):
     high_watermark: int
     size_bytes: int
     state: str
+    oldest_append_ms: Annotated[int | None, Field(description="When its oldest record was appended; null: none.")]
+    newest_append_ms: int | None
+    next_deletion: Annotated[NextDeletionView | None, Field(description="null: nothing is deleted.")]
 
 
 class TopicView(BaseModel):
@@ -78,6 +118,14 @@ class TopicView(BaseModel):
     replication_factor: int
     ack_quorum: int
     engine: str
+    retention_ms: int
+    cleanup: Cleanup
+    compaction_lag_ms: int
+    tombstone_retention_ms: int
+    dirty_percent: int
+    index_key: bool
+    index_tag: bool
+    hold: bool
 
 
 class TopicDetail(TopicView):
@@ -152,6 +200,14 @@ def view_of(topic: Topic) -> dict[str, Any]:
         "replication_factor": topic.replication_factor,
         "ack_quorum": topic.ack_quorum,
         "engine": topic.engine,
+        "retention_ms": topic.retention_ms,
+        "cleanup": topic.cleanup,
+        "compaction_lag_ms": topic.compaction_lag_ms,
+        "tombstone_retention_ms": topic.tombstone_retention_ms,
+        "dirty_percent": topic.dirty_percent,
+        "index_key": topic.index_key,
+        "index_tag": topic.index_tag,
+        "hold": topic.hold,
     }
 
 
@@ -170,6 +226,20 @@ def _partition_view(partition: Partition) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "size_bytes": partition.size_bytes,
         "state": partition.state,
+        "oldest_append_ms": partition.oldest_append_us // 1000 or None,
+        "newest_append_ms": partition.newest_append_us // 1000 or None,
+        "next_deletion": _next_view(partition.next_deletion),
+    }
+
+
+def _next_view(following: NextDeletion | None) -> dict[str, Any] | None:
+    if following is None:
+        return None
+    return {
+        "below": following.below,
+        "size_bytes": following.size_bytes,
+        "at_ms": None if following.at_us is None else following.at_us // 1000,
+        "bytes_more": following.bytes_more,
     }
 
 

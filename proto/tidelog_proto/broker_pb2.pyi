@@ -390,7 +390,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +403,9 @@ class PartitionInfo(_message.Message):
     MISSING_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RECORDS_FIELD_NUMBER: _ClassVar[int]
     COPY_FAULT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DELETION_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -415,7 +418,24 @@ class PartitionInfo(_message.Message):
     missing_epochs: int
     missing_records: int
     copy_fault: str
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
+    oldest_append_us: int
+    newest_append_us: int
+    next_deletion: NextDeletion
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ..., oldest_append_us: _Optional[int] = ..., newest_append_us: _Optional[int] = ..., next_deletion: _Optional[_Union[NextDeletion, _Mapping]] = ...) -> None: ...
+
+class NextDeletion(_message.Message):
+    __slots__ = ("below", "size_bytes", "at_us", "bytes_more", "bounded")
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MORE_FIELD_NUMBER: _ClassVar[int]
+    BOUNDED_FIELD_NUMBER: _ClassVar[int]
+    below: int
+    size_bytes: int
+    at_us: int
+    bytes_more: int
+    bounded: bool
+    def __init__(self, below: _Optional[int] = ..., size_bytes: _Optional[int] = ..., at_us: _Optional[int] = ..., bytes_more: _Optional[int] = ..., bounded: _Optional[bool] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
     __slots__ = ("node_id", "held_offset", "lag", "streaming", "latency_us", "missing_epochs", "missing_records", "copy_fault")
@@ -922,14 +942,16 @@ class TopicReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("partitions", "cursor", "nodes_only")
+    __slots__ = ("partitions", "cursor", "nodes_only", "ages")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     NODES_ONLY_FIELD_NUMBER: _ClassVar[int]
+    AGES_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionName]
     cursor: TopicCursor
     nodes_only: bool
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., nodes_only: _Optional[bool] = ...) -> None: ...
+    ages: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., nodes_only: _Optional[bool] = ..., ages: _Optional[bool] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic_id", "partition")
@@ -1068,7 +1090,7 @@ class PeerWelcome(_message.Message):
     def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length")
+    __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length", "deleting_below", "deleted_below")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1081,6 +1103,8 @@ class AppendBatch(_message.Message):
     COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BELOW_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1093,7 +1117,9 @@ class AppendBatch(_message.Message):
     commit_offset: int
     log_start_offset: int
     length: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+    deleting_below: int
+    deleted_below: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., length: _Optional[int] = ..., deleting_below: _Optional[int] = ..., deleted_below: _Optional[int] = ...) -> None: ...
 
 class AppendBatches(_message.Message):
     __slots__ = ("entries",)
@@ -1102,7 +1128,7 @@ class AppendBatches(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
 
 class ReplicationAck(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "owner_incarnation", "end_offset", "end_digest", "status")
+    __slots__ = ("topic_id", "partition", "epoch", "owner_incarnation", "end_offset", "end_digest", "status", "deleting_below")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1110,6 +1136,7 @@ class ReplicationAck(_message.Message):
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1117,7 +1144,8 @@ class ReplicationAck(_message.Message):
     end_offset: int
     end_digest: int
     status: ReplicaStatus
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner_incarnation: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ...) -> None: ...
+    deleting_below: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner_incarnation: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., deleting_below: _Optional[int] = ...) -> None: ...
 
 class ReplicationAcks(_message.Message):
     __slots__ = ("entries",)
@@ -1192,7 +1220,7 @@ class Seals(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[Seal, _Mapping]]] = ...) -> None: ...
 
 class SealReply(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised", "end_offset", "end_digest", "accepted", "accepted_value", "short_log")
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised", "end_offset", "end_digest", "accepted", "accepted_value", "short_log", "deleting_below")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1204,6 +1232,7 @@ class SealReply(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
     SHORT_LOG_FIELD_NUMBER: _ClassVar[int]
+    DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1215,7 +1244,8 @@ class SealReply(_message.Message):
     accepted: Ballot
     accepted_value: bytes
     short_log: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., short_log: _Optional[bool] = ...) -> None: ...
+    deleting_below: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., short_log: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
 
 class SealReplies(_message.Message):
     __slots__ = ("entries",)
@@ -1480,7 +1510,7 @@ class EpochDescriptor(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ...) -> None: ...
 
 class EpochDecision(_message.Message):
-    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs", "compactions")
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs", "compactions", "deleted_below")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -1489,6 +1519,7 @@ class EpochDecision(_message.Message):
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
     SHORT_LOGS_FIELD_NUMBER: _ClassVar[int]
     COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BELOW_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     end_offset: int
     end_digest: int
@@ -1497,7 +1528,8 @@ class EpochDecision(_message.Message):
     unsafe: bool
     short_logs: bool
     compactions: _containers.RepeatedCompositeFieldContainer[Compaction]
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ...) -> None: ...
+    deleted_below: int
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., deleted_below: _Optional[int] = ...) -> None: ...
 
 class Compaction(_message.Message):
     __slots__ = ("epoch", "horizon", "tombstones_below", "end_digest", "size_bytes", "floor", "decided_us")
@@ -1532,7 +1564,7 @@ class ChainEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., genesis: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., decision: _Optional[bytes] = ..., forgotten: _Optional[bool] = ...) -> None: ...
 
 class FenceEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "descriptor", "promised", "accepted", "accepted_value", "dropped")
+    __slots__ = ("topic_id", "partition", "epoch", "descriptor", "promised", "accepted", "accepted_value", "dropped", "deleting_below")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1541,6 +1573,7 @@ class FenceEntry(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1549,7 +1582,8 @@ class FenceEntry(_message.Message):
     accepted: Ballot
     accepted_value: bytes
     dropped: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ...) -> None: ...
+    deleting_below: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
     __slots__ = ("producers", "silent")

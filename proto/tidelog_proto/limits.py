@@ -84,6 +84,10 @@ PARTITIONS_MAX: Final = 16_384
 SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4096 * MIB
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+RETENTION_MS_MAX: Final = 36_525 * 86_400_000
+"""A hundred years: the longest time that a topic may be set to keep something."""
+TOMBSTONE_RETENTION_MS_DEFAULT: Final = 86_400_000
+DIRTY_PERCENT_DEFAULT: Final = 50
 
 # Producers ---------------------------------------------------------------------------------------------
 

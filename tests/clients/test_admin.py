@@ -9,32 +9,6 @@ from tidelog.errors import InvalidRequestError, InvalidTopicError, OverloadedErr
 from tidelog_proto import broker_pb2 as pb
 
 
-def create(**overrides: object) -> pb.TopicCreate:
-    unset = ("flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor")
-    arguments = {"partitions": 2, **dict.fromkeys(unset), **overrides}
-    return admin.topic_create("t", **arguments)  # type: ignore[arg-type] # parametrised
-
-
-def test_what_is_not_given_is_left_to_the_node() -> None:
-    assert create() == pb.TopicCreate(name="t", config=pb.TopicConfig(partitions=2))
-    assert create(flush="never", retention_bytes=7).config == pb.TopicConfig(
-        partitions=2, flush=pb.NEVER, retention_bytes=7
-    )
-
-
-@pytest.mark.parametrize("wrong", [{"partitions": -1}, {"partitions": "2"}, {"partitions": True}, {"flush": "maybe"}])
-def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequestError):
-        create(**wrong)
-
-
-def test_alterations() -> None:
-    request = admin.topic_alter("t", {"partitions": 4, "flush": "always", "segment_bytes": None})
-    assert request == pb.TopicAlter(name="t", partitions=4, flush=pb.ALWAYS)
-    with pytest.raises(InvalidRequestError, match="replication_factor"):
-        admin.topic_alter("t", {"replication_factor": 3})
-
-
 def test_a_described_topic_has_its_partitions_in_order() -> None:
     info = pb.TopicInfo(name="t", topic_id=b"i" * 16, config=pb.TopicConfig(flush=pb.INTERVAL, flush_interval_ms=5))
     for partition in (1, 0):

@@ -165,6 +165,19 @@ async def test_a_topic_made_again_takes_records_again(http: httpx.AsyncClient, t
     assert (await http.get(f"/v1/topics/{topic}/offsets")).json()["offsets"][0]["high_watermark"] == 1
 
 
+async def test_what_a_topic_keeps(http: httpx.AsyncClient) -> None:
+    wanted = {"retention_ms": 604_800_000, "retention_bytes": 1 << 30, "cleanup": "compact,delete", "hold": True}
+    wanted |= {"compaction_lag_ms": 5, "tombstone_retention_ms": 6, "dirty_percent": 7}
+    wanted |= {"index_key": True, "index_tag": True}
+    made = await http.post("/v1/topics", json={"name": "keeps", **wanted})
+    assert made.status_code == 201, made.text
+    assert {name: made.json()[name] for name in wanted} == wanted
+    changes = {"retention_ms": 0, "cleanup": "delete", "hold": False, "index_tag": False}
+    altered = await http.patch("/v1/topics/keeps", json=changes)
+    assert {name: altered.json()[name] for name in wanted} == wanted | changes
+    assert (await http.get("/v1/topics/keeps")).json() == altered.json()
+
+
 async def test_groups(http: httpx.AsyncClient, topic: str) -> None:
     await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "a", "partition": 0}] * 5})
     path = f"/v1/groups/g-{topic}/offsets"

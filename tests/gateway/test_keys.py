@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -39,8 +40,9 @@ async def test_only_what_matches_comes(api: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-async def test_keys_that_are_no_text_are_named_in_base64(api: httpx.AsyncClient, encode: object) -> None:
-    assert callable(encode)
+async def test_keys_that_are_no_text_are_named_in_base64(
+    api: httpx.AsyncClient, encode: Callable[[bytes], bytes]
+) -> None:
     named = {"key": encode(RAW).decode(), "key_encoding": "base64"}
     response = await api.get(RECORDS, params=named)
     assert offsets(response) == [2]

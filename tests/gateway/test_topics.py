@@ -57,6 +57,12 @@ async def test_cursors_that_no_page_has_given(api: httpx.AsyncClient, cursor: st
         ({"name": "a", "segment_bytes": 1}, "/segment_bytes"),
         ({"name": "a", "retention_bytes": -1}, "/retention_bytes"),
         ({"name": "a", "partitons": 1}, "/partitons"),
+        ({"name": "a", "retention_ms": -1}, "/retention_ms"),
+        ({"name": "a", "retention_ms": 2**60}, "/retention_ms"),
+        ({"name": "a", "cleanup": "burn"}, "/cleanup"),
+        ({"name": "a", "dirty_percent": 0}, "/dirty_percent"),
+        ({"name": "a", "tombstone_retention_ms": 0}, "/tombstone_retention_ms"),
+        ({"name": "a", "hold": "yes"}, "/hold"),
     ],
 )
 async def test_what_a_topic_may_not_be(api: httpx.AsyncClient, body: dict[str, object], pointer: str) -> None:

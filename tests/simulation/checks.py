@@ -56,7 +56,7 @@ class Checks:
         self._to_tell: list[tuple[Copy, Fork]] = []
         """Which losses nodes have come to know in this step."""
         self._told: set[tuple[Process, str]] = set()
-        self.deletions = {key: Deletions(truth, world.scenario.retention_bytes) for key, truth in self.truths.items()}
+        self.deletions = {key: Deletions(truth, world.scenario, world.clock) for key, truth in self.truths.items()}
         for key, truth in self.truths.items():
             truth.lacked_by = partial(self._lacked_by, key)
 
@@ -231,6 +231,8 @@ class Checks:
             truth.claim_committed(replica.state.active.epoch, watermark, f"the watermark of {copy.name}")
         if replica.state.halted is not None and not self._bad(copy.process.node_id) and not self.is_overruled(copy):
             self.fail("halted", f"{copy.name}: {replica.state.halted}")
+        if replica.state.deleted_below or self._world.scenario.deletes:
+            truth.shows_from(replica.state.active.epoch, replica.state.deleted_below, copy.name)
         if replica.state.log_start:
             self.deletions[copy.key].says(copy.name, replica.state.log_start)
         if replica.state.owner is not None:
@@ -331,8 +333,20 @@ class Checks:
         self.truths[publish.key].tried(publish)
 
     def says_deleted(self, copy: Copy, log_start: int) -> None:
-        """A node says that retention has deleted what lies before an offset (I10)."""
-        self.deletions[copy.key].says(copy.name, log_start)
+        """A node says that what lies before an offset is deleted (I10)."""
+        self.deletions[copy.key].tells(copy.name, log_start)
+
+    def deleted(self, copy: Copy, offset: int) -> None:
+        """A node answers that records below an offset are deleted for good."""
+        self._world.clock.note("deleted", copy.name, offset, checksum=offset)
+        state = copy.replica.state
+        shown_from = max(state.deleted_below, copy.partition.state.log_start)
+        self.require(shown_from >= offset, "I25", f"{copy.name} says that all below {offset} is deleted, and shows it")
+        self.truth_of(copy).shows_from(state.active.epoch, shown_from, copy.name)
+
+    def reads(self, copy: Copy, offset: int, shown_from: int) -> None:
+        """A node gives a reader what lies at an offset; when it was asked it showed what lies behind another."""
+        self.require(offset >= shown_from, "I25", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
 
     def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
         """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""

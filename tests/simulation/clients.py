@@ -215,6 +215,8 @@ class Consumer:
         self._node = ""
         self._asked = 0
         self.position = 0
+        self._may_be_inside = False
+        """Whether its position may lie inside a batch, which is given as a whole: it is where the log begins."""
         self.truth = world.checks.truths[key]
         """By what it goes: after a recovery without a quorum it reads again from where that cut the log."""
         self.table: dict[bytes, KeyedRecord] = {}
@@ -285,15 +287,15 @@ class Consumer:
             return
         if not self._goes_by(truth):
             batches = []
-        self.position = max(self.position, log_start)
+        if log_start > self.position:
+            self.position, self._may_be_inside = log_start, True
         for data in batches:
             header = unpack_header(data)
             derived = bool(header.flags & Flags.DERIVED)  # such a one may begin earlier than what it was made from
-            self._world.checks.require(
-                header.base_offset == self.position or (derived and header.base_offset < self.position),
-                "I10",
-                "a consumer was given something else than what comes next",
-            )
+            inside = self._may_be_inside and header.base_offset < self.position < header.end_offset
+            is_next = inside or header.base_offset == self.position or (derived and header.base_offset < self.position)
+            self._world.checks.require(is_next, "I10", "a consumer was given something else than what comes next")
+            self._may_be_inside = False
             if self._world.scenario.compacts:
                 self.table.update((each.key, each) for each in keyed_records(data) if each.offset >= self.position)
             if not derived:

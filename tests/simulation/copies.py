@@ -90,7 +90,9 @@ class Copy:
         """
         partition = self.partition
         await partition.access.ensure_readable()
+        shown_from = self.replica.state.deleted_below
         partition.reader.check_offset(offset)
+        self.process.world.checks.reads(self, offset, shown_from)
         hot = partition.reader.read_hot(offset, READ_BYTES)
         if hot is not None:
             return [entry.data for entry in hot]

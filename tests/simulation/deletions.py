@@ -10,15 +10,22 @@ it may have forgotten, and who asks it about producers may have forgotten that w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tests.simulation.clock import Clock
+from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth
 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import BatchHeader
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy
+
+SLACK_US = 80_000
+"""By so much the clocks of two nodes may differ, each put a little forward or back."""
 
 
 class Deletions:
@@ -28,10 +35,18 @@ class Deletions:
         log_start: below this an owner has decided to delete, or is about to.
     """
 
-    def __init__(self, truth: Truth, bytes_max: int) -> None:
+    def __init__(self, truth: Truth, scenario: Scenario, clock: Clock) -> None:
         self._truth = truth
-        self._bytes_max = bytes_max
+        self._bytes_max = scenario.retention_bytes
+        self._age_us = scenario.retention_ms * 1000
+        self._clock = clock
         self.log_start = 0
+        self.wanted = 0
+        """Below this an owner wants records deleted for readers."""
+        self._asked = 0
+        """The highest that somebody has asked for."""
+        self._stamped_us: dict[tuple[int, int], int] = {}
+        """The epoch and the end of a batch -> when it got its offsets, by a clock that is right."""
         self._noted: dict[str, int] = {}
         """Node -> below which it has deleted by itself, so that what was there before was there without a hole."""
         self._began: dict[str, int] = {}
@@ -41,8 +56,40 @@ class Deletions:
 
     # ------------------------------------------------------------------------------------------ deleting
 
+    def stamped(self, headers: Sequence[BatchHeader]) -> None:
+        """An owner has given offsets to batches."""
+        for header in headers:
+            self._stamped_us[header.epoch, header.end_offset] = self._clock.now_us
+
+    def asks(self, offset: int) -> None:
+        """Somebody asks that records below an offset be deleted."""
+        self._asked = max(self._asked, offset)
+
+    def wants(self, copy: Copy, below: int) -> None:
+        """An owner is about to have records below an offset deleted for readers."""
+        require = self._truth.require
+        require(not copy.partition.state.topic.config.hold, "I22", f"{copy.name} deletes below {below} what is held")
+        require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
+        if below > max(self.wanted, self._asked):
+            is_due = self._is_past_bytes(copy, below) or self._is_old(copy, below)
+            require(is_due, "I22", f"{copy.name} wants all below {below} deleted, which its topic keeps")
+            self.wanted = below
+
+    def _is_old(self, copy: Copy, below: int) -> bool:
+        """Whether all below an offset is as old as the topic keeps records, by a clock that is right."""
+        header = next(copy.log.reader.scan_headers(below - 1), None)
+        if not self._age_us or header is None:
+            return False
+        stamped_us = self._stamped_us[header.epoch, header.end_offset]
+        return self._clock.now_us - stamped_us >= self._age_us - SLACK_US
+
+    def deletes(self, copy: Copy) -> None:
+        """A file of a node's log is gone."""
+        held = copy.partition.state.topic.config.hold
+        self._truth.require(not held, "I22", f"{copy.name} deletes a file, and the topic is held")
+
     def decides(self, copy: Copy, below: int) -> None:
-        """A node is about to delete what lies below an offset: an owner by its own decision, others after one."""
+        """A node is about to delete what lies below an offset: an owner what nobody sees any more, others after one."""
         if below > self.log_start:
             self._judge(copy, below)
             self.log_start = below
@@ -57,27 +104,39 @@ class Deletions:
 
     def _judge(self, copy: Copy, below: int) -> None:
         truth, require = self._truth, self._truth.require
-        require(self._bytes_max > 0, "I22", f"{copy.name} deletes below {below}, and all is to be kept")
         require(below <= truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
-        segments = [segment for log in copy.log.epochs for segment in log.segments]
-        kept = [segment for segment in segments if segment.end_offset > below]
-        newest = max((segment.end_offset for segment in segments if segment.end_offset <= below), default=-1)
-        last = [segment for segment in segments if segment.end_offset == newest]
-        size_bytes = sum(segment.size_bytes for segment in [*last, *kept])
-        # A log that has left the partition since, because an epoch began behind a hole, counted when it was decided.
-        is_past = size_bytes > self._bytes_max or not last or copy.log.start_offset > below
-        require(is_past, "I22", f"{copy.name} deletes below {below}, and has {size_bytes} of {self._bytes_max} bytes")
+        seen_from = copy.replica.state.deleted_below
+        require(below <= seen_from, "I22", f"{copy.name} deletes below {below} what readers see from {seen_from} on")
         epoch = truth.newest_decided + 1
         if below > truth.start_of(epoch) and not copy.process.disk.spares.has_ended:
             replicas, holders = len(truth.descriptors[epoch].placement), truth.holders(epoch, below)
             lacking = f"{copy.name} deletes below {below}, which {replicas - holders} of {replicas} replicas lack"
             require(holders == replicas, "I22", lacking)
 
+    def _is_past_bytes(self, copy: Copy, below: int) -> bool:
+        """Whether what lies in front of an offset is past the topic's bytes, where a node's segments end."""
+        if not self._bytes_max:
+            return False
+        segments = [segment for log in copy.log.epochs for segment in log.segments]
+        kept = [segment for segment in segments if segment.end_offset > below]
+        newest = max((segment.end_offset for segment in segments if segment.end_offset <= below), default=-1)
+        last = [segment for segment in segments if segment.end_offset == newest]
+        size_bytes = sum(segment.size_bytes for segment in [*last, *kept])
+        # A log that has left the partition since, because an epoch began behind a hole, counted when it was decided.
+        return size_bytes > self._bytes_max or not last or copy.log.start_offset > below
+
     def says(self, name: str, log_start: int) -> None:
         """A node says where the log begins: nowhere behind what was decided."""
         truth = self._truth
         truth.require(
             log_start <= self.log_start, "I22", f"{name} says that the log begins at {log_start}, not {self.log_start}"
+        )
+
+    def tells(self, name: str, log_start: int) -> None:
+        """A node tells a reader where the log begins: nowhere behind what an owner wanted, or somebody asked for."""
+        wanted = max(self.wanted, self._asked, self.log_start)
+        self._truth.require(
+            log_start <= wanted, "I22", f"{name} tells that the log begins at {log_start}, not {wanted}"
         )
 
     def remembers(self, copy: Copy) -> None:

@@ -29,6 +29,7 @@ SPENT_BY = {
     "publish": "publishes",
     "take over": "takeovers",
     "roll over": "roll_overs",
+    "delete": "deletions",
     "crash": "crashes",
     "tick": "ticks",
     "cut": "cuts",
@@ -170,7 +171,8 @@ class Search:
         number = self._truth_numbers.setdefault(fingerprint(truth), len(self._truths))
         if number == len(self._truths):
             self._truths.append(truth)
-            self._known.append((*sorted(truth.committed.items()), *sorted(truth.chosen)))
+            known = (*sorted(truth.committed.items()), *sorted(truth.chosen), *sorted(truth.deleted.items()))
+            self._known.append(known)
         return number
 
     # ------------------------------------------------------------------------------------------ what may happen

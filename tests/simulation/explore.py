@@ -16,7 +16,7 @@ from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
 
 WALK_STEPS = 250
-FURTHER_BOUNDS = ("roll_overs", "crashes", "cuts", "ticks")
+FURTHER_BOUNDS = ("roll_overs", "deletions", "crashes", "cuts", "ticks")
 _WEIGHTS = {
     "deliver": 10,
     "repeat": 2,
@@ -24,6 +24,7 @@ _WEIGHTS = {
     "publish": 3,
     "take over": 2,
     "roll over": 2,
+    "delete": 3,
     "crash": 1,
     "start": 2,
     "tick": 1,
@@ -34,12 +35,14 @@ _PACES = [0.03, 0.3, 1.0, 1.0, 3.0]
 def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
     """Follow random choices, with bounds of their own."""
     random = Random(f"walk {seed}")
+    deletions = Random(f"deletions {seed}").choice([0, 0, 2, 4])
     found = Found()
     world = SmallWorld(
         Bounds(
             publishes=random.randint(2, 6),
             takeovers=random.randint(1, 5),
             roll_overs=random.choice([0, 0, 1, 3]),
+            deletions=deletions,
             crashes=random.choice([0, 1, 4]),
             repeats=random.choice([0, 5, 20]),
             ticks=random.choice([0, 5, 20]),

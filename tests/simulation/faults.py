@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.simulation.machine import Machine
+from tests.simulation.machine import AGED_ERROR_US, Machine
 from tests.simulation.rot import lose_directory, rot
 from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
@@ -81,6 +81,8 @@ class Faults:
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
         if self._world.scenario.changes and "wishes" not in chosen:
             chosen.append("wishes")
+        if self._world.scenario.retention_ms:
+            chosen += [kind for kind in ("wall clock", "wall clock", "roll over") if kinds]
         return chosen if len(chosen) >= KINDS_MIN else kinds
 
     def start(self) -> None:
@@ -186,7 +188,14 @@ class Faults:
     def _wall_clock(self) -> None:
         """Set a clock, by seconds or by days."""
         most_us = 1_000_000 * self._random.choice([5, 5, 3600, 20 * 86_400])
-        self._machine().wall_error_us += self._random.randint(-most_us, most_us)
+        machine = self._machine()
+        if self._world.scenario.retention_ms:
+            most_us *= 18  # a year at most
+            jumps = (-most_us, most_us, self._random.randrange(AGED_ERROR_US), self._random.randrange(AGED_ERROR_US))
+            machine.wall_error_us = self._random.choice(jumps)
+        else:
+            machine.wall_error_us += self._random.randint(-most_us, most_us)
+        self._note("wall clock", machine.node_id)
 
     # ------------------------------------------------------------------------------------------ network
 

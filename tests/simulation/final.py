@@ -56,7 +56,8 @@ def unequal(world: World, key: PartitionKey) -> str | None:
         if copy.replica.state.active.epoch != newest and able(copy):
             return f"{describe(copy)} does not know epoch {newest}"
     for copy in members:
-        if copy.log.end_offset != end or copy.replica.state.high_watermark != end or not copy.is_idle:
+        has_all = copy.log.end_offset == end or copy.replica.state.log_start >= end
+        if not has_all or copy.replica.state.high_watermark != end or not copy.is_idle:
             return f"{describe(copy)}, {owner.name} is at {end}"
         if copy.partition.compaction.is_behind:
             return f"{describe(copy)} has not been compacted as decided"
@@ -167,12 +168,17 @@ def _later_tombstone(truth: Truth, key: bytes, offset: int) -> bool:
     return False
 
 
+def _beginning(world: World, key: PartitionKey, log: list[bytes]) -> int:
+    """Return where a log begins that retention may have deleted all of."""
+    return unpack_header(log[0]).base_offset if log else max(copy.log.end_offset for copy in _copies(world, key))
+
+
 def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
     """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
     stamp_us = 0
-    start_offset = offset = unpack_header(log[0]).base_offset if log and world.scenario.retention_bytes else 0
+    start_offset = offset = _beginning(world, key, log) if world.scenario.deletes else 0
     for data in log:
         header = unpack_header(data)
         if header.base_offset != offset:

@@ -9,6 +9,9 @@ from tests.simulation.process import HOME, Process
 
 from tidelog_broker.storage.io.errors import StorageError
 
+AGED_ERROR_US = 10_000
+"""How wrong clocks are where ages are measured, unless they jump."""
+
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
@@ -26,6 +29,8 @@ class Machine:
         self.process: Process | None = None
         self.powered = True
         self.wall_error_us = world.clock.random.randint(-2_000_000, 2_000_000)
+        if world.scenario.retention_ms:
+            self.wall_error_us %= AGED_ERROR_US
         self.retired = False
         """It does not start any more: what its disk holds is damaged."""
         self.slowness: float = world.clock.random.choice([1, 1, 1, 6])
@@ -56,6 +61,8 @@ class Machine:
         if self.process is not None or self.retired:
             return
         self.powered = True
+        if self.world.scenario.retention_ms:  # a clock that is behind at a start makes records look older than they are
+            self.wall_error_us = max(0, self.wall_error_us)
         incarnation = self.next_incarnation
         self._draw_incarnation()
         self.world.clock.note("start", self.node_id, incarnation, checksum=self.machine_rebooted)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
+from tests.simulation import mutations_deletion as deletion
 from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_index as index
@@ -20,7 +21,7 @@ from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
-from tests.simulation.scenario import DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE, WISHES
+from tests.simulation.scenario import AGES, DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE, WISHES
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -154,7 +155,22 @@ INDEXES = [
 ]
 """Of what is found by key."""
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES]}
+DELETED = [
+    Mutant("log start lost at takeover", deletion.lost_at_takeover, mixture=AGES),
+    Mutant("log start lost at a planned end", deletion.lost_at_planned_end, mixture=RETENTION),
+    Mutant("deleted by the owner alone", deletion.counted_by_the_owner_alone, mixture=RETENTION),
+    Mutant("a deletion noted before it is durable", deletion.told_before_it_is_durable, mixture=RETENTION),
+    Mutant("retention by wall clock", retention.by_wall_clock, mixture=AGES),
+    Mutant("stamps by wall clock", retention.stamped_by_wall_clock, mixture=AGES),
+    Mutant("the time off counts at once", retention.time_off_counts, mixture=AGES),
+    Mutant("the oldest record of a segment decides", retention.oldest_record_decides, mixture=AGES),
+    Mutant("hold ignored", retention.hold_ignored, mixture=AGES),
+    Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES),
+    Mutant("deleted records shown", retention.deleted_records_shown, mixture=AGES),
+]
+"""Of what is agreed to be deleted."""
+
+MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES, *DELETED]}
 
 
 @contextmanager

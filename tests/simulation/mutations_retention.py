@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import replica_log, replicas
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition import partition_log
+from tidelog_broker.storage.partition.append_times import AppendTimes, SegmentTimes
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 Replacements = Sequence[tuple[object, str, object]]
@@ -43,11 +46,63 @@ def deletes_within_the_bound() -> Replacements:
 def deletes_what_a_replica_lacks() -> Replacements:
     """Retention deletes what is committed, without waiting for replicas or for the end of the epoch."""
 
-    def past_bound(self: Retention) -> int:
-        state = self._state
-        return self._outdated(0, state.topic.config.retention_bytes, state.high_watermark)
+    def removable(self: Retention) -> int:
+        return self._outdated(self._state.replica.state.deleted_below, 0, self._state.high_watermark)
 
-    return [(Retention, "_past_bound", past_bound)]
+    return [(Retention, "_removable", removable)]
+
+
+def by_wall_clock() -> Replacements:
+    """How old records are is told by the wall clock, whatever it does."""
+
+    def before(self: SteadyClock, age_us: int, newest_at_start_us: int) -> int:
+        del newest_at_start_us
+        return self._wall_ns() // 1000 - age_us
+
+    return [(SteadyClock, "stamped_before_us", before)]
+
+
+def stamped_by_wall_clock() -> Replacements:
+    """Records are stamped by the wall clock, whatever it does."""
+    return [(SteadyClock, "now_us", lambda self: self._wall_ns() // 1000)]
+
+
+def time_off_counts() -> Replacements:
+    """What the wall clock says at a start is believed for ages."""
+    before = SteadyClock.stamped_before_us
+    return [(SteadyClock, "stamped_before_us", lambda self, age_us, _: before(self, age_us, self.began_us))]
+
+
+def oldest_record_decides() -> Replacements:
+    """A segment goes when its first record is too old."""
+    of = AppendTimes._of
+
+    def first(self: AppendTimes, *args: Any) -> SegmentTimes:
+        times = of(self, *args)
+        return times._replace(last_us=times.first_us)
+
+    return [(AppendTimes, "_of", first)]
+
+
+def hold_ignored() -> Replacements:
+    """Retention does not look whether the topic is held."""
+    return [(Retention, "_is_held", False)]
+
+
+def hold_seen_when_it_begins() -> Replacements:
+    """Whoever has begun to delete goes on when the topic is held."""
+    delete_before = PartitionLog.delete_before
+
+    def all_of_it(self: PartitionLog, offset: int, go_on: Any = None) -> int:
+        del go_on
+        return delete_before(self, offset)
+
+    return [(PartitionLog, "delete_before", all_of_it)]
+
+
+def deleted_records_shown() -> Replacements:
+    """Readers see what is in the log, whatever is deleted."""
+    return [(PartitionReader, "is_deleted", lambda self, offset: offset < self._log.start_offset)]
 
 
 def log_start_forgotten() -> Replacements:

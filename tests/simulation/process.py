@@ -26,6 +26,7 @@ from tests.simulation.workers import SimHeadStarts, SimWorkers
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.ring import RingBudget
@@ -43,6 +44,7 @@ from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ HOME = Path("/partitions")
 MAPPED = 0.5
 """How many processes map the files that they read, or write."""
 COMPARE_US = 1_000_000
+SETTLE_S = 3600
+"""No world lasts so long: a clock that jumps is never believed in one."""
 RETENTION_US = 30_000
 COMPACTION_US = 200_000
 FAILED_US_MAX = 20_000
@@ -95,6 +99,12 @@ class Process:
         self.partitions: dict[PartitionKey, Copy] = {}
         self._backlog: list[Callable[[], None]] = []
         self._clock_shift_us = random.randrange(10**9) - world.clock.now_us
+        self.clock = SteadyClock(
+            SETTLE_S,
+            wall_ns=lambda: self.wall_us * 1000,
+            steady_ns=lambda: world.clock.now_us * 1000,
+            tolerance_us=world.clock_tolerance_us,
+        )
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
         self.loop = VirtualLoop(self).as_loop
         self.sim_disk = machine.disk
@@ -241,7 +251,7 @@ class Process:
         random = self.world.clock.random
         self.after(random.randrange(LOOK_US), self._look)
         self.after(random.randrange(COMPARE_US), self._compare_chains)
-        if self.world.scenario.retention_bytes:
+        if self.world.scenario.deletes:
             self.after(random.randrange(RETENTION_US), self._clean)
         if self.world.scenario.compacts:
             self.after(random.randrange(COMPACTION_US), self._compact)
@@ -266,7 +276,7 @@ class Process:
             inline_writes=self.inline_writes,
             peers_budget=Budget(self.settings.peers_in_flight_bytes),
             now_ms=lambda: self.monotonic_us // 1000,
-            wall_us=lambda: self.wall_us,
+            wall_us=self.clock.now_us,
             group_bytes=self.settings.group_bytes,
         )
         return Replication(
@@ -299,7 +309,7 @@ class Process:
             readers=self.readers,
             notes=self.notes,
             compactor=self.compactor,
-            wall_us=lambda: self.world.clock.now_us,
+            clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,
@@ -333,6 +343,12 @@ class Process:
             raise error
         message = f"storage failed at {name}: {error.message}"
         self.after(self.world.clock.random.randrange(FAILED_US_MAX), lambda: self.machine.stop(message))
+
+    def reconfigure(self, topic: pb.TopicRecord) -> None:
+        """Hear of a revision of the topic."""
+        for copy in self.partitions.values():
+            if copy.partition.state.topic.revision < topic.revision:
+                copy.partition.reconfigure(topic)
 
     def pause(self) -> None:
         """Freeze."""

@@ -79,6 +79,13 @@ INDEXED: Final = "indexed"
 SEARCHES: Final = 0.2
 """In how many of the worlds with some of everything that is so."""
 
+AGES: Final = "ages"
+"""A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
+held now and then, and clocks jump."""
+
+AGED: Final = 0.15
+"""In how many of the worlds with some of everything it is so."""
+
 DELETES: Final = 0.2
 """In how many of the worlds with some of everything the owner deletes what is old."""
 
@@ -123,6 +130,8 @@ class Scenario:
     """How much of its log an owner keeps; 0: everything."""
     indexed: bool = False
     """Records have keys, and are looked for by them."""
+    retention_ms: int = 0
+    """How long an owner keeps records; 0: for ever. Then somebody also asks for deletions, and holds the topic."""
     changes: bool = False
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
     compacts: bool = False
@@ -132,6 +141,11 @@ class Scenario:
     def is_keyed(self) -> bool:
         """Whether records have keys."""
         return self.compacts or self.indexed
+
+    @property
+    def deletes(self) -> bool:
+        """Whether anything is deleted."""
+        return bool(self.retention_bytes or self.retention_ms)
 
 
 def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
@@ -153,6 +167,8 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
     unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
     deletes = mixture in {RETENTION, DELETED_AND_LOST} or (not mixture and later.random() < DELETES)
+    aged = Random(f"aged {seed}")
+    ages = mixture == AGES or (not mixture and aged.random() < AGED)
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
     return Scenario(
         seed=seed,
@@ -180,6 +196,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
+        retention_ms=aged.choice([200, 500, 1500]) if ages else 0,
         changes=changes,
         compacts=mixture == COMPACTION,
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),

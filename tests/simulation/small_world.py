@@ -38,6 +38,7 @@ class Bounds:
     publishes: int = 2
     takeovers: int = 2
     roll_overs: int = 0
+    deletions: int = 0
     crashes: int = 1
     repeats: int = 0
     """Messages that arrive once more."""
@@ -163,6 +164,8 @@ class SmallWorld:
             found.append(Choice("take over", name, name, lambda: self._take_over(node)))
         if bounds.roll_overs and replica.state.owner is not None:
             found.append(Choice("roll over", name, name, lambda: self._roll_over(node)))
+        if bounds.deletions and replica.can_append and replica.state.high_watermark > replica.deletion.proposed:
+            found.append(Choice("delete", name, name, lambda: self._delete(node)))
         if bounds.crashes:
             found.append(Choice("crash", name, name, lambda: self._crash(node)))
         if bounds.ticks and replica.deadline_ms is not None:
@@ -218,6 +221,12 @@ class SmallWorld:
         node.replica.roll_over(Plan(owner, NODES, QUORUM), self.now_ms)
         self._pump(node)
 
+    def _delete(self, node: Node) -> None:
+        self.bounds.deletions -= 1
+        assert node.replica is not None
+        node.replica.delete_below(node.replica.state.high_watermark, self.now_ms)
+        self._pump(node)
+
     def _tick(self, node: Node) -> None:
         self.bounds.ticks -= 1
         assert node.replica is not None
@@ -269,6 +278,8 @@ class SmallWorld:
             self.truth.claim_committed(
                 replica.state.active.epoch, replica.state.high_watermark, f"the watermark of {node.node_id}"
             )
+        if replica.state.deleted_below or replica.state.active.epoch:
+            self.truth.shows_from(replica.state.active.epoch, replica.state.deleted_below, node.node_id)
         if replica.state.owner is not None:
             self.truth.owned(replica.state.active.epoch, node.node_id, node.boots)
         self.truth.require(replica.state.halted is None, "halted", f"{node.node_id}: {replica.state.halted}")

@@ -74,6 +74,8 @@ class Truth:
         """What became of the partition where an operator had it decided, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
+        self.deleted: dict[int, int] = {}
+        """Below which offset records are deleted for readers, as some node of an epoch has had it."""
         self.lacked_by: Callable[[str], int] = lambda node: 0
         """Below which offset a node may never have had what retention has deleted, see `deletions`."""
 
@@ -107,6 +109,18 @@ class Truth:
         assert descriptor is not None
         named = (descriptor.owner, descriptor.owner_incarnation)
         self.require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
+
+    def shows_from(self, epoch: int, below: int, who: str) -> None:
+        """A node that knows an epoch shows readers nothing in front of an offset, and what lies behind it (I25).
+
+        What was deleted in an earlier epoch stays so, unless an end of short logs has taken even more away.
+        """
+        earlier = max((count for at, count in self.deleted.items() if at < epoch), default=0)
+        kept = min(earlier, self.start_of(epoch))
+        self.require(below >= kept, "I25", f"{who} shows from {below} on in epoch {epoch}, {kept} was deleted before")
+        if below > self.deleted.get(epoch, 0):
+            self.require(below <= self.settled_end, "I25", f"{who} deletes what is not committed: {below}")
+            self.deleted[epoch] = below
 
     # ------------------------------------------------------------------------------------------ logs
 

@@ -17,11 +17,15 @@ from tests.simulation.copies import Copy
 from tests.simulation.lies import lie
 
 from tidelog_broker.core.replication.effects import Append, ReadLog
+from tidelog_broker.core.replication.epoch_writer import Group
+from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.partition import partition
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import log_writer
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.log_writer import LogWrite
 from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
+from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -39,6 +43,9 @@ def watched(world: World) -> Iterator[None]:
             (log_writer, "perform", watch.perform),
             (ReplicaLog, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
+            (ReplicaDriver, "assign", watch.assign),
+            (ReplicaDriver, "delete_below", watch.delete_below),
+            (PartitionLog, "_delete_oldest", watch.delete_oldest),
         ):
             stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
         stack.enter_context(patch.object(partition, "log", _losses(world)))
@@ -95,6 +102,32 @@ class _Watch:
             deletions.notes(copy, offset)
 
         return prepare
+
+    def assign(self, original: Callable[..., Group]) -> Callable[..., Group]:
+        def assign(driver: ReplicaDriver, batches: Sequence[Batch]) -> Group:
+            group = original(driver, batches)
+            self._world.checks.deletions[driver.key].stamped(group.headers)
+            return group
+
+        return assign
+
+    def delete_below(self, original: Callable[..., None]) -> Callable[..., None]:
+        def delete_below(driver: ReplicaDriver, offset: int) -> None:
+            copy = self._copy(driver.view)
+            self._world.checks.deletions[copy.key].wants(copy, offset)
+            original(driver, offset)
+
+        return delete_below
+
+    def delete_oldest(self, original: Callable[..., int]) -> Callable[..., int]:
+        def delete_oldest(log: PartitionLog) -> int:
+            freed_bytes = original(log)
+            if freed_bytes:
+                copy = next(copy for copy in self._world.copies.values() if copy.log is log)
+                self._world.checks.deletions[copy.key].deletes(copy)
+            return freed_bytes
+
+        return delete_oldest
 
     def read_epoch(self, original: Callable[..., Stretch]) -> Callable[..., Stretch]:
         def read_epoch(view: ReplicaLog, effect: ReadLog) -> Stretch:

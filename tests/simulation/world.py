@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Asker, Consumer, Producer
 from tests.simulation.clock import Clock
+from tests.simulation.deleting import Deleter, Holder
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
-from tests.simulation.machine import Machine
+from tests.simulation.machine import AGED_ERROR_US, Machine
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.scenario import Scenario
@@ -18,6 +20,7 @@ from tests.simulation.searches import Searcher
 from tests.simulation.surroundings import Wishes
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.steady_clock import TOLERANCE_US
 from tidelog_broker.core.replication.ports import Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication.replica_log import ReplicaLog
@@ -60,6 +63,8 @@ class World:
             fifo=scenario.fifo,
         )
         self.network.receiver = self._process_of
+        self.clock_tolerance_us = AGED_ERROR_US * 2 if scenario.retention_ms else TOLERANCE_US
+        """How far a wall clock may be put at once."""
         self.history = History()
         self.calm = False
         self.write_ms = scenario.write_ms
@@ -79,9 +84,10 @@ class World:
             config=pb.TopicConfig(
                 partitions=scenario.partitions,
                 segment_bytes=SEGMENT_BYTES_SMALL
-                if scenario.retention_bytes or scenario.compacts or scenario.indexed
+                if scenario.deletes or scenario.compacts or scenario.indexed
                 else SEGMENT_BYTES,
                 retention_bytes=scenario.retention_bytes,
+                retention_ms=scenario.retention_ms,
                 index_key=scenario.indexed,
                 flush=scenario.flush,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
@@ -147,6 +153,18 @@ class World:
         self.machines.append(machine)
         self.join(machine)
 
+    def hold(self, hold: bool) -> None:
+        """Hold the topic, or let it go: nodes that run hear of it in their own time, others when they start."""
+        topic = pb.TopicRecord()
+        topic.CopyFrom(self.topic)
+        topic.config.hold = hold
+        topic.revision += 1
+        self.topic = topic
+        for machine in self.machines:
+            if machine.process is not None:
+                process = machine.process
+                process.after(self.clock.random.randrange(50_000), partial(process.reconfigure, topic))
+
     # ----------------------------------------------------------------------------------------- clients
 
     def ask(self, node_id: str, action: Callable[[Process], None]) -> None:
@@ -211,6 +229,10 @@ class World:
             Asker(self, key).start()
             if self.scenario.indexed:
                 Searcher(self, key).start()
+            if self.scenario.retention_ms:
+                Deleter(self, key).start()
+        if self.scenario.retention_ms:
+            Holder(self).start()
 
     def _calm_down(self) -> None:
         self.clock.note("calm")

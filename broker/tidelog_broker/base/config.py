@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from tidelog_broker.base.steady_clock import SETTLE_S_DEFAULT
 from tidelog_broker.core.groups import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
@@ -153,6 +154,12 @@ class NodeSettings(BaseModel):
     )
     hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")
+    clock_settle_s: int = Field(
+        SETTLE_S_DEFAULT,
+        ge=0,
+        description="How long the wall clock must stand by a new time before it is believed, after it has jumped; and "
+        "after a start, before the time that the node was off counts as an age of records.",
+    )
     replica_lag_ms: int = Field(
         30_000,
         ge=1_000,

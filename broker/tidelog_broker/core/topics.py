@@ -13,7 +13,15 @@ from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.limits import (
+    DIRTY_PERCENT_DEFAULT,
+    PARTITIONS_MAX,
+    RETENTION_MS_MAX,
+    SEGMENT_BYTES_DEFAULT,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    TOMBSTONE_RETENTION_MS_DEFAULT,
+)
 
 PartitionKey = tuple[bytes, int]
 """Topic id and partition number."""
@@ -25,8 +33,15 @@ OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 ENGINES: Final = ("segment",)
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
+DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
+"""The cleanups that delete by `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
 """So many ids are kept of which the owner of `__meta` had no topic: two requests full of them, and 1 MB."""
+
+_ALTERED: Final = tuple(
+    field.name for field in pb.TopicAlter.DESCRIPTOR.fields if field.name not in {"name", "partitions"}
+)
+"""What is set as it is asked for; the fields of a change have the names of those that they change."""
 
 
 class TopicRegistry:
@@ -49,6 +64,8 @@ class TopicRegistry:
         standing = self._by_id.get(record.topic_id)
         if standing is not None and (standing.deleted or standing.revision >= record.revision):
             return False
+        if not record.config.cleanup:
+            record = _with_cleanup(record)
         self._by_id[record.topic_id] = record
         self.newest_serial = max(self.newest_serial, record.serial)
         if record.deleted:
@@ -175,8 +192,23 @@ def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_ma
     config.segment_bytes = config.segment_bytes or SEGMENT_BYTES_DEFAULT
     config.replication_factor = config.replication_factor or min(copies_default, copies_max)
     config.engine = config.engine or "segment"
+    _complete_cleanup(config)
     check_config(config, copies_max=copies_max)
     return config
+
+
+def _complete_cleanup(config: pb.TopicConfig) -> None:
+    config.cleanup = config.cleanup or pb.DELETE
+    config.tombstone_retention_ms = config.tombstone_retention_ms or TOMBSTONE_RETENTION_MS_DEFAULT
+    config.dirty_percent = config.dirty_percent or DIRTY_PERCENT_DEFAULT
+
+
+def _with_cleanup(record: pb.TopicRecord) -> pb.TopicRecord:
+    """Return a topic from before there was anything but deleting, with what it says nothing of."""
+    completed = pb.TopicRecord()
+    completed.CopyFrom(record)
+    _complete_cleanup(completed.config)
+    return completed
 
 
 def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
@@ -196,6 +228,14 @@ def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "this node stands alone: replication_factor is 1 and ack_quorum 0 or 1")
     _within("replication_factor", config.replication_factor, 1, copies_max)
     _within("ack_quorum", config.ack_quorum, 0, config.replication_factor)
+    _within("retention_ms", config.retention_ms, 0, RETENTION_MS_MAX)
+    if config.cleanup not in {pb.DELETE, pb.COMPACT, pb.COMPACT_AND_DELETE}:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"cleanup {config.cleanup} is unknown; it is delete, compact or compact,delete"
+        )
+    _within("compaction_lag_ms", config.compaction_lag_ms, 0, RETENTION_MS_MAX)
+    _within("tombstone_retention_ms", config.tombstone_retention_ms, 1, RETENTION_MS_MAX)
+    _within("dirty_percent", config.dirty_percent, 1, 100)
     if config.engine not in ENGINES:
         raise ProtocolError(pb.INVALID_REQUEST, f"engine {config.engine!r} is unknown; there is {', '.join(ENGINES)}")
 
@@ -215,7 +255,8 @@ def altered(record: pb.TopicRecord, change: pb.TopicAlter, *, copies_max: int = 
                 f"{record.name!r} has {record.config.partitions} partitions; their number only grows",
             )
         result.config.partitions = change.partitions
-    for field in ("flush", "flush_interval_ms", "retention_bytes", "segment_bytes"):
+    _complete_cleanup(result.config)
+    for field in _ALTERED:
         if change.HasField(field):
             setattr(result.config, field, getattr(change, field))
     check_config(result.config, copies_max=copies_max)

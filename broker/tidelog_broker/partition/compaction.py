@@ -255,7 +255,7 @@ class Compaction:
             await self._end_epoch(())
         sealed = range(known.chain.genesis.epoch, known.active.epoch)
         ranges = [epoch for epoch in sealed if known.start_of(epoch) < known.decision(epoch).end_offset <= horizon]
-        floor = known.log_start
+        floor = max(known.log_start, known.deleted_below)
         ranges = [epoch for epoch in ranges if known.decision(epoch).end_offset > floor]
         terms = Terms(
             max((known.decision(epoch).end_offset for epoch in ranges), default=0), self._tombstones_below(), floor
@@ -269,7 +269,7 @@ class Compaction:
         proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
-            now_us = self._tools.wall_us()
+            now_us = self._tools.clock.now_us()
             part = proposed[at : at + COMPACTIONS_MAX]
             await self._end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
 
@@ -319,7 +319,7 @@ class Compaction:
 
     def _tombstones_below(self) -> int:
         """Return up to where tombstones have been kept for their time behind the first pass that saw them."""
-        before_us = self._tools.wall_us() - self._state.topic.config.tombstone_retention_ms * 1000
+        before_us = self._tools.clock.now_us() - self._state.topic.config.tombstone_retention_ms * 1000
         return max((each.horizon for each in self._rounds() if each.decided_us <= before_us), default=0)
 
     def _rounds(self) -> Iterable[pb.Compaction]:
@@ -329,7 +329,7 @@ class Compaction:
     def _horizon(self, last_appends: Sequence[tuple[int, int]]) -> int:
         """Return the end of what is old enough; `last_appends` has the end of each epoch, and its last time in µs."""
         lag_us = self._state.topic.config.compaction_lag_ms * 1000
-        before_us = self._tools.wall_us() - lag_us
+        before_us = self._tools.clock.now_us() - lag_us
         horizon = 0
         for end_offset, append_us in last_appends:
             if lag_us and append_us > before_us:

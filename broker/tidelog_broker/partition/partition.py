@@ -23,6 +23,7 @@ from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
 from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
@@ -62,10 +63,20 @@ class Partition:
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)
         self.log.indexes.switch(indexed_columns(record.config))
-        self.retention = Retention(self.state, self.changes, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.compaction = Compaction(self.state, self.changes, driver, tools=tools, io_key=io_key)
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
+        self.deletion = RecordDeletion(self.state, self.changes, driver, self.access)
+        self.retention = Retention(
+            self.state,
+            self.changes,
+            driver,
+            tools=tools,
+            io_key=io_key,
+            deletion=self.deletion,
+            roll=self.pipeline.roll,
+            failed=self.failed,
+        )
         self.tools = tools
         self.io_key = io_key
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -190,6 +201,12 @@ class Partition:
         self.pipeline.released()
         if self.changes.listeners:
             self.changes.wake()
+
+    def records_deleted(self) -> None:
+        """No reader sees records below the log's start any more: those who follow the partition look where they are."""
+        self.retention.records_deleted()
+        self.changes.changed()
+        self.changes.wake()
 
     def acknowledged(self) -> None:
         """Another replica has said how much it holds."""

@@ -234,6 +234,25 @@ class Pipeline:
             self.full_since_s = None
             self._append(owner, picked)
 
+    def roll(self) -> None:
+        """Have the log begin another segment, if nothing is being written or waits to be; else nothing is done."""
+        if self._busy or self._queue or self._refusal is not None:
+            return
+        self._busy = True
+        self._workers.start(
+            self._io_key, self._log.roll, lambda rolled, error: self._rolled(error, rolled=bool(rolled))
+        )
+
+    def _rolled(self, error: BaseException | None, *, rolled: bool) -> None:
+        self.has_rolled |= rolled
+        if self._refusal is not None:
+            return
+        self._busy = False
+        if error is not None and not isinstance(error, DiskFullError):
+            self._disk_failed(error)
+            return
+        self.go_on()
+
     def _turn_down(self, picked: list[PendingPublish], refusal: ProtocolError) -> None:
         """Refuse a group that has no offsets yet, and go on."""
         for pending in picked:

@@ -43,15 +43,24 @@ class PartitionReader:
         """
         owner = self._replica.state.owner
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
-        if offset < self._state.log_start or (end is not None and offset > end):
-            raise ProtocolError(
-                pb.OFFSET_OUT_OF_RANGE,
-                f"{self._state.name}: offset {offset} is not in {self._state.log_start}..{self._state.high_watermark}",
-                log_start_offset=self._state.log_start,
-                high_watermark=self._state.high_watermark,
-            )
+        if self.is_deleted(offset) or (end is not None and offset > end):
+            raise self.out_of_range(offset)
         if self._is_missing(offset) or (offset < self._log.start_offset and not self._state.is_alone):
             raise self._state.not_here(offset)
+
+    def is_deleted(self, offset: int) -> bool:
+        """Whether what lies at an offset is deleted, whatever of it is in memory or in the log still."""
+        return offset < self._state.log_start
+
+    def out_of_range(self, offset: int) -> ProtocolError:
+        """Return the error for an offset that is gone, or was never given out, with the bounds."""
+        state = self._state
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{state.name}: offset {offset} is not in {state.log_start}..{state.high_watermark}",
+            log_start_offset=state.log_start,
+            high_watermark=state.high_watermark,
+        )
 
     def _is_missing(self, offset: int) -> bool:
         """Whether a record lies in an epoch that has not come here yet."""
@@ -106,8 +115,9 @@ class PartitionReader:
         Raises:
             ProtocolError: as `read_log`.
         """
+        start_offset = self._state.log_start
         try:
-            offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us)
+            offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us, start_offset)
         except ProtocolError as error:
             raise self._why(error) from error
         if self._replica.backfill.incomplete and (offset is None or offset <= self._replica.backfill.whole_from):
@@ -116,7 +126,7 @@ class PartitionReader:
             for view in chain.from_iterable(map(iter_batches, buffers)):
                 batch = RecordBatch.parse(view)
                 for record_offset, stamp_us in zip(batch.offset_list(), batch.timestamps_us(), strict=True):
-                    if stamp_us >= timestamp_us:
+                    if stamp_us >= timestamp_us and record_offset >= start_offset:
                         return record_offset, stamp_us
                 offset = batch.end_offset
         return None

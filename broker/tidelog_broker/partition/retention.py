@@ -1,6 +1,10 @@
-"""Deleting a partition's oldest segments: as an owner past the topic's bound, elsewhere what the owner has deleted.
+"""Deleting a partition's oldest segments: as an owner what its topic does not keep, elsewhere what the owner deleted.
 
-It takes two steps on two threads. The first one waits for the disk: the names of the log's segments are made durable,
+The owner decides below which offset records are deleted: past the topic's bytes, older than its time (`ages`), or as it
+is asked (`deleting`). When an ack quorum has noted that (`core.replication.deletion`) nobody sees them any more, and
+files may go that hold nothing else. While the topic is held, nothing is decided and no file goes.
+
+That takes two steps on two threads. The first one waits for the disk: the names of the log's segments are made durable,
 since what is newer must be there for good before what is older goes; and where a copy is not the only one it is noted
 where the log will begin (`storage.partition.log_start`), or a copy that begins late would look like one that lacks
 something. The second one takes the names away, on the thread that appends, which must not wait for what the first does.
@@ -23,7 +27,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from tidelog_broker.core.topics import DELETING
+from tidelog_broker.partition.ages import RecordAges
 from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -52,6 +59,8 @@ class Retention:
         changes: told when older records are gone.
         driver: told where the log begins; ends an epoch for the sake of a copy that is behind.
         tools, io_key: the node's, and the partition's I/O worker.
+        deletion: has a quorum note what is asked for.
+        roll: has an owner's log begin another segment between two groups.
         failed: called with what the disk did when nobody waits for it.
     """
 
@@ -63,17 +72,22 @@ class Retention:
         *,
         tools: PartitionTools,
         io_key: int,
+        deletion: RecordDeletion,
+        roll: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver
+        self._deletion = deletion
+        self._roll_between_groups = roll
         self._failed = failed
         self._loop, self._disk, self._io, self._notes = tools.loop, tools.disk, tools.io, tools.notes
         self._io_key = io_key
         self._told_of_full_disk = False
         self._has_space = False
         """Whether there is surely a file for the note, or it is being made."""
+        self.ages = RecordAges(state, tools, io_key)
         self._followed_offset = 0
         """Below this the owner has deleted, and this copy after it."""
         self._soon = self._soon_after = 0
@@ -87,20 +101,24 @@ class Retention:
         self._is_closed = True
 
     async def delete_before(self, offset: int) -> None:
-        """Delete whole segments below `offset`.
+        """As the owner, delete whole committed segments below `offset`.
 
         Raises:
+            ProtocolError: as `RecordDeletion.agree`.
             DiskFullError: no space to note where the log begins; what the note would have said is still there.
             StorageFailedError: the disk failed.
         """
-        state = self._state
-        committed, owner = state.high_watermark, state.replica.state.owner
-        below = self._outdated(offset, 0, min(committed, owner.held_by_all) if owner is not None else committed)
-        if owner is not None and self._lacks_for_long(self._outdated(offset, 0, committed)):
-            self._end_epoch()
+        below = self._outdated(offset, 0, self._state.high_watermark)
+        await self._deletion.agree(below)
+        below = self._removable()
         await self._delete(below)
-        if state.replica.state.owner is not None:
+        if self._state.replica.state.owner is not None:
             self._raise_log_start(below)
+
+    def records_deleted(self) -> None:
+        """More records are deleted for every reader: files may go that hold nothing else."""
+        if self._state.replica.state.owner is not None:
+            self._delete_soon(self._removable())
 
     async def look(self) -> None:
         """Delete what is to go, now, and see that there is a file for the note.
@@ -116,11 +134,15 @@ class Retention:
             if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.state.log_start):
                 await self._delete(replica.state.log_start)
                 self._changes.wake()
+            await self.ages.look()
+            if self.ages.is_to_roll:
+                await self._roll()
             if replica.state.owner is None:
-                if replica.state.log_start > state.log.start_offset:
+                if replica.state.log_start > state.log.start_offset and not self._is_held:
                     await self._delete(self._outdated(replica.state.log_start, 0, replica.state.log_start))
-            elif self._is_past_bound:
-                below = self._past_bound()
+            else:
+                self._decide(self._due())
+                below = self._removable()
                 await self._delete(below)
                 self._raise_log_start(below)
         except DiskFullError as error:
@@ -132,15 +154,16 @@ class Retention:
     def look_soon(self) -> None:
         """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
         self._see_to_space()
-        if self._is_past_bound:
-            self._delete_soon(self._past_bound())
+        if self._state.replica.state.owner is not None:
+            self._decide(self._due())
+            self._delete_soon(self._removable())
 
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
         self._see_to_space()
         replica = self._state.replica
         offset = replica.state.log_start
-        if offset > self._followed_offset and replica.state.owner is None:
+        if offset > self._followed_offset and replica.state.owner is None and not self._is_held:
             self._followed_offset = offset
             self._delete_soon(self._outdated(offset, 0, offset))
 
@@ -159,10 +182,35 @@ class Retention:
         return self._is_closed or self._state.refusal is not None
 
     @property
-    def _is_past_bound(self) -> bool:
-        state = self._state
-        bytes_max = state.topic.config.retention_bytes
-        return bool(bytes_max) and state.log.size_bytes > bytes_max and not state.replica.backfill.incomplete
+    def _is_held(self) -> bool:
+        return self._state.topic.config.hold
+
+    def _decide(self, below: int) -> None:
+        """Have records deleted below an offset; nothing where they are, where the topic is held, or as no owner."""
+        if below > self._state.replica.state.deleted_below and not self._is_held and not self._is_over:
+            self._driver.delete_below(below)
+
+    def _due(self) -> int:
+        """Return below which offset whole segments are not to be kept, as the topic says; 0 for nothing."""
+        state, config = self._state, self._state.topic.config
+        if config.cleanup not in DELETING:
+            return 0
+        bytes_max, committed = config.retention_bytes, state.high_watermark
+        below = self._outdated(self.ages.expired_below, 0, committed) if self.ages.expired_below else 0
+        if bytes_max and state.log.size_bytes > bytes_max and not state.replica.backfill.incomplete:
+            below = max(below, self._outdated(0, bytes_max, committed))
+        return below
+
+    async def _roll(self) -> None:
+        """Begin another segment: nothing else would, where nothing is published, and its records would never expire.
+
+        Raises:
+            DiskFullError, StorageFailedError: as `PartitionLog.roll`.
+        """
+        if self._state.replica.state.owner is not None:
+            self._roll_between_groups()
+        elif self._driver.cut_offset is None and not self._is_over:
+            await self._io.call(self._io_key, self._state.log.roll)
 
     def _see_to_space(self) -> None:
         """Have a file for the note made, once there is something to delete."""
@@ -183,20 +231,31 @@ class Retention:
             if not isinstance(error, DiskFullError) and not self._is_over:
                 self._failed(error)
 
-    def _past_bound(self) -> int:
-        """Return below which offset segments go. Where some replica lacks what is to go, the epoch may have to end."""
+    def _removable(self) -> int:
+        """Return below which offset an owner's segments go: those that hold nothing but deleted records.
+
+        Where some replica lacks what is to go, the epoch may have to end.
+        """
         state, owner = self._state, self._state.replica.state.owner
-        bytes_max, committed = state.topic.config.retention_bytes, state.high_watermark
+        deleted, committed = state.replica.state.deleted_below, state.high_watermark
+        if self._is_held or deleted <= state.log.start_offset:
+            return 0
         held = owner.held_by_all if owner is not None else 0
-        below = self._outdated(0, bytes_max, committed)
+        below = self._outdated(deleted, 0, committed)
         if below <= held:
             return below
         is_full = self._disk.spares.has_ended
-        if is_full or self._lacks_for_long(below) or self._outdated(0, PATIENCE * bytes_max, committed) > held:
+        if is_full or self._lacks_for_long(below) or self._is_out_of_patience(held):
             tried = self._end_epoch()
             if is_full and tried > ENDS_MAX:
                 return below
-        return self._outdated(0, bytes_max, min(committed, held))
+        return self._outdated(deleted, 0, min(committed, held))
+
+    def _is_out_of_patience(self, held: int) -> bool:
+        """Whether what a living replica lacks has been kept for it for long enough."""
+        bytes_max = self._state.topic.config.retention_bytes
+        by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
+        return max(by_bytes, self.ages.long_expired_below) > held
 
     def _lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
@@ -282,12 +341,12 @@ class Retention:
         store, committed = state.log, state.high_watermark
         if store.copies.is_overtaken(offset):
             store.delete_before(offset)
-        if store.limbo is not None or offset >= min(committed, store.end_offset):
+        if store.limbo is not None or offset > min(committed, store.end_offset) or self._is_held:
             return
         snapshot = self._producers_behind(offset, committed)
         if snapshot is not None and self._saved(snapshot, committed):
             snapshot = None
-        store.delete_before(offset)
+        store.delete_before(offset, lambda: not self._is_held)
         if snapshot is not None and not self._saved(snapshot, committed):  # there may be space for it now
             log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", state.name)
 

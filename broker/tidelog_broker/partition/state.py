@@ -122,9 +122,9 @@ class PartitionState:
 
     @property
     def log_start(self) -> int:
-        """The first offset that retention has left, here or on a node that this one is still fetching from."""
+        """The first offset that is not deleted, here or on a node that this one is still fetching from."""
         whole_alone = self.is_alone and self.is_whole
-        return self.log.start_offset if whole_alone else self._known.log_start
+        return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
     @property
     def is_whole(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.replication.driver_ports import Neighbours
@@ -32,8 +33,8 @@ class PartitionTools:
     """For small files beside the logs, and for what a deletion waits for."""
     compactor: Offload
     """For passes of compaction, one at a time."""
-    wall_us: Callable[[], int]
-    """The clock that records are stamped with."""
+    clock: SteadyClock
+    """Tells how old records are."""
     rings: RingBudget
     """The memory for newest batches."""
     metrics: NodeMetrics

@@ -34,6 +34,7 @@ from tidelog_broker.core.replication.effects import (
     PeerMessage,
     ReadLog,
     RebuildProducers,
+    RecordsDeleted,
     Send,
     SetAside,
     SyncAhead,
@@ -201,6 +202,12 @@ class ReplicaDriver:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
+    def delete_below(self, offset: int) -> None:
+        """Have records below a committed offset deleted, as the owner; `Listener.records_deleted` tells of it."""
+        if not self.stopped:
+            self.replica.delete_below(offset, self._tools.now_ms())
+            self.pump()
+
     # --- effects ---------------------------------------------------------------------------------------
 
     def pump(self) -> None:
@@ -264,6 +271,8 @@ class ReplicaDriver:
                 listener.fenced()
             case EpochDecided():
                 listener.decided(effect)
+            case RecordsDeleted():
+                listener.records_deleted()
             case Halted():
                 listener.halted(effect.reason)
             case _:

@@ -77,6 +77,9 @@ class Listener(Protocol):
     def commit_moved(self) -> None:
         """The high watermark is higher."""
 
+    def records_deleted(self) -> None:
+        """No reader sees records below `ReplicaState.deleted_below` any more."""
+
     def acknowledged(self) -> None:
         """Another replica has said how much it holds, whether or not that moves the high watermark."""
 

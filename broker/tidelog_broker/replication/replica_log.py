@@ -325,13 +325,26 @@ class ReplicaLog:
         """
         store = self.store
         offset = min(committed, store.end_offset)
-        snapshots = (one for one in store.reader.load_producer_snapshots() if below < one.offset <= offset)
-        if any(self._behind(one) is not None for one in snapshots):
+        beginning = self._beginning(below)
+        snapshots = (one for one in store.reader.load_producer_snapshots() if below <= one.offset <= offset)
+        if any(self._behind(one) is not None and (one.offset > below or one[:3] == beginning) for one in snapshots):
             return None
         table, last = self._scan_producers(offset, log_start)
-        if table is None or last is None or table.is_empty:
+        if table is None or table.is_empty:
             return None
-        return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
+        if (
+            beginning is not None and beginning[1] == offset
+        ):  # all that is committed goes: only what follows tells of it
+            return ProducerSnapshot(*beginning, table.snapshot())
+        return (
+            ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot()) if last is not None else None
+        )
+
+    def _beginning(self, below: int) -> tuple[int, int, int] | None:
+        """Return epoch, offset and digest where the log begins once what lies below an offset has gone."""
+        segments = [segment for held in self.store.epochs for segment in held.segments]
+        first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
+        return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
 
     def producers_at_end(self, epoch: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
         """Return a snapshot to be saved before a sealed epoch is compacted: it knows what its batches say of producers.
@@ -387,13 +400,14 @@ class ReplicaLog:
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
         other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
-        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. At the end that
-        was decided for a whole epoch it counts however compaction has changed that epoch since.
+        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. Where retention
+        has deleted that batch, the segment behind it tells the same digest. At the end that was decided for a whole
+        epoch it counts however compaction has changed that epoch since.
         """
         store, held = self.store, self.log_of(snapshot.epoch)
         if held is not None and self._is_decided_end(held, snapshot):
             return None, store.reader.scan_headers(snapshot.offset)
-        if held is not None and snapshot.digest == 0 and held.start_offset == snapshot.offset:
+        if held is not None and (held.start_offset, held.start_digest) == (snapshot.offset, snapshot.digest):
             return None, store.reader.scan_headers(snapshot.offset)
         if not store.start_offset < snapshot.offset <= store.end_offset:
             return None

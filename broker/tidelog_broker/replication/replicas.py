@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -36,11 +35,6 @@ def clock_ms(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
     """Return the clock that replicas live by: the event loop's, in whole milliseconds; it never goes back."""
     time_s = loop.time
     return lambda: int(time_s() * 1000)
-
-
-def wall_us() -> int:
-    """Return the clock that records are stamped with, in microseconds since 1970; it may be wrong, and jump."""
-    return time.time_ns() // 1000
 
 
 class NewPartition(NamedTuple):

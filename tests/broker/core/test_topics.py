@@ -14,7 +14,7 @@ from tidelog_broker.core.topics import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MIN
 
 
 def record(name: str = "t", *, number: int = 1, revision: int = 1, deleted: bool = False) -> pb.TopicRecord:
@@ -107,6 +107,10 @@ def test_unset_fields_get_defaults_and_acknowledged_means_synced() -> None:
     config = complete_config(pb.TopicConfig())
     assert (config.partitions, config.flush, config.engine) == (1, pb.ALWAYS, "segment")
     assert config.segment_bytes > 0
+    assert (config.cleanup, config.retention_ms, config.compaction_lag_ms, config.hold) == (pb.DELETE, 0, 0, False)
+    assert (config.tombstone_retention_ms, config.dirty_percent) == (86_400_000, 50)
+    assert not config.index_key
+    assert not config.index_tag
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,11 @@ def test_unset_fields_get_defaults_and_acknowledged_means_synced() -> None:
         pb.TopicConfig(flush_interval_ms=3_600_000),
         pb.TopicConfig(replication_factor=3),
         pb.TopicConfig(engine="tape"),
+        pb.TopicConfig(retention_ms=RETENTION_MS_MAX + 1),
+        pb.TopicConfig(compaction_lag_ms=RETENTION_MS_MAX + 1),
+        pb.TopicConfig(tombstone_retention_ms=RETENTION_MS_MAX + 1),
+        pb.TopicConfig(dirty_percent=101),
+        pb.TopicConfig.FromString(b"\x50\x09"),  # a cleanup that only a later release knows
     ],
 )
 def test_what_cannot_be_served_is_refused(bad: pb.TopicConfig) -> None:
@@ -134,6 +143,50 @@ def test_an_alteration_changes_what_it_names_and_partitions_only_grow() -> None:
         altered(changed, pb.TopicAlter(name="t", partitions=4))
     with pytest.raises(ProtocolError, match="segment_bytes"):
         altered(changed, pb.TopicAlter(name="t", segment_bytes=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pb.TopicAlter(retention_ms=5),
+        pb.TopicAlter(cleanup=pb.COMPACT),
+        pb.TopicAlter(compaction_lag_ms=6),
+        pb.TopicAlter(tombstone_retention_ms=7),
+        pb.TopicAlter(dirty_percent=8),
+        pb.TopicAlter(index_key=True),
+        pb.TopicAlter(index_tag=True),
+        pb.TopicAlter(hold=True),
+    ],
+)
+def test_everything_that_can_be_altered_is(change: pb.TopicAlter) -> None:
+    (field, value), *_ = change.ListFields()
+    changed = altered(record(), change).config
+    assert getattr(changed, field.name) == value
+    setattr(changed, field.name, getattr(record().config, field.name))
+    assert changed == record().config
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pb.TopicAlter(tombstone_retention_ms=0),
+        pb.TopicAlter(dirty_percent=0),
+        pb.TopicAlter(cleanup=pb.CLEANUP_UNSPECIFIED),
+    ],
+)
+def test_nothing_is_altered_to_no_value(change: pb.TopicAlter) -> None:
+    with pytest.raises(ProtocolError, match=change.ListFields()[0][0].name if change.ListFields() else ""):
+        altered(record(), change)
+
+
+def test_a_topic_from_before_compaction_deletes_and_can_be_altered() -> None:
+    registry, old = TopicRegistry(), record()
+    for field in ("cleanup", "tombstone_retention_ms", "dirty_percent"):
+        old.config.ClearField(field)
+    assert altered(old, pb.TopicAlter(name="t", hold=True)).config.dirty_percent == 50
+    registry.apply(old)
+    assert registry.config_of(old.topic_id) == record().config
+    assert not old.config.cleanup, "what was given is left as it is"
 
 
 def test_serials_never_begin_again_whatever_is_deleted() -> None:

@@ -83,6 +83,7 @@ class Acceptor:
             reply.accepted.CopyFrom(fence.accepted)
             reply.accepted_value = fence.entry.accepted_value
         reply.short_log = state.doubt == "short"
+        reply.deleting_below = fence.entry.deleting_below
         tail = state.tail
 
         def promised(_ok: bool, _now_ms: int) -> None:
@@ -172,6 +173,7 @@ class Acceptor:
             and value.epoch == ask.epoch
             and value.previous_hash == self._state.chain.previous_hash
             and value.end_offset >= self._state.active.start_offset
+            and value.deleted_below <= value.end_offset
             and value.next.epoch == ask.epoch + 1
             and value.next.start_offset == value.end_offset
             and value.next.owner in value.next.placement

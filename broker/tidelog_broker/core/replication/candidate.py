@@ -232,13 +232,21 @@ class Candidate:
         self._plan_next()
         self._seal(now_ms)
 
-    def roll_over(self, plan: Plan, end: Position, now_ms: int) -> None:
-        """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch."""
+    def roll_over(self, plan: Plan, end: Position, now_ms: int, *, deleted_below: int = 0) -> None:
+        """Propose, as the owner, the end of its own epoch and `plan` as what follows. Once an epoch.
+
+        `deleted_below` is what the owner has had noted, and what was before.
+        """
         assert self._state.active.owner == self._state.node_id
         self._plan = plan
         self._ballot = pb.Ballot(round=RESERVED_ROUND, node_id=self._state.node_id, incarnation=self._state.incarnation)
         self._value = decision_value(
-            self._state.active, end, self._state.chain.previous_hash, plan, self._owner_incarnation(plan)
+            self._state.active,
+            end,
+            self._state.chain.previous_hash,
+            plan,
+            self._owner_incarnation(plan),
+            deleted_below=deleted_below,
         )
         self._holders = [self._state.node_id]
         self._open(now_ms)
@@ -400,6 +408,7 @@ class Candidate:
                 end_digest=reply.end_digest,
                 accepted=reply.accepted if reply.HasField("accepted") else None,
                 accepted_value=reply.accepted_value,
+                deleting_below=reply.deleting_below,
             )
             if reply.short_log:
                 self._short.add(sender)
@@ -434,6 +443,7 @@ class Candidate:
             previous_hash=self._state.chain.previous_hash,
             plan=plan,
             owner_incarnation=self._owner_incarnation(plan) if plan else 0,
+            deleted_below=self._state.chain.deleted_below,
             unsafe=self._is_unsafe,
             short_logs=self._whole < self.seal_quorum,
         )

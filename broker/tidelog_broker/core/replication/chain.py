@@ -46,6 +46,8 @@ class EpochChain:
         """The first epoch whose end an operator had decided without a quorum: others may know another end of it."""
         self.compactions: dict[int, list[DecidedCompaction]] = {}
         """What was decided about compacting sealed epochs, by epoch, the newest last."""
+        self.deleted_below = 0
+        """No reader sees records below it any more, as the newest decision says."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -65,6 +67,8 @@ class EpochChain:
             raise ChainError(f"the decision about epoch {value.epoch} names another past")
         if value.end_offset < self.active.start_offset:
             raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, before its start")
+        if value.deleted_below > value.end_offset:
+            raise ChainError(f"epoch {value.epoch} ends at {value.end_offset}, in front of {value.deleted_below}")
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
                 f"epoch {value.epoch} is followed by epoch {value.next.epoch} at {value.next.start_offset}"
@@ -76,6 +80,7 @@ class EpochChain:
         self.active = value.next
         for compaction in value.compactions:
             self.compactions.setdefault(compaction.epoch, []).append(DecidedCompaction(value.epoch, compaction))
+        self.deleted_below = value.deleted_below
         if value.unsafe and self.first_unsafe is None:
             self.first_unsafe = value.epoch
         return value

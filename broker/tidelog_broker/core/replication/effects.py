@@ -226,6 +226,11 @@ class CommitMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsDeleted:
+    """More records than before are deleted for every reader: those below `ReplicaState.deleted_below`."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerConfirmed:
     """A quorum has said, after `Replica.confirm` gave out this number, that this node still owns the epoch."""
 
@@ -239,5 +244,5 @@ class Halted:
     reason: str
 
 
-News = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | Halted
+News = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | RecordsDeleted | Halted
 Effect = Send | Write | ReadLog | SyncAhead | RebuildProducers | News

@@ -1,5 +1,7 @@
 """A replica's fence of the active epoch: what it has promised and accepted. The acceptor of single-decree Paxos.
 
+It also notes below which offset records are to be deleted (`deletion`), until a ballot is promised.
+
 Every change is given out as a journal entry and counts, towards others, only once that is durable. In memory it
 counts at once, so that nothing is accepted or acknowledged against a promise that is on its way to the disk.
 
@@ -67,6 +69,13 @@ class Fence:
         self.entry.promised.CopyFrom(ballot)
         self.entry.accepted.CopyFrom(ballot)
         self.entry.accepted_value = value
+        return self._copy()
+
+    def delete_below(self, offset: int) -> pb.FenceEntry | None:
+        """Note that records below an offset are to be deleted; None when that is noted, or a ballot is promised."""
+        if self.promised is not None or offset <= self.entry.deleting_below:
+            return None
+        self.entry.deleting_below = offset
         return self._copy()
 
     def opened(self) -> pb.FenceEntry:

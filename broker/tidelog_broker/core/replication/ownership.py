@@ -31,12 +31,18 @@ class Ownership:
     """The owner's side of one replica."""
 
     def __init__(
-        self, state: ReplicaState, *, contested: Callable[[int], None], resigned: Callable[[int], None]
+        self,
+        state: ReplicaState,
+        *,
+        contested: Callable[[int], None],
+        resigned: Callable[[int], None],
+        noted: Callable[[str, int], None],
     ) -> None:
-        """Callbacks: a replica says that it is promised to somebody else; the owner says that it gives up."""
+        """Callbacks: a replica is promised to somebody else; the owner gives up; a replica notes what is to go."""
         self._state = state
         self._contested = contested
         self._resigned = resigned
+        self._noted = noted
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
         self._gone_on: set[str] = set()
@@ -298,6 +304,9 @@ class Ownership:
             and ack.end_offset <= state.tail.queued.offset
             and state.tail.digest_at(ack.end_offset, state.log) == ack.end_digest
         ):
+            if ack.deleting_below:
+                self._pushes.noted(sender, ack.deleting_below)
+                self._noted(sender, ack.deleting_below)
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
             self._acknowledged(sender, ack.end_offset)
 
@@ -339,6 +348,11 @@ class Ownership:
         """See that the other replicas hear where the log begins."""
         if self._pushes is not None:
             self._pushes.log_start = self._state.log_start
+
+    def tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
+        """See that the other replicas note what is to be deleted, and hear what is."""
+        if self._pushes is not None:
+            self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
     def has_left_behind(self, node_id: str, from_offset: int, now_ms: int) -> bool:
         """Whether a replica asks for what retention has deleted: it cannot follow this epoch any more, but the next.

@@ -37,6 +37,7 @@ class Promise:
     end_digest: int
     accepted: pb.Ballot | None = None
     accepted_value: bytes = b""
+    deleting_below: int = 0
 
 
 def ballot_key(ballot: pb.Ballot) -> BallotKey:
@@ -57,12 +58,14 @@ def decision_value(
     plan: Plan,
     owner_incarnation: int,
     *,
+    deleted_below: int = 0,
     unsafe: bool = False,
     short_logs: bool = False,
 ) -> bytes:
     """Return the bytes of a decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
-    `unsafe` marks one that no quorum stands behind, `short_logs` one whose end too few whole logs have given.
+    `unsafe` marks one that no quorum stands behind, `short_logs` one whose end too few whole logs have given. Such an
+    end may lie below what is deleted: what comes behind it is not.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -73,6 +76,7 @@ def decision_value(
         unsafe=unsafe,
         short_logs=short_logs,
         compactions=map(pb.Compaction.FromString, plan.compactions),
+        deleted_below=min(deleted_below, end.offset),
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,
@@ -92,6 +96,7 @@ def choose_value(
     previous_hash: bytes,
     plan: Plan | None,
     owner_incarnation: int,
+    deleted_below: int = 0,
     unsafe: bool = False,
     short_logs: bool = False,
 ) -> bytes:
@@ -99,6 +104,7 @@ def choose_value(
 
     `unsafe` is an operator's word that more promises will not come: those that there are must do, and the value is
     marked. One that another such recovery had marked is kept as it is: two of them about one epoch would stop both.
+    `deleted_below` is what the decision before says; the promises may tell of more.
     `short_logs` says that fewer than a seal quorum of the logs are surely whole: the longest wins, and that is marked.
 
     Raises:
@@ -110,16 +116,25 @@ def choose_value(
         "an epoch's end is not known before a seal quorum has promised"
     )
     accepted = [promise for promise in promises if promise.accepted is not None]
+    deleted_below = max(deleted_below, *(promise.deleting_below for promise in promises))
     if accepted:
         newest = max(accepted, key=lambda promise: ballot_key(promise.accepted or pb.Ballot()))
         value = pb.EpochDecision.FromString(newest.accepted_value) if unsafe else None
         if value is None or value.unsafe:
             return newest.accepted_value
         end = Position(value.end_offset, value.end_digest)
+        deleted_below = max(deleted_below, value.deleted_below)
     else:
         longest = max(promises, key=lambda promise: promise.end_offset)
         end = Position(longest.end_offset, longest.end_digest)
     assert plan is not None
     return decision_value(
-        descriptor, end, previous_hash, plan, owner_incarnation, unsafe=unsafe, short_logs=short_logs and not accepted
+        descriptor,
+        end,
+        previous_hash,
+        plan,
+        owner_incarnation,
+        deleted_below=deleted_below,
+        unsafe=unsafe,
+        short_logs=short_logs and not accepted,
     )

@@ -46,6 +46,9 @@ class Follower:
     """Whether it has acknowledged anything in this epoch, and something since the last empty append."""
     told_commit: int = -1
     told_log_start: int = 0
+    noted_below: int = 0
+    """Below this it has noted, in this epoch, that records are to be deleted."""
+    told_deleted_below: int = 0
     asks_again_ms: int | None = None
     """When it first asked for what it once held, without an acknowledgement since: it may have lost that."""
     next_heartbeat_ms: int = 0
@@ -86,6 +89,9 @@ class Pushes:
     """What may be kept; see `bound`."""
     log_start: int = 0
     """Where retention has let the log begin in this epoch: everybody is told, also when nothing more is published."""
+    deleting_below: int = 0
+    deleted_below: int = 0
+    """What is to be noted, and what counts, as far as that has changed in this epoch: everybody is told as well."""
     _end_offset: int = 0
     _recent: deque[Sent] = field(default_factory=deque)
 
@@ -139,6 +145,11 @@ class Pushes:
                     follower.latency_ms += _EWMA_WEIGHT * (now_ms - sent.sent_ms - follower.latency_ms)
                 break
         self._trim()
+
+    def noted(self, node_id: str, below: int) -> None:
+        """Note that a replica has noted what is to be deleted."""
+        follower = self.followers[node_id]
+        follower.noted_below = max(follower.noted_below, below)
 
     def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
         """Push to a replica again from where it is; None when that lies before what is kept."""
@@ -194,11 +205,14 @@ class Pushes:
             or follower.held_offset < end_offset
             or follower.told_commit < commit
             or follower.told_log_start < self.log_start
+            or follower.noted_below < self.deleting_below
+            or follower.told_deleted_below < self.deleted_below
         )
 
     def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
         follower.told_commit = max(follower.told_commit, commit)
         follower.told_log_start = max(follower.told_log_start, log_start)
+        follower.told_deleted_below = self.deleted_below
         # Who keeps up hears the commit soon; who is silent is reminded at leisure.
         wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
         silent_ms = now_ms - follower.last_heard_ms
@@ -218,6 +232,8 @@ class Pushes:
             commit_offset=commit,
             log_start_offset=log_start,
             length=sent.size_bytes,
+            deleting_below=self.deleting_below,
+            deleted_below=self.deleted_below,
         )
 
     def _trim(self) -> None:

@@ -25,6 +25,7 @@ from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.deletion import Deletion
 from tidelog_broker.core.replication.effects import (
     Effect,
     EpochDecided,
@@ -80,7 +81,10 @@ class Replica:
             no_space=self._no_space,
         )
         self.candidate = Candidate(state, self)
-        self.ownership = Ownership(state, contested=self._contested, resigned=self._resigned)
+        self.deletion = Deletion(state, tell=self._tell_of_deletion, acknowledge=self._acknowledge)
+        self.ownership = Ownership(
+            state, contested=self._contested, resigned=self._resigned, noted=self.deletion.on_ack
+        )
         self.backfill = Backfill(state, whole=self.ownership.became_whole)
         self.catch_up = CatchUp(
             state, acknowledge=self._acknowledge, reopen=self._reopen, raise_log_start=self.backfill.raise_log_start
@@ -114,6 +118,7 @@ class Replica:
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         self._learning.load(stored, now_ms)
+        self.deletion.load()
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 
@@ -282,7 +287,8 @@ class Replica:
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
             self._retire()
-            self.candidate.roll_over(plan, self.state.tail.queued, now_ms)
+            end, deleted_below = self.state.tail.queued, self.deletion.proposed
+            self.candidate.roll_over(plan, end, now_ms, deleted_below=deleted_below)
 
     def _retire(self) -> None:
         self.state.become("retiring")
@@ -340,8 +346,9 @@ class Replica:
             self._send_ack(pb.FENCED if state.promised else pb.IN_LIMBO)
             return False
         self._watch.heard(now_ms)
-        is_plain = append.log_start_offset <= state.log_start
+        is_plain = append.log_start_offset <= state.log_start and append.deleting_below <= state.deleted_below
         if not is_plain:
+            self.deletion.heard(append)
             self.raise_log_start(append.log_start_offset, now_ms)
         state.note_commit(append.commit_offset)
         held = state.tail.queued
@@ -365,6 +372,15 @@ class Replica:
         """Take it that retention has deleted what lies below `offset`: here, by the owner's shell, or at the owner."""
         self.backfill.raise_log_start(offset, now_ms)
         self.ownership.log_start_raised()
+
+    def delete_below(self, offset: int, now_ms: int) -> None:
+        """Have records below a committed offset deleted, as the owner; `RecordsDeleted` tells when they are."""
+        if self.can_append:
+            self.deletion.propose(offset)
+        self._finish_step(now_ms)
+
+    def _tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
+        self.ownership.tell_of_deletion(deleting_below, deleted_below)
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Whether what an append repeats or continues is what is held here."""
@@ -397,6 +413,7 @@ class Replica:
             end_offset=durable.offset,
             end_digest=durable.digest,
             status=status,
+            deleting_below=self.deletion.noted,
         )
         self.state.send(active.owner, ack)
 
@@ -429,6 +446,7 @@ class Replica:
         held_by_all = value.end_offset if self.candidate.accepted_by_all else self.ownership.held_by_all
         self.ownership.leave()
         state.enter()
+        self.deletion.enter(value)
         self._planned_end.forget()
         self._watch.entered(self._now_ms)
         self.catch_up.stop()

@@ -115,6 +115,8 @@ class ReplicaState:
         self.high_watermark = 0
         self.log_start = 0
         """Where the owner's log begins: what lies before it need not be held."""
+        self.deleted_below = 0
+        """No reader sees what lies before it: see `deletion`. Where `log_start` is higher, that counts."""
         self.commit_known = 0
         """Up to which the active epoch is committed elsewhere, durable here or not."""
         self.effects: list[Effect] = []

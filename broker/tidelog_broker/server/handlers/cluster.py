@@ -45,7 +45,10 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     if not is_client and asked.partitions:
         await described.open_named(broker, request)
         async with broker.bounds.turns.turn(request.connection):
-            request.reply(pb.Envelope(cluster_status_reply=described.named_partitions(broker, request)))
+            named = described.named_partitions(broker, request)
+            if asked.ages:
+                await described.add_ages(broker, named.topics)
+            request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection):
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)

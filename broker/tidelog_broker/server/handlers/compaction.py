@@ -46,6 +46,7 @@ async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.E
 
 async def _compact(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     [entry] = envelope.compact.entries
+    await broker.partitions.awake([(entry.topic_id, entry.partition)])
     partition = broker.partitions.get(entry.topic_id, entry.partition)
     await partition.access.ensure_active()
     compacted = await partition.compaction.run_now()

@@ -33,8 +33,21 @@ async def opened(broker: Broker, page: Page) -> bool:
     return bool(keys)
 
 
+async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
+    """Tell also when the records here were appended, and what retention does next. It may read a few headers."""
+    described = [
+        (partition.retention.ages, info)
+        for topic in infos
+        for info in topic.partitions
+        if (partition := broker.partitions.find((topic.topic_id, info.partition))) is not None
+    ]
+    await asyncio.gather(*(ages.refresh() for ages, _ in described))
+    for ages, info in described:
+        ages.describe(info)
+
+
 async def told_by(
-    broker: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float
+    broker: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float, ages: bool = False
 ) -> list[pb.ClusterStatusReply]:
     """Return what other nodes tell of the partitions of a page; each reply names who tells it."""
     names = [
@@ -44,7 +57,7 @@ async def told_by(
     ]
     if not names:
         return []
-    asked = pb.ClusterStatus(partitions=names)
+    asked = pb.ClusterStatus(partitions=names, ages=ages)
     told = await asyncio.gather(*(ask(broker, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
     return [reply for reply in told if reply is not None]
 

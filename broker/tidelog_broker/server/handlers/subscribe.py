@@ -134,6 +134,9 @@ class Pump:
             self._end(key, ended)
             return False
         offset = self.subscription.positions[key]
+        if partition.reader.is_deleted(offset):
+            self._end(key, partition.reader.out_of_range(offset))
+            return False
         bytes_max = self._bytes_max
         if key in self._filters:
             if offset >= partition.state.readable_end:

@@ -106,6 +106,8 @@ async def describe_one(broker: Broker, request: Request) -> None:
     if await described.opened(broker, page):
         async with broker.bounds.turns.turn(request.connection):
             page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
+    async with broker.bounds.turns.turn(request.connection):
+        await described.add_ages(broker, page.infos)
     if is_client:
         stored_by = {
             holder
@@ -113,9 +115,8 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for partition in info.partitions
             for holder in (partition.owner, *partition.placement)
         }
-        told = await described.told_by(
-            broker, page.pieces, stored_by & broker.cluster.linked, timeout_s=REFRESH_TIMEOUT_S
-        )
+        linked = stored_by & broker.cluster.linked
+        told = await described.told_by(broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True)
         described.merge(broker, page, told)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 

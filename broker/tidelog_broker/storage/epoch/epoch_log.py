@@ -159,6 +159,11 @@ class EpochLog:
         return self._held.segments
 
     @property
+    def start_digest(self) -> int:
+        """The running digest at `start_offset`."""
+        return self._held.segments[0].header.start_digest
+
+    @property
     def oldest_end_offset(self) -> int:
         """The end of the oldest segment."""
         return self._held.segments[0].end_offset
@@ -213,6 +218,28 @@ class EpochLog:
         except StorageFailedError as error:
             self._failure = self._failure or error.message
             raise
+
+    def roll(self) -> bool:
+        """Begin another segment where the newest has batches; return whether that was so. For who is not appending.
+
+        Raises:
+            DiskFullError: no space; nothing has changed and the log goes on.
+            LimboError, StorageFailedError: as `ensure_space`.
+        """
+        active = self._writable()
+        if not active.has_batches:
+            return False
+        try:
+            self._roll(active)
+        except OSError as error:
+            if is_disk_full(error):
+                self._disk.spares.end()
+                raise DiskFullError(f"no space for another segment in {self.directory}: {error}") from error
+            raise self._fail("taking space", error) from error
+        except StorageFailedError as error:
+            self._failure = self._failure or error.message
+            raise
+        return True
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """Write a group of stamped batches, for which `ensure_space` was called, behind the end. Does not sync.

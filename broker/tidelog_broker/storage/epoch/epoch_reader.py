@@ -125,10 +125,19 @@ class EpochReader:
         with self.lease(segment) as opened:
             return read_digest(opened, segment.path, offset)
 
-    def find_by_time(self, timestamp_us: int) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
+    def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
+        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+
+        Only batches count that end behind `from_offset`. The index of a segment tells the latest time so far, which may
+        be that of a batch in front: where it holds `from_offset`, the headers behind that tell.
+        """
         end_offset = self._held.end.offset
         for segment in self._held.segments:
+            if segment.base_offset < from_offset:
+                for header in self._headers_of(segment, from_offset, end_offset):
+                    if header.max_timestamp_us >= timestamp_us:
+                        return header.base_offset
+                continue
             with self.lease(segment) as opened:
                 slot = opened.index.slot_of_time(timestamp_us)
                 if slot is not None and opened.index.offsets[slot] < end_offset:
@@ -149,6 +158,15 @@ class EpochReader:
         """Say whether a file may be made beside a segment; while the block lasts, the segment stays where it is."""
         with self._held.beside:
             yield self._held.takes_files and segment in self._held.segments
+
+    def _headers_of(self, segment: Segment, from_offset: int, end_offset: int) -> Iterator[BatchHeader]:
+        """Yield the headers of a segment's batches that end behind `from_offset`."""
+        if segment.end_offset <= from_offset:
+            return
+        with self.lease(segment) as opened:
+            yield from read_headers(
+                opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
+            )
 
     def sync_ahead(self, slack_bytes: int) -> None:
         """Have the disk take what is appended by now, while more is appended; of a segment `slack_bytes` may be left.

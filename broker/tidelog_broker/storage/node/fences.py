@@ -33,6 +33,8 @@ def _regression(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
         return f"{where}: the accepted ballot would go back"
     if old.HasField("accepted") and entry.accepted == old.accepted and entry.accepted_value != old.accepted_value:
         return f"{where}: another value under the same ballot"
+    if entry.deleting_below < old.deleting_below:
+        return f"{where}: what is to be deleted would become less"
     if old.HasField("descriptor") and entry.descriptor != old.descriptor:
         return f"{where}: the epoch's descriptor would change"
     return ""

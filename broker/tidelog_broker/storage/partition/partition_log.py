@@ -12,13 +12,14 @@ A partition is deleted by renaming it into the trash first; what is in the trash
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
 from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DivergedError, LimboError, StorageFailedError
+from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
 from tidelog_broker.storage.partition.epoch_repair import EpochRepair
@@ -62,6 +63,8 @@ class PartitionLog:
         """Fills what is missing."""
         self.compacted = CompactedCopies(held)
         """Puts compacted versions of sealed epochs in place."""
+        self.times = AppendTimes(held)
+        """Tells how old its segments are."""
         self.repair = EpochRepair(held)
         """Makes the newest epoch whole again."""
 
@@ -183,6 +186,18 @@ class PartitionLog:
         self.ensure_space(needed_bytes)
         return active.segment_count > segments
 
+    def roll(self) -> bool:
+        """Begin another segment if the newest has batches and may be appended to; return whether one has begun.
+
+        Raises:
+            DiskFullError: no space; nothing has changed.
+            StorageFailedError: the disk failed.
+        """
+        active = self.active
+        if active is None or active.state != "active" or self.limbo is not None:
+            return False
+        return active.roll()
+
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
         appended = self._writable().append(batches)
@@ -268,7 +283,7 @@ class PartitionLog:
         """Return below which offset whole old segments are to go, 0 for none. May be called by any thread.
 
         Those go that end at or below `below`, or that are past `bytes_max` (0: no bound); none that ends behind
-        `committed`, never the newest with records, by which a snapshot of the producers is known, and in LIMBO nothing.
+        `committed`, never the newest, and in LIMBO nothing.
         """
         if self.limbo is not None:
             return 0
@@ -276,7 +291,7 @@ class PartitionLog:
         offset, held_bytes = 0, sum(segment.size_bytes for segment in segments)  # all of it at one moment
         for segment in segments[:-1]:
             is_old = segment.end_offset <= below or 0 < bytes_max < held_bytes
-            if not is_old or segment.end_offset > committed or segment.end_offset == segments[-1].end_offset:
+            if not is_old or segment.end_offset > committed:
                 break
             offset, held_bytes = segment.end_offset, held_bytes - segment.size_bytes
         return offset
@@ -290,8 +305,10 @@ class PartitionLog:
         for log in self._held.epochs:
             log.sync_names()
 
-    def delete_before(self, offset: int) -> int:
+    def delete_before(self, offset: int, go_on: Callable[[], bool] = lambda: True) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
+
+        `go_on` is asked before each.
 
         All of the log goes where it `is_overtaken`: the copy behind the hole is the log from then on.
 
@@ -306,7 +323,10 @@ class PartitionLog:
             self.copies.take_in_whole()
         self.copies.drop_below(offset)
         while (
-            self._held.epochs and self._held.epochs[0].oldest_end_offset <= offset and (freed := self._delete_oldest())
+            self._held.epochs
+            and self._held.epochs[0].oldest_end_offset <= offset
+            and go_on()
+            and (freed := self._delete_oldest())
         ):
             freed_bytes += freed
         return freed_bytes

@@ -62,12 +62,19 @@ class PartitionLogReader:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
         return FoundBatches(batches, heads, position)
 
-    def find_by_time(self, timestamp_us: int) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one."""
+    def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
+        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+
+        Only what ends behind `from_offset` counts; the batch that is returned may begin in front of it.
+        """
         while True:
             epochs = self._held.epochs
             try:
-                found = (log.reader.find_by_time(timestamp_us) for log in epochs)
+                found = (
+                    log.reader.find_by_time(timestamp_us, from_offset)
+                    for log in epochs
+                    if not log.end_offset <= from_offset < self._held.end_offset
+                )
                 return next((offset for offset in found if offset is not None), None)
             except ProtocolError as error:
                 if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:

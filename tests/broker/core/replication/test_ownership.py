@@ -34,7 +34,13 @@ class Trial(Bench):
         self.take()
         self.contests: list[int] = []
         self.resignations: list[int] = []
-        self.ownership = Ownership(self, contested=self.contests.append, resigned=self.resignations.append)
+        self.notes: list[tuple[str, int]] = []
+        self.ownership = Ownership(
+            self,
+            contested=self.contests.append,
+            resigned=self.resignations.append,
+            noted=lambda node, below: self.notes.append((node, below)),
+        )
 
     def begin(self) -> RebuildProducers:
         self.ownership.begin()

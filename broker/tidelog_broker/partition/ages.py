@@ -1,0 +1,133 @@
+"""How old a partition's records are: what its topic does not keep any longer, and what retention will do next.
+
+Ages are told by the stamps of appends and by the node's steady clock. The log is looked at on a thread for reads, and
+only where its topic has a time or somebody asks; how old what was found has become since is told by the clock alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog_broker.core.topics import DELETING
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.storage.partition.append_times import Ages
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+ROLLS: Final = 4
+"""A segment is closed when its oldest record has lived for so much of the topic's time: it goes this much late."""
+
+LONG: Final = 2
+"""How many times the topic's time what is deleted is kept for a replica that lacks it."""
+
+
+class RecordAges:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        state: of the partition.
+        tools, io_key: the node's, and the partition's I/O worker.
+    """
+
+    def __init__(self, state: PartitionState, tools: PartitionTools, io_key: int) -> None:
+        self._state = state
+        self._times = state.log.times
+        self._clock, self._readers, self._io_key = tools.clock, tools.readers, io_key
+        self._found = Ages()
+        self._oldest_us = 0
+        self._opened_end = state.log.end_offset
+        self._newest_at_start_us: int | None = None
+        """The stamp of the last record that was here when the process began; 0 where that cannot be told any more."""
+        self._seen: tuple[int, ...] = ()
+        """What the log was like when it was last looked at."""
+        self._refreshed_at = -1
+        self.expired_below = 0
+        """Below it all records are older than the topic keeps them; 0 for none."""
+        self.long_expired_below = 0
+        """The same for `LONG` times that."""
+
+    @property
+    def _time_us(self) -> int:
+        config = self._state.topic.config
+        return config.retention_ms * 1000 if config.cleanup in DELETING else 0
+
+    @property
+    def is_to_roll(self) -> bool:
+        """Whether the segment that is appended to holds records that are old enough for it to be closed."""
+        found, time_us = self._found, self._time_us
+        if not time_us or not found.newest_first_us or self._state.topic.config.hold:
+            return False
+        return found.newest_first_us <= self._before_us(time_us // ROLLS)
+
+    async def look(self) -> None:
+        """Look how old the records are, if the topic has a time."""
+        self.expired_below = self.long_expired_below = 0
+        time_us = self._time_us
+        if not time_us:
+            return
+        if self._newest_at_start_us is None:
+            self._newest_at_start_us = await self._stamp_at(self._opened_end - 1)
+        before_us, shape = self._before_us(time_us), self._shape()
+        if shape == self._seen and not 0 < self._found.oldest_last_us <= before_us:
+            return  # an idle log costs nothing until something of it is too old
+        self._seen = shape if await self._look(before_us) else ()
+        self.expired_below = self._found.expired_below
+        if self.expired_below:
+            long_us = self._before_us(LONG * time_us)
+            found = await self._ask(long_us)
+            self.long_expired_below = found.expired_below if found is not None else 0
+
+    async def refresh(self) -> None:
+        """Find out when the oldest and the newest record were appended, for who asks."""
+        shape, start_offset = self._shape(), self._state.log_start
+        if shape != self._seen:
+            self._seen = shape if await self._look(None) else ()
+        if start_offset != self._refreshed_at or not self._oldest_us:
+            self._oldest_us, self._refreshed_at = await self._stamp_at(start_offset), start_offset
+
+    def describe(self, info: pb.PartitionInfo) -> None:
+        """Fill in what was found last, and what retention will do next."""
+        state, config, found = self._state, self._state.topic.config, self._found
+        info.oldest_append_us, info.newest_append_us = self._oldest_us, found.newest_us
+        if state.replica.state.owner is None or config.hold or config.cleanup not in DELETING:
+            return
+        if found.oldest_end <= state.log_start:
+            return
+        time_us, bytes_max = self._time_us, config.retention_bytes
+        if not time_us and not bytes_max:
+            return
+        following = pb.NextDeletion(below=found.oldest_end, size_bytes=found.oldest_bytes, bounded=bytes_max > 0)
+        if time_us:  # of a segment that is appended to, the newest record decides, and is not known yet
+            following.at_us = found.oldest_last_us + time_us
+        if bytes_max:
+            following.bytes_more = max(0, bytes_max - state.log.size_bytes)
+        info.next_deletion.CopyFrom(following)
+
+    def _shape(self) -> tuple[int, ...]:
+        """Return what changes when the log grows, rolls or loses something."""
+        log = self._state.log
+        return (log.start_offset, log.end_offset, *(held.segment_count for held in log.epochs))
+
+    def _before_us(self, age_us: int) -> int:
+        return self._clock.stamped_before_us(age_us, self._newest_at_start_us or 0)
+
+    async def _look(self, before_us: int | None) -> bool:
+        found = await self._ask(before_us)
+        if found is not None:
+            self._found = found
+        return found is not None
+
+    async def _ask(self, before_us: int | None) -> Ages | None:
+        try:
+            return await self._readers.call(self._io_key, self._times.look, before_us)
+        except ProtocolError:
+            return None  # deleted meanwhile, or damaged: the next look, or whoever reads there, sees
+
+    async def _stamp_at(self, offset: int) -> int:
+        if offset < 0:
+            return 0
+        try:
+            return await self._readers.call(self._io_key, self._times.at, offset)
+        except ProtocolError:
+            return 0

@@ -1,0 +1,84 @@
+"""DELETE_RECORDS: by offset or by time, at the owner of each partition; any node hands it on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import INTERNAL_PREFIX
+
+AT_ONCE: Final = 64
+"""So many partitions of a request are worked on at a time."""
+
+
+async def delete_records(broker: Broker, request: Request) -> None:
+    """Handle DELETE_RECORDS. Another node names one partition, and is told as a whole what became of it.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+    """
+    entries = request.envelope.delete_records.entries
+    check_entries(len(entries))
+    if request.connection.peer_id is not None:
+        if len(entries) != 1:
+            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
+        request.reply(await _local(broker, request.envelope))
+        return
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
+        async with turns:
+            try:
+                return await _at_owner(broker, entry)
+            except ProtocolError as error:
+                return pb.DeleteRecordsResult(error=denial(error, current=current).to_message())
+
+    results = await asyncio.gather(*(one(entry) for entry in entries))
+    request.reply(pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=results)))
+
+
+async def _at_owner(broker: Broker, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
+    record = broker.topics.with_id(entry.topic_id)
+    if record.name.startswith(INTERNAL_PREFIX):
+        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is the broker's own")
+    if entry.partition >= record.config.partitions:
+        raise ProtocolError(
+            pb.UNKNOWN_PARTITION,
+            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+        )
+    key = (entry.topic_id, entry.partition)
+    asked = pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry]))
+    reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
+    return reply.delete_records_reply.results[0]
+
+
+async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
+    """Delete as the owner.
+
+    Raises:
+        ProtocolError: as `RecordDeletion.delete_below`.
+    """
+    (entry,) = envelope.delete_records.entries
+    await broker.partitions.awake([(entry.topic_id, entry.partition)])
+    partition = broker.partitions.get(entry.topic_id, entry.partition)
+    match entry.WhichOneof("before"):
+        case "offset":
+            offset = entry.offset
+        case "timestamp_us":
+            await partition.access.confirm_owner()
+            end_offset = partition.state.high_watermark
+            found = await partition.reader.find_by_time(entry.timestamp_us)
+            offset = found[0] if found is not None else end_offset
+        case _:
+            raise ProtocolError(pb.INVALID_REQUEST, "say up to which offset or time records are to be deleted")
+    await partition.deletion.delete_below(offset)
+    result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
+    return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

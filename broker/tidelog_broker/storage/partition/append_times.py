@@ -1,0 +1,119 @@
+"""When the records of a log were appended, segment by segment: by the stamps in the headers of their batches.
+
+An index tells the times of records, which producers choose. The stamps of appends are the owners' and never go back, so
+the last header of a segment says how old its youngest record is. It is read when that is asked for, one header for a
+segment, and kept: of what does not grow any more that is one read in the life of a process, and segments behind the
+first that is young enough are not looked at. Rejected: a field in the index file, which is made anew from the segment
+where it is missing, and would have to be kept in step for what one read tells.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.epoch.epoch_reader import Segment
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.segment.active_segment import ActiveSegment
+
+
+class SegmentTimes(NamedTuple):
+    """When a segment's first and last batch were appended, µs since 1970; `end_offset` is behind that last batch."""
+
+    first_us: int
+    last_us: int
+    end_offset: int
+
+
+class Ages(NamedTuple):
+    """What a look at a log's times has found.
+
+    Attributes:
+        expired_below: below it all was appended early enough; 0 where nothing was.
+        oldest_end, oldest_bytes, oldest_last_us: of the oldest segment with records that is not expired: where it ends,
+            its size, when its last batch was appended; 0 without one.
+        is_rolled: whether another segment follows that one.
+        newest_first_us: when the first batch of the segment that is appended to was appended; 0 while it has none.
+        newest_us: when the last batch of all was appended; 0 without one.
+    """
+
+    expired_below: int = 0
+    oldest_end: int = 0
+    oldest_bytes: int = 0
+    oldest_last_us: int = 0
+    is_rolled: bool = False
+    newest_first_us: int = 0
+    newest_us: int = 0
+
+
+class AppendTimes:
+    """See the module. Used by one thread at a time, beside whoever appends and reads."""
+
+    def __init__(self, held: HeldEpochs) -> None:
+        self._held = held
+        self._known: dict[Path, SegmentTimes] = {}
+
+    def look(self, before_us: int | None) -> Ages:
+        """Return how old the segments are; with None nothing is expired.
+
+        Raises:
+            ProtocolError: a segment was deleted meanwhile, or is damaged.
+            StorageError: the disk failed.
+        """
+        segments = [
+            (log, segment)
+            for log in self._held.epochs
+            for segment in log.segments
+            if segment.end_offset > segment.base_offset
+        ]
+        paths = {segment.path for _, segment in segments}
+        self._known = {path: times for path, times in self._known.items() if path in paths}
+        if not segments:
+            return Ages()
+        newest_log, newest = segments[-1]
+        newest_times = self._of(newest_log, newest)
+        expired_below, oldest = 0, None
+        for log, segment in segments:
+            times = self._of(log, segment)
+            if before_us is None or times.last_us > before_us or times.end_offset < segment.end_offset:
+                oldest = (segment, times)
+                break
+            expired_below = segment.end_offset
+        ages = Ages(expired_below=expired_below, newest_us=newest_times.last_us)
+        if isinstance(newest, ActiveSegment):
+            ages = ages._replace(newest_first_us=newest_times.first_us)
+        if oldest is not None:
+            segment, times = oldest
+            ages = ages._replace(
+                oldest_end=segment.end_offset,
+                oldest_bytes=segment.size_bytes,
+                oldest_last_us=times.last_us,
+                is_rolled=not isinstance(segment, ActiveSegment),
+            )
+        return ages
+
+    def at(self, offset: int) -> int:
+        """Return when the batch that holds `offset`, or the first behind it, was appended; 0 without one.
+
+        Raises:
+            ProtocolError, StorageError: as `look`.
+        """
+        for log in self._held.epochs:
+            if log.end_offset > offset:
+                for header in log.reader.scan_headers(max(offset, log.start_offset)):
+                    return header.append_timestamp_us
+        return 0
+
+    def _of(self, log: EpochLog, segment: Segment) -> SegmentTimes:
+        known, end_offset = self._known.get(segment.path), segment.end_offset
+        if known is None or known.end_offset != end_offset:
+            last_us = _append_us(log, end_offset - 1)
+            first_us = known.first_us if known is not None else _append_us(log, segment.base_offset)
+            known = self._known[segment.path] = SegmentTimes(first_us, last_us, end_offset)
+        return known
+
+
+def _append_us(log: EpochLog, offset: int) -> int:
+    header = next(log.reader.scan_headers(offset), None)
+    return header.append_timestamp_us if header is not None else 0

@@ -1,0 +1,61 @@
+"""`DELETE /v1/topics/{topic}/partitions/{partition}/records`: what lies in front of an offset or a time, for good."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from tidelog.errors import OffsetOutOfRangeError
+from tidelog_gateway.context import GatewayDep, JsonRoute, PartitionPath, TopicPath, json_response
+from tidelog_gateway.offsets import parse_timestamp
+from tidelog_gateway.problems import from_error, invalid
+
+router = APIRouter(prefix="/v1", tags=["records"], route_class=JsonRoute)
+
+
+class DeletedView(BaseModel):
+    """Where a partition begins now."""
+
+    partition: int
+    log_start_offset: Annotated[int, Field(description="The first readable offset.")]
+
+
+@router.delete(
+    "/topics/{topic}/partitions/{partition}/records", response_model=DeletedView, summary="Delete old records"
+)
+async def delete_records(
+    gateway: GatewayDep,
+    topic: TopicPath,
+    partition: PartitionPath,
+    before_offset: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="At most the high watermark: records in front of it are deleted.")
+    ] = None,
+    before_timestamp: Annotated[
+        str | None,
+        Query(
+            max_length=40,
+            description="Milliseconds since 1970, or ISO 8601 with a time zone: all up to the first record that is not "
+            "older are deleted.",
+        ),
+    ] = None,
+) -> Response:
+    """Delete what lies in front of an offset or a time. Once answered it holds for good; it may be repeated."""
+    if (before_offset is None) == (before_timestamp is None):
+        raise invalid([{"parameter": "before_offset", "detail": "name either before_offset or before_timestamp"}])
+    before: int | datetime
+    if before_offset is not None:
+        before = before_offset
+    else:
+        stamp_us = parse_timestamp(before_timestamp or "", "before_timestamp")
+        before = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=stamp_us)
+    try:
+        starts = await gateway.client.delete_records(topic, before, [partition])
+    except OffsetOutOfRangeError as error:
+        problem = from_error(error)
+        problem.status = 422  # nothing is gone: it does not exist yet
+        raise problem from error
+    return json_response({"partition": partition, "log_start_offset": starts[partition]})
