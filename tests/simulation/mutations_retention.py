@@ -68,12 +68,6 @@ def stamped_by_wall_clock() -> Replacements:
     return [(SteadyClock, "now_us", lambda self: self._wall_ns() // 1000)]
 
 
-def time_off_counts() -> Replacements:
-    """What the wall clock says at a start is believed for ages."""
-    before = SteadyClock.stamped_before_us
-    return [(SteadyClock, "stamped_before_us", lambda self, age_us, _: before(self, age_us, self.began_us))]
-
-
 def oldest_record_decides() -> Replacements:
     """A segment goes when its first record is too old."""
     of = AppendTimes._of
