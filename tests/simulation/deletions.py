@@ -43,8 +43,8 @@ class Deletions:
         self.log_start = 0
         self.wanted = 0
         """Below this an owner wants records deleted for readers."""
-        self._asked = 0
-        """The highest that somebody has asked for."""
+        self._asked: set[int] = set()
+        """What somebody has asked for."""
         self._stamped_us: dict[tuple[int, int], int] = {}
         """The epoch and the end of a batch -> when it got its offsets, by a clock that is right."""
         self._noted: dict[str, int] = {}
@@ -63,15 +63,15 @@ class Deletions:
 
     def asks(self, offset: int) -> None:
         """Somebody asks that records below an offset be deleted."""
-        self._asked = max(self._asked, offset)
+        self._asked.add(offset)
 
     def wants(self, copy: Copy, below: int) -> None:
         """An owner is about to have records below an offset deleted for readers."""
         require = self._truth.require
-        require(not copy.partition.state.topic.config.hold, "I22", f"{copy.name} deletes below {below} what is held")
+        require(not copy.process.is_held, "I22", f"{copy.name} wants all below {below} deleted, and the topic is held")
         require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
-        if below > max(self.wanted, self._asked):
-            is_due = self._is_past_bytes(copy, below) or self._is_old(copy, below)
+        if below > self.wanted:
+            is_due = below in self._asked or self._is_past_bytes(copy, below) or self._is_old(copy, below)
             require(is_due, "I22", f"{copy.name} wants all below {below} deleted, which its topic keeps")
             self.wanted = below
 
@@ -85,8 +85,7 @@ class Deletions:
 
     def deletes(self, copy: Copy) -> None:
         """A file of a node's log is gone."""
-        held = copy.partition.state.topic.config.hold
-        self._truth.require(not held, "I22", f"{copy.name} deletes a file, and the topic is held")
+        self._truth.require(not copy.process.is_held, "I22", f"{copy.name} deletes a file, and the topic is held")
 
     def decides(self, copy: Copy, below: int) -> None:
         """A node is about to delete what lies below an offset: an owner what nobody sees any more, others after one."""
@@ -133,8 +132,8 @@ class Deletions:
         )
 
     def tells(self, name: str, log_start: int) -> None:
-        """A node tells a reader where the log begins: nowhere behind what an owner wanted, or somebody asked for."""
-        wanted = max(self.wanted, self._asked, self.log_start)
+        """A node tells a reader where the log begins: nowhere behind what an owner wanted."""
+        wanted = max(self.wanted, self.log_start)
         self._truth.require(
             log_start <= wanted, "I22", f"{name} tells that the log begins at {log_start}, not {wanted}"
         )

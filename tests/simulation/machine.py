@@ -61,8 +61,11 @@ class Machine:
         if self.process is not None or self.retired:
             return
         self.powered = True
-        if self.world.scenario.retention_ms:  # a clock that is behind at a start makes records look older than they are
-            self.wall_error_us = max(0, self.wall_error_us)
+        if self.world.scenario.retention_ms and not 0 <= self.wall_error_us < AGED_ERROR_US:
+            # What a node is to survive that starts by a wrong clock: one that is ahead, and once. Its stamps are wrong.
+            if self.wall_error_us < 0 or self.world.began_wrong:
+                self.wall_error_us = 0
+            self.world.began_wrong = True
         incarnation = self.next_incarnation
         self._draw_incarnation()
         self.world.clock.note("start", self.node_id, incarnation, checksum=self.machine_rebooted)

@@ -15,6 +15,7 @@ from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition import partition_log
 from tidelog_broker.storage.partition.append_times import AppendTimes, SegmentTimes
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -67,12 +68,6 @@ def stamped_by_wall_clock() -> Replacements:
     return [(SteadyClock, "now_us", lambda self: self._wall_ns() // 1000)]
 
 
-def time_off_counts() -> Replacements:
-    """What the wall clock says at a start is believed for ages."""
-    before = SteadyClock.stamped_before_us
-    return [(SteadyClock, "stamped_before_us", lambda self, age_us, _: before(self, age_us, self.began_us))]
-
-
 def oldest_record_decides() -> Replacements:
     """A segment goes when its first record is too old."""
     of = AppendTimes._of
@@ -91,13 +86,19 @@ def hold_ignored() -> Replacements:
 
 def hold_seen_when_it_begins() -> Replacements:
     """Whoever has begun to delete goes on when the topic is held."""
-    delete_before = PartitionLog.delete_before
+    delete_below = Retention._delete_below
 
-    def all_of_it(self: PartitionLog, offset: int, go_on: Any = None) -> int:
-        del go_on
-        return delete_before(self, offset)
+    def all_of_it(self: Retention, offset: int) -> None:
+        state, topic = self._state, self._state.topic
+        state.topic = pb.TopicRecord()
+        state.topic.CopyFrom(topic)
+        state.topic.config.hold = False
+        try:
+            delete_below(self, offset)
+        finally:
+            state.topic = topic
 
-    return [(PartitionLog, "delete_before", all_of_it)]
+    return [(Retention, "_delete_below", all_of_it)]
 
 
 def deleted_records_shown() -> Replacements:

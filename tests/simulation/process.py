@@ -105,6 +105,7 @@ class Process:
             steady_ns=lambda: world.clock.now_us * 1000,
             tolerance_us=world.clock_tolerance_us,
         )
+        self._topic = world.topic
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
         self.loop = VirtualLoop(self).as_loop
         self.sim_disk = machine.disk
@@ -288,15 +289,15 @@ class Process:
         )
 
     async def _open_partition(self, key: PartitionKey) -> None:
-        record, io_key = self.world.topic, key[1]
+        io_key = key[1]
         store = await self.io.call(io_key, self._open_log, key)
-        founding = NewPartition(key, f"{record.name}/{key[1]}", self.world.genesis[key])
+        founding = NewPartition(key, f"{self._topic.name}/{key[1]}", self.world.genesis[key])
         driver = await self.replication.open(founding, store, io_key)
         copy = Copy(self, key, driver)
         self.world.copies[driver.view] = copy
         self.world.checks.started(copy)
         self.partitions[key] = copy
-        copy.partition = Partition(self._tools(), record, key[1], driver, io_key)
+        copy.partition = Partition(self._tools(), self._topic, key[1], driver, io_key)
         if self.world.clock.random.random() < 0.5:  # somebody reads along, from memory
             copy.partition.changes.listeners.add(_listen)
 
@@ -344,10 +345,16 @@ class Process:
         message = f"storage failed at {name}: {error.message}"
         self.after(self.world.clock.random.randrange(FAILED_US_MAX), lambda: self.machine.stop(message))
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this node has heard that the topic is held."""
+        return self._topic.config.hold
+
     def reconfigure(self, topic: pb.TopicRecord) -> None:
         """Hear of a revision of the topic."""
-        for copy in self.partitions.values():
-            if copy.partition.state.topic.revision < topic.revision:
+        if topic.revision > self._topic.revision:
+            self._topic = topic
+            for copy in self.partitions.values():
                 copy.partition.reconfigure(topic)
 
     def pause(self) -> None:

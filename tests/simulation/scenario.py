@@ -196,7 +196,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
-        retention_ms=aged.choice([200, 500, 1500]) if ages else 0,
+        retention_ms=aged.choice([300, 800, 1500]) if ages else 0,
         changes=changes,
         compacts=mixture == COMPACTION,
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),

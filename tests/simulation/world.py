@@ -65,6 +65,8 @@ class World:
         self.network.receiver = self._process_of
         self.clock_tolerance_us = AGED_ERROR_US * 2 if scenario.retention_ms else TOLERANCE_US
         """How far a wall clock may be put at once."""
+        self.began_wrong = False
+        """Whether a node has started whose clock had jumped, where ages are measured."""
         self.history = History()
         self.calm = False
         self.write_ms = scenario.write_ms
@@ -84,7 +86,7 @@ class World:
             config=pb.TopicConfig(
                 partitions=scenario.partitions,
                 segment_bytes=SEGMENT_BYTES_SMALL
-                if scenario.deletes or scenario.compacts or scenario.indexed
+                if scenario.retention_bytes or scenario.compacts or scenario.indexed
                 else SEGMENT_BYTES,
                 retention_bytes=scenario.retention_bytes,
                 retention_ms=scenario.retention_ms,
