@@ -18,9 +18,8 @@ CALLED_BY_OTHERS = {
     "RestUser": "locust finds its users",
     "WebSocketUser": "locust finds its users",
     "render": "rich, of a column",
-    "derive_batches": "open: compaction",
 }
-"""Names that a library calls, each with who does, or that are there before what calls them."""
+"""Names that a library calls, each with who does."""
 
 PROPERTIES = {"property", "cached_property", "classmethod", "staticmethod"}
 

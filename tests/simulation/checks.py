@@ -341,12 +341,12 @@ class Checks:
         self._world.clock.note("deleted", copy.name, offset, checksum=offset)
         state = copy.replica.state
         shown_from = max(state.deleted_below, copy.partition.state.log_start)
-        self.require(shown_from >= offset, "I25", f"{copy.name} says that all below {offset} is deleted, and shows it")
+        self.require(shown_from >= offset, "I26", f"{copy.name} says that all below {offset} is deleted, and shows it")
         self.truth_of(copy).shows_from(state.active.epoch, shown_from, copy.name)
 
     def reads(self, copy: Copy, offset: int, shown_from: int) -> None:
         """A node gives a reader what lies at an offset; when it was asked it showed what lies behind another."""
-        self.require(offset >= shown_from, "I25", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
+        self.require(offset >= shown_from, "I26", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
 
     def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
         """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""

@@ -114,7 +114,7 @@ def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
 
 
 def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
-    """Hold a compacted log against what producers and consumers were told: the latest of each key is there (I25)."""
+    """Hold a compacted log against what producers and consumers were told: the latest of each key is there (I27)."""
     offset = 0
     found: dict[int, KeyedRecord] = {}
     for data in log:
@@ -124,7 +124,7 @@ def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[b
         offset = header.end_offset
         for record in keyed_records(data):
             if truth.payload_at(header.epoch, record.offset) != record.payload:
-                raise ViolationError("I25", f"{record} was never written there")
+                raise ViolationError("I27", f"{record} was never written there")
             found[record.offset] = record
     latest = {record.key: record for record in found.values()}
     for publish in world.history.publishes:
@@ -140,7 +140,7 @@ def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[b
             if at not in found and not is_over and not record.is_tombstone:
                 gone = _later_tombstone(truth, record.key, at)
                 if not gone:
-                    raise ViolationError("I25", f"{publish} was acknowledged, the log lacks its record at {at}")
+                    raise ViolationError("I27", f"{publish} was acknowledged, the log lacks its record at {at}")
             if at in found and found[at].payload != publish.payload:
                 raise ViolationError("I6", f"{publish} was acknowledged, the log has {found[at]} at {at}")
     for consumer in world.consumers:
@@ -148,7 +148,7 @@ def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[b
             known = {each.key: each for each in consumer.table.values() if not each.is_tombstone}
             there = {each.key: each for each in latest.values() if not each.is_tombstone}
             if known != there:
-                raise ViolationError("I25", f"a consumer knows {known}, the log has {there}")
+                raise ViolationError("I27", f"a consumer knows {known}, the log has {there}")
 
 
 def _as_produced(payload: int, records: int) -> bytearray:

@@ -111,15 +111,15 @@ class Truth:
         self.require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
 
     def shows_from(self, epoch: int, below: int, who: str) -> None:
-        """A node that knows an epoch shows readers nothing in front of an offset, and what lies behind it (I25).
+        """A node that knows an epoch shows readers nothing in front of an offset, and what lies behind it (I26).
 
         What was deleted in an earlier epoch stays so, unless an end of short logs has taken even more away.
         """
         earlier = max((count for at, count in self.deleted.items() if at < epoch), default=0)
         kept = min(earlier, self.start_of(epoch))
-        self.require(below >= kept, "I25", f"{who} shows from {below} on in epoch {epoch}, {kept} was deleted before")
+        self.require(below >= kept, "I26", f"{who} shows from {below} on in epoch {epoch}, {kept} was deleted before")
         if below > self.deleted.get(epoch, 0):
-            self.require(below <= self.settled_end, "I25", f"{who} deletes what is not committed: {below}")
+            self.require(below <= self.settled_end, "I26", f"{who} deletes what is not committed: {below}")
             self.deleted[epoch] = below
 
     # ------------------------------------------------------------------------------------------ logs

@@ -46,6 +46,9 @@ class NodeMetrics:
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
         )
         self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
+        self.clock_held = self._gauge(
+            "tidelog_clock_held", "1 while the wall clock has jumped and is not believed yet, as retention by time needs"
+        )
         self.topics = self._gauge("tidelog_topics", "Topics")
         self.partitions = PartitionGauges(self.registry)
 

@@ -237,6 +237,7 @@ class Node:
             health.no_quorum = self._without_quorum()
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
+            broker.metrics.clock_held.set(broker.clock.is_held)
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
