@@ -17,6 +17,7 @@ from tidelog.errors import TidelogError
 from tidelog.model import (
     ClusterStatus,
     Committed,
+    Compacted,
     ConsumedBatch,
     Fetched,
     Node,
@@ -36,6 +37,7 @@ __all__ = [
     "Client",
     "ClusterStatus",
     "Committed",
+    "Compacted",
     "ConsumedBatch",
     "Consumer",
     "Fetched",

@@ -67,6 +67,7 @@ ANSWERS: Final = {
     "topic_delete": "topic_reply",
     "cluster_status": "cluster_status_reply",
     "cluster_change": "cluster_change_reply",
+    "compact": "compact_reply",
 }
 """The kind that answers each kind of request."""
 

@@ -1,4 +1,4 @@
-"""`tidelog topic create|list|describe|alter|delete`."""
+"""`tidelog topic create|list|describe|alter|delete|compact`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("describe")(describe)
     topic_app.command("alter")(alter)
     topic_app.command("delete")(delete)
+    topic_app.command("compact")(compact)
     app.add_typer(topic_app, name="topic")
 
 
@@ -185,6 +186,24 @@ def delete(
             raise CommandFailed("nothing was deleted")
     with_client(bootstrap, lambda client: client.delete_topic(name))
     sys.stdout.write(f"deleted topic {name}\n")
+
+
+def compact(
+    name: NameArgument,
+    *,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default=False)] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Compact a topic now, up to its newest record; ends when it is done."""
+    asked = None if partition is None else [partition]
+    done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
+    if as_json:
+        rows = [{"partition": each, "below": one.below, "size_bytes": one.size_bytes} for each, one in done.items()]
+        print_json({"name": name, "partitions": rows})
+    else:
+        table = [(each, one.below, bytes_text(one.size_bytes)) for each, one in done.items()]
+        print_table(("partition", "compacted below", "size"), table)
 
 
 def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
