@@ -14,6 +14,7 @@ PUBLIC = {
     "Client",
     "ClusterStatus",
     "Committed",
+    "Compacted",
     "ConsumedBatch",
     "Consumer",
     "Fetched",

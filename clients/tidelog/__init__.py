@@ -17,6 +17,7 @@ from tidelog.errors import TidelogError
 from tidelog.model import (
     ClusterStatus,
     Committed,
+    Compacted,
     ConsumedBatch,
     Fetched,
     NextDeletion,
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "ClusterStatus",
     "Committed",
+    "Compacted",
     "ConsumedBatch",
     "Consumer",
     "Fetched",

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, lookup, paging, reading, record_deletion, topic_changes, topic_settings
+from tidelog import admin, compaction, lookup, paging, reading, record_deletion, topic_changes, topic_settings
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
@@ -27,6 +27,7 @@ from tidelog.model import (
     Cleanup,
     ClusterStatus,
     Committed,
+    Compacted,
     Compression,
     Fetched,
     Flush,
@@ -340,6 +341,19 @@ class Client:
         asked = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
         reply = await self._ask_change(pb.ClusterChange(unsafe_recovery=asked), repeatable=False)
         return Recovery(epoch=reply.epoch, end_offset=reply.end_offset, unsafe=reply.unsafe)
+
+    async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
+        """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
+
+        A pass takes as long as reading the log at the pace that nodes are set to: minutes for some GB. Repeating it, or
+        ending it in the middle, does no harm. Other replicas follow the owner.
+
+        Raises:
+            InvalidRequestError: the topic is not to be compacted, or on hold.
+            UnknownTopicError, UnknownPartitionError: there is no such thing.
+        """
+        self._check_usable()
+        return await compaction.compact(self._router, topic, partitions)
 
     async def _change_cluster(self, change: pb.ClusterChange) -> int:
         return (await self._ask_change(change, repeatable=True)).moves

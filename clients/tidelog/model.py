@@ -278,6 +278,19 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a pass of compaction came to in one partition.
+
+    Attributes:
+        below: records below this offset have been compacted.
+        size_bytes: what the log holds at its owner now.
+    """
+
+    below: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRoute:
     """Who owns a partition, as of `epoch`, and which nodes hold a copy as far as that was told."""
 

@@ -39,6 +39,7 @@ from tidelog.model import (
     Cleanup,
     ClusterStatus,
     Committed,
+    Compacted,
     Compression,
     ConsumedBatch,
     Fetched,
@@ -62,8 +63,8 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node", "Offset",
-    "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
+    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node",
+    "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
     "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
 ]
 # fmt: on
@@ -212,6 +213,10 @@ class Client:
     def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
         """See `tidelog.Client.recover_unsafely`."""
         return self._thread.run(lambda: self._client.recover_unsafely(topic, partition, node_id))
+
+    def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
+        """See `tidelog.Client.compact_topic`."""
+        return self._thread.run(lambda: self._client.compact_topic(topic, partitions))
 
     def fetch(
         self,

@@ -1,4 +1,4 @@
-"""`tidelog topic create|list|describe|alter|delete|delete-records`."""
+"""`tidelog topic create|list|describe|alter|delete|delete-records|compact`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("alter")(alter)
     topic_app.command("delete")(delete)
     topic_app.command("delete-records")(delete_records)
+    topic_app.command("compact")(compact)
     app.add_typer(topic_app, name="topic")
 
 
@@ -247,6 +248,24 @@ def _point_of(text: str) -> int | datetime:
         raise CommandFailed(
             f"--before {text!r}: give an offset, a time like 2013-01-01T05:00:00, or how long ago, like 7d", EXIT_USAGE
         ) from error
+
+
+def compact(
+    name: NameArgument,
+    *,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default=False)] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Compact a topic now, up to its newest record; ends when it is done."""
+    asked = None if partition is None else [partition]
+    done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
+    if as_json:
+        rows = [{"partition": each, "below": one.below, "size_bytes": one.size_bytes} for each, one in done.items()]
+        print_json({"name": name, "partitions": rows})
+    else:
+        table = [(each, one.below, bytes_text(one.size_bytes)) for each, one in done.items()]
+        print_table(("partition", "compacted below", "size"), table)
 
 
 def copy_count_text(topic: Topic) -> str:

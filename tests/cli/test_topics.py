@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from tests.cli.conftest import Cli
+from tests.clients.compacted_topics import create_compacted
 
 from tidelog import Partition, Topic
 from tidelog_cli.topics import copy_count_text
@@ -45,3 +47,24 @@ def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:
 def test_copies_that_are_missing_are_said(placement: tuple[str, ...], wanted: int, text: str) -> None:
     partitions = (Partition(0, "a", 1, placement),)
     assert copy_count_text(Topic("t", b"", partitions, replication_factor=wanted)) == text
+
+
+def test_a_topic_is_compacted(cli: Cli, node: str, topic: str) -> None:
+    port = int(node.rpartition(":")[2])
+    asyncio.run(create_compacted(port, "table", partitions=2))
+    cli("produce", "table", "--key", "k", stdin=b"1\n2\n3\n")
+    done = json.loads(cli("topic", "compact", "table", "--json").out)
+    assert done["name"] == "table"
+    assert sorted(each["below"] for each in done["partitions"]) == [0, 3]
+    shown = cli("topic", "compact", "table", "--partition", 1)
+    assert (shown.code, "compacted below" in shown.out) == (0, True)
+    assert [line.split()[0] for line in shown.out.splitlines() if line.strip()[:1].isdecimal()] == ["1"]
+    asyncio.run(create_compacted(port, "held", hold=True))
+    for arguments, message in [
+        (("nowhere",), "nowhere"),
+        (("table", "--partition", 2), "partitions 0 to 1"),
+        ((topic,), "is not to be compacted"),
+        (("held",), "is on hold"),
+    ]:
+        refused = cli("topic", "compact", *arguments)
+        assert (refused.code, message in refused.err) == (1, True), refused.err

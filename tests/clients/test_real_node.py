@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
+from tests.clients.compacted_topics import create_compacted
 
-from tidelog import Client, sync
-from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError, TopicExistsError
+from tidelog import Client, Compacted, sync
+from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError, TopicExistsError, UnsupportedBatchError
 
 pytestmark = pytest.mark.e2e
 
@@ -178,3 +180,31 @@ def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
         newest = client.get("t", b"a")
         assert newest is not None
         assert newest.value == b"3"
+
+
+async def test_the_latest_of_each_key_is_left_when_a_topic_is_compacted(real_node: RealNode) -> None:
+    await create_compacted(real_node.port, "prices", tombstone_retention_ms=60_000)
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        producer = client.producer("prices")
+        for number in range(20):
+            await producer.send_many([b"a%d" % number, b"b%d" % number], keys=[b"a", b"b"])
+        await producer.send(None, key=b"b")
+        with pytest.raises(UnsupportedBatchError, match="key"):
+            await producer.send(b"of no key")
+        before = (await client.topic("prices")).partitions[0].size_bytes
+        assert await client.compact_topic("prices") == {0: Compacted(41, ANY)}
+        done = (await client.compact_topic("prices", [0]))[0]
+        assert (done.below, 0 < done.size_bytes < before) == (41, True)
+        await producer.send(b"c0", key=b"c")
+        await asyncio.to_thread(real_node.stop)
+        await asyncio.to_thread(real_node.start)  # what it has in memory it serves as it was
+        async with client.consumer("prices") as consumer:
+            found = [await anext(consumer) for _ in range(3)]
+        assert [(one.offset, one.key, one.value) for one in found] == [
+            (38, b"a", b"a19"),
+            (40, b"b", None),
+            (41, b"c", b"c0"),
+        ]
+        await client.create_topic("other")
+        with pytest.raises(InvalidRequestError, match="not to be compacted"):
+            await client.compact_topic("other")

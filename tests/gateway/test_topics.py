@@ -51,7 +51,7 @@ async def test_cursors_that_no_page_has_given(api: httpx.AsyncClient, cursor: st
         ({}, "/name"),
         ({"name": 5}, "/name"),
         ({"name": "a", "partitions": 0}, "/partitions"),
-        ({"name": "a", "partitions": 4097}, "/partitions"),
+        ({"name": "a", "partitions": 16_385}, "/partitions"),
         ({"name": "a", "partitions": "1"}, "/partitions"),
         ({"name": "a", "flush": "sometimes"}, "/flush"),
         ({"name": "a", "segment_bytes": 1}, "/segment_bytes"),

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
+from tests.simulation import mutations_compaction as compaction
 from tests.simulation import mutations_deletion as deletion
 from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
@@ -22,6 +23,7 @@ from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
 from tests.simulation.scenario import AGES, DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE, WISHES
+from tests.simulation.scenario import COMPACTION as COMPACTED
 
 Replacement = tuple[object, str, object]
 """An object, the name of an attribute of it, and what that is to be."""
@@ -39,7 +41,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index)}
+        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction)}
         return self.replacements.__module__ not in shells
 
 
@@ -168,7 +170,20 @@ DELETED = [
 ]
 """Of what is agreed to be deleted."""
 
-MUTANTS = {mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES, *DELETED]}
+COMPACTION = [
+    Mutant("an older value kept", compaction.older_value_kept, mixture=COMPACTED),
+    Mutant("tombstones dropped at once", compaction.tombstones_dropped_at_once, mixture=COMPACTED),
+    Mutant("offsets renumbered by compaction", compaction.offsets_renumbered, mixture=COMPACTED),
+    Mutant("a lossy pass that nobody checks", compaction.undigested_while_records_are_lost, mixture=COMPACTED),
+    Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
+    Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
+    Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),
+]
+"""Of what is left of a key's records."""
+
+MUTANTS = {
+    mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES, *DELETED, *COMPACTION]
+}
 
 
 @contextmanager

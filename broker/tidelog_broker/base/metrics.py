@@ -47,7 +47,8 @@ class NodeMetrics:
         )
         self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
         self.clock_held = self._gauge(
-            "tidelog_clock_held", "1 while the wall clock has jumped and is not believed yet, as retention by time needs"
+            "tidelog_clock_held",
+            "1 while the wall clock has jumped and is not believed yet, as retention by time needs",
         )
         self.topics = self._gauge("tidelog_topics", "Topics")
         self.partitions = PartitionGauges(self.registry)

@@ -34,7 +34,13 @@ PathArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, an object a segment.")]
 
 _COLUMNS: Final = ("topic", "partition", "epoch", "offsets", "batches", "records", "bytes", "synced to", "state")
-_ROLES: Final = {"log": "ok", "fill": "filling", "aside": "set aside"}
+_ROLES: Final = {
+    "log": "ok",
+    "fill": "filling",
+    "making": "being compacted",
+    "old": "older version",
+    "aside": "set aside",
+}
 _PIPE_COLUMNS: Final = 1000
 
 

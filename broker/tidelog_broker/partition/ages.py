@@ -62,14 +62,14 @@ class RecordAges:
 
     async def look(self) -> None:
         """Look how old the records are, if the topic has a time."""
-        self.expired_below = self.long_expired_below = 0
+        had_expired, self.expired_below, self.long_expired_below = self.expired_below > 0, 0, 0
         time_us = self._time_us
         if not time_us:
             return
         if self._newest_at_start_us is None:
             self._newest_at_start_us = await self._stamp_at(self._opened_end - 1)
         before_us, shape = self._before_us(time_us), self._shape()
-        if shape == self._seen and not 0 < self._found.oldest_last_us <= before_us:
+        if shape == self._seen and not had_expired and not 0 < self._found.oldest_last_us <= before_us:
             return  # an idle log costs nothing until something of it is too old
         self._seen = shape if await self._look(before_us) else ()
         self.expired_below = self._found.expired_below

@@ -57,6 +57,14 @@ class Compacted(NamedTuple):
     size_bytes: int
 
 
+class _Passed(NamedTuple):
+    """What a pass has made, which epochs it has left as they are, and what it has done."""
+
+    made: list[Made]
+    left: list[int]
+    terms: Terms
+
+
 class Compaction:
     """See the module. All methods are for the event loop's thread.
 
@@ -84,6 +92,8 @@ class Compaction:
         """Finished versions by epoch, which wait for a decision."""
         self._differing: set[tuple[int, int]] = set()
         """Epochs and decided digests of which a pass here has made something else."""
+        self._left: frozenset[int] = frozenset()
+        """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
         self._stop = threading.Event()
         """Set once a pass that is under way has to end."""
@@ -168,7 +178,10 @@ class Compaction:
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
             can_compact = self._state.replica.backfill.can_compact
             if missing and self._can_pass(terms, missing) and all(map(can_compact, missing)):
-                ready += await self._pass(missing, terms)
+                one = await self._pass(missing, terms)
+                ready += one.made
+                for epoch in one.left:
+                    self._note_differing(epoch, wanted[epoch])
             for made in sorted(ready):
                 self._made.pop(made.epoch, None)
                 await self._put_in_place(made, decided, wanted[made.epoch])
@@ -198,17 +211,20 @@ class Compaction:
         if self._is_over:
             return
         if made.end != end:
-            self._differing.add((made.epoch, end.digest))
-            log.warning(
-                "%s: compacting epoch %d here gives other bytes than were decided (another version of a library?); "
-                "the older ones are kept",
-                self._state.name,
-                made.epoch,
-            )
+            self._note_differing(made.epoch, end)
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
             return
         await self._tools.io.call(self._io_key, self._replace, made, decided)
         self._changes.wake()
+
+    def _note_differing(self, epoch: int, end: LogPosition) -> None:
+        self._differing.add((epoch, end.digest))
+        log.warning(
+            "%s: compacting epoch %d here gives other bytes than were decided (another version of a library?); "
+            "the older ones are kept",
+            self._state.name,
+            epoch,
+        )
 
     def _replace(self, made: Made, decided: int) -> None:
         """Put a version in place, once what its records said of producers is kept. Runs on the I/O worker."""
@@ -220,7 +236,7 @@ class Compaction:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
 
-    async def _pass(self, epochs: Sequence[int], terms: Terms) -> list[Made]:
+    async def _pass(self, epochs: Sequence[int], terms: Terms) -> _Passed:
         known, store = self._state.replica.state, self._state.log
         ranges = [EpochRange(each, known.start_of(each), known.decision(each).end_offset) for each in sorted(epochs)]
         one = CompactionPass(
@@ -232,7 +248,8 @@ class Compaction:
             memory_bytes=self._tools.settings.compaction_bytes,
             pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self._must_stop),
         )
-        return await self._tools.compactor.call(0, one.run)
+        made = await self._tools.compactor.call(0, one.run)
+        return _Passed(made, one.left, one.terms)
 
     # --- the owner -------------------------------------------------------------------------------------
 
@@ -243,9 +260,11 @@ class Compaction:
         if not self.is_configured or config.hold or self._is_over or state.writer is None or state.is_moving:
             return False
         below = self._compacted_below()
-        dirty_bytes = sum(held.size_bytes for held in state.log.epochs if held.end_offset > below)
+        dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self._left)
+        dirty_bytes = sum(held.size_bytes for held in dirty)
         is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
-        return is_dirty or self._tombstones_below() > self._tombstones_gone_below()
+        starts = [state.replica.state.start_of(epoch) for epoch in self._left]  # tombstones behind these cannot go
+        return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
         """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided."""
@@ -263,7 +282,10 @@ class Compaction:
         if not ranges:
             return
         await self._until_whole(terms, ranges)
-        made = await self._pass(ranges, terms)
+        made, left, terms = await self._pass(ranges, terms)
+        self._left = frozenset(left)
+        if left:
+            log.warning("%s: epochs %s stay as they are: what is left of them fits no batch", self._state.name, left)
         self._made = {one.epoch: one for one in made}
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing

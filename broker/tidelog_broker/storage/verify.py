@@ -1,7 +1,8 @@
 """An offline walk through data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
 
-Only what is in the log must be sound. A copy that is being filled is checked when it is complete, and one that was
-set aside has been given up already: what is wrong with them is a note.
+Only what is in the log must be sound. A copy that is being filled or compacted is checked when it is complete, an older
+version of an epoch is about to be removed, and one that was set aside has been given up already: what is wrong with
+them is a note.
 
 It needs no lock. On files that a node is writing to, the end of the newest segment may look torn because it is: run it
 again, or on a stopped node, before worrying.
@@ -9,22 +10,26 @@ again, or on a stopped node, before worrying.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tidelog_broker.storage.epoch.repair import has_note
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition.partition_dirs import (
     FILL_SUFFIX,
+    MAKING_SUFFIX,
+    OLD_SUFFIX,
     aside_dirs,
     epoch_dirs,
     fill_dirs,
     is_aside,
+    making_dirs,
     missing_epoch,
+    older_dirs,
     parse_partition_dir_name,
 )
 from tidelog_broker.storage.segment.hash_file import HashFile
@@ -44,8 +49,11 @@ from tidelog_broker.storage.segment.sealed_segment import try_load_index
 Severity = Literal["damage", "torn", "note"]
 """Damage was synced once; what is torn was not, and the next start cuts it; a note asks for nothing."""
 
-Role = Literal["log", "fill", "aside"]
-"""Whether an epoch's directory is in the log, is being filled, or was set aside."""
+Role = Literal["log", "fill", "making", "old", "aside"]
+"""Whether an epoch's directory is in the log, is being filled or compacted, is an older version, or was set aside."""
+
+_ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making", OLD_SUFFIX: "old"}
+"""By the suffix of a directory's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +222,10 @@ def _check_hashes(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> N
 
 
 def role_of(directory: Path) -> Role:
-    """Return the role of an epoch's directory, which its name tells."""
+    """Return the role of an epoch's directory, which its name tells unless a newer version lies beside it."""
     if is_aside(directory.name):
         return "aside"
-    return "fill" if directory.name.endswith(FILL_SUFFIX) else "log"
+    return _ROLES.get(directory.suffix, "log")
 
 
 def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
@@ -230,8 +238,10 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
                 report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
             before = report
             yield report
+    for directory in older_dirs(fs, path):
+        yield from _verify_epoch(fs, directory, None, role="old")
     missing = missing_epoch(fs, path)
-    for directory in (*fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
+    for directory in (*making_dirs(fs, path).values(), *fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
         for report in _verify_epoch(fs, directory, None):
             if missing is not None and report.epoch == missing and report.role == "aside":
                 message = f"epoch {missing}, the newest, was set aside and nothing has replaced it yet"
@@ -239,11 +249,14 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
             yield report
 
 
-def _verify_epoch(fs: FileSystem, directory: Path, before: SegmentReport | None) -> Iterator[SegmentReport]:
+def _verify_epoch(
+    fs: FileSystem, directory: Path, before: SegmentReport | None, *, role: Role | None = None
+) -> Iterator[SegmentReport]:
     """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
     names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     for name in names:
         report = inspect_segment(fs, directory / name)
+        report.role = role or report.role
         fault = _seam(before, report)
         if fault:
             report.findings.append(Finding("damage", report.path, 0, report.base_offset, fault))

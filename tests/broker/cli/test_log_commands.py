@@ -83,7 +83,11 @@ def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
     result = runner.invoke(log_app, ["verify", str(data)])
     assert result.exit_code == 0
     assert "filling" in result.stdout
-    (partition / "epoch-00000000.fill").rename(partition / "epoch-00000000.fill.bad-1")
+    (partition / "epoch-00000000.fill").rename(partition / "epoch-00000000.making")
+    assert "being compacted" in runner.invoke(log_app, ["verify", str(data)]).stdout
+    (partition / "epoch-00000000.making").rename(partition / "epoch-00000000.old")
+    assert "older version" in runner.invoke(log_app, ["verify", str(data)]).stdout
+    (partition / "epoch-00000000.old").rename(partition / "epoch-00000000.fill.bad-1")
     result = runner.invoke(log_app, ["inspect", str(data)])
     assert result.exit_code == 0
     assert "set aside" in result.stdout

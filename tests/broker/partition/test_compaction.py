@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from tests.broker.storage.build import read_all
 from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
 
 from tidelog_broker.partition.compaction import Compacted
+from tidelog_broker.storage.partition import compaction_pass
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.derived import Deriver
 from tidelog_proto.errors import ProtocolError
 
 
@@ -146,6 +149,39 @@ async def test_a_takeover_knows_what_producers_sent_before_it_was_compacted(clus
     await cluster.owner(but=owner)
     assert await send(cluster, numbered(3)) == offsets[3], "a retry gets its first offset"
     assert await send(cluster, numbered(4)) == 4
+
+
+async def test_an_epoch_that_fits_no_batch_is_left_and_keeps_the_tombstones_behind_it(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"), (b"b", b"3"))
+    stuck = cluster.partition(await cluster.owner()).state.epoch
+
+    class Narrow(Deriver):
+        def finish(self) -> list[bytearray]:
+            if self._epoch == stuck:
+                raise ProtocolError(pb.BATCH_TOO_LARGE, "too large")
+            return super().finish()
+
+    monkeypatch.setattr(compaction_pass, "Deriver", Narrow)
+    for number in range(3):
+        await compact(cluster)
+        await publish(cluster, (b"a", None), (b"b", b"later"), (b"c", b"%d" % number))
+    await compact(cluster)
+    await alike(cluster)
+    for name in NODES:
+        assert [one.offset for one in all_records(cluster.partition(name).log)] == [0, 1, 2, 9, 10, 11]
+        assert latest(cluster, name)[b"a"] is None
+    epoch = cluster.partition(await cluster.owner()).state.epoch
+    await asyncio.sleep(0.3)
+    assert cluster.partition(await cluster.owner()).state.epoch == epoch, "passes go on though nothing can be done"
+    monkeypatch.undo()
+    await compact(cluster)
+    await settled(
+        lambda: all([one.offset for one in all_records(cluster.partition(name).log)] == [10, 11] for name in NODES),
+        "the epoch stays as it was",
+    )
 
 
 async def test_who_may_compact(cluster: ClusterStand) -> None:

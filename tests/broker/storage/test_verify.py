@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch
 from tests.broker.storage.keyed import keyed
 from tests.broker.storage.logs import new_disk, open_partition
+from tests.broker.storage.partition.keyed import compact
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.partition.compaction_pass import Terms
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.layout import begun_path
@@ -171,6 +174,44 @@ def test_copies_beside_the_log_are_listed_and_their_faults_are_notes() -> None:
         assert {finding.severity for finding in report.findings} == {"note"}
     assert all(report.is_sound for report in walk(sim))
     assert {severity for severity, _ in messages(walk(sim))} == {"note"}
+
+
+def test_versions_of_compacted_epochs_are_told_apart() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    for epoch in range(3):
+        log.start_epoch(epoch, log.end_offset)
+        append(log, [keyed([b"a", b"b"])], epoch=epoch)
+        log.sync()
+    compact(log, Terms(4, 0, 0), decided=5)
+    first, second = DIRECTORY / "epoch-00000000.c00000005", DIRECTORY / "epoch-00000001.c00000005"
+    assert [(report.role, report.path.parent) for report in list(verify(sim, HOME))[:2]] == [
+        ("log", first),
+        ("log", second),
+    ]
+    end, one = log.epochs[1], log.compacted.begin(1, 2)
+    one.append(log.reader.read(2, 1000, limit_offset=end.end_offset).batches)
+    one.finish()
+    log.close()
+    for source, target in [(first, "epoch-00000000.old"), (first, "epoch-00000000"), (first, "epoch-00000000.c3")]:
+        copy_dir(sim, source, DIRECTORY / target.replace(".c3", ".c00000003"))
+    assert [(report.role, report.epoch) for report in walk(sim)] == [
+        *[("log", 0), ("log", 1), ("log", 2)],
+        *[("old", 0)] * 3,
+        ("making", 1),
+    ]
+    for name in ("epoch-00000000.old", "epoch-00000000", "epoch-00000001.making"):
+        sim.node(sim.files(DIRECTORY / name, ".seg")[0]).current[200] ^= 1
+    assert {severity for severity, _ in messages(walk(sim))} == {"note"}
+    sim.node(sim.files(first, ".seg")[0]).current[200] ^= 1
+    assert "damage" in {severity for severity, _ in messages(walk(sim))}
+
+
+def copy_dir(sim: SimDisk, source: Path, target: Path) -> None:
+    sim.make_dir(target)
+    for name in sim.list_dir(source):
+        with closing(sim.open_readonly(source / name)) as old, closing(sim.open(target / name, create=True)) as new:
+            new.pwritev([old.pread(old.size(), 0)], 0)
 
 
 def test_a_partition_of_which_only_copies_are_left_is_walked() -> None:

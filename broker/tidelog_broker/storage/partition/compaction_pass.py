@@ -17,7 +17,7 @@ who can find two keys of one hash could delete another's record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,10 @@ from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies, CompactedVersion
 from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.derived import Deriver
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Flags
 from tidelog_proto.key_hash import hash_slices, slices_of
 from tidelog_proto.limits import MIB
@@ -45,10 +47,15 @@ _OFFSET: Final = "offset"
 
 Offsets = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+_P = ParamSpec("_P")
 
 
 class PassStoppedError(Exception):
     """Whoever paces the pass wants no more of it."""
+
+
+class _TooLargeError(Exception):
+    """Records that survive do not fit a batch."""
 
 
 class Terms(NamedTuple):
@@ -117,13 +124,23 @@ class CompactionPass:
         self._pace = pace
         self._slices = 1
         """In how many the keys are looked at; a power of two."""
+        self.left: list[int] = []
+        """Epochs that stay as they are, because a batch of what survives of them would be too large."""
+
+    @property
+    def terms(self) -> Terms:
+        """What the pass has done: no tombstone went from behind the start of an epoch that was left as it is.
+
+        Such an epoch may hold older values of the tombstone's key. In front of it nothing changes by that.
+        """
+        return self._terms
 
     def run(self) -> list[Made]:
-        """Make the versions; those that were begun are removed when this raises.
+        """Make the versions of all epochs but those in `left`; what was begun is removed when this raises.
 
         Raises:
             PassStoppedError: see `pace`.
-            ProtocolError: OFFSET_OUT_OF_RANGE where retention was faster; BATCH_TOO_LARGE as `Deriver.finish`.
+            ProtocolError: OFFSET_OUT_OF_RANGE where retention was faster.
             DiskFullError, DamagedError, StorageFailedError: as the log.
         """
         made: list[Made] = []
@@ -146,13 +163,18 @@ class CompactionPass:
             for batch in self._batches(begin, each.end_offset):
                 if batch.base_offset >= stretch.end:
                     stretch = self._look(batch.base_offset)
-                _write(version, deriver.add(batch, self._kept(batch, stretch.survivors)))
-            _write(version, deriver.finish())
+                _write(version, _derived(deriver.add, batch, self._kept(batch, stretch.survivors)))
+            _write(version, _derived(deriver.finish))
             end = version.finish()
-        except BaseException:
+        except BaseException as error:
             version.give_up()
             self._copies.abandon(each.epoch)
-            raise
+            if not isinstance(error, _TooLargeError):
+                raise
+            self.left.append(each.epoch)
+            gone_below = min(self._terms.tombstones_below, each.start_offset)
+            self._terms = self._terms._replace(tombstones_below=gone_below)
+            return stretch
         if end.offset != each.end_offset:
             raise DamagedError(
                 f"epoch {each.epoch} ends at offset {each.end_offset}, what was read of it at {end.offset}"
@@ -281,6 +303,21 @@ def _is_null(column: Any) -> Bools:
         return np.zeros(len(column), np.bool_)
     result: Bools = pc.is_null(column).to_numpy(zero_copy_only=False)
     return result
+
+
+def _derived(derive: Callable[_P, list[bytearray]], *args: _P.args, **kwargs: _P.kwargs) -> list[bytearray]:
+    """Return the batches that `derive` makes.
+
+    Raises:
+        _TooLargeError: they would be too large.
+        ProtocolError: others of `derive`.
+    """
+    try:
+        return derive(*args, **kwargs)
+    except ProtocolError as error:
+        if error.code == pb.BATCH_TOO_LARGE:
+            raise _TooLargeError(error.message) from error
+        raise
 
 
 def _write(version: CompactedVersion, batches: Sequence[bytearray]) -> None:

@@ -52,6 +52,8 @@ REASON_NAME: Final = "reason.txt"
 MAKING_SUFFIX: Final = ".making"
 OLD_SUFFIX: Final = ".old"
 _EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.c(\d{8,20}))?")
+_MAKING_DIR: Final = re.compile(r"epoch-(\d{8,20})\.making")
+_OLD_DIR: Final = re.compile(r"epoch-(\d{8,20})\.old")
 _FILL_DIR: Final = re.compile(r"epoch-(\d{8,20})\.fill")
 _BAD_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.fill|\.c\d{8,20})?\.bad-(\d{1,9})")
 _PARTITION_DIR: Final = re.compile(r"([A-Za-z0-9._-]+)\.([0-9a-f]{32})-(\d{1,10})")
@@ -129,6 +131,17 @@ def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
 def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
     """Return the directories of epochs that are not in the log, or not yet, by epoch, in order."""
     return _matching(fs, directory, _FILL_DIR)
+
+
+def making_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
+    """Return the directories in which epochs are compacted, by epoch, in order."""
+    return _matching(fs, directory, _MAKING_DIR)
+
+
+def older_dirs(fs: FileSystem, directory: Path) -> list[Path]:
+    """Return the directories of versions of epochs that a newer one has replaced, or is to."""
+    replaced = [path for paths in _versions(fs, directory).values() for path in paths[:-1]]
+    return [*replaced, *_matching(fs, directory, _OLD_DIR).values()]
 
 
 def is_aside(name: str) -> bool:

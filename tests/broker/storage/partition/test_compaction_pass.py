@@ -17,8 +17,12 @@ from tests.broker.storage.partition.keyed import (
     some_rows,
 )
 
+from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.derived import Deriver
+from tidelog_proto.errors import ProtocolError
 
 
 def some_terms(random: Random, log: PartitionLog) -> Terms:
@@ -114,3 +118,36 @@ def test_a_front_that_retention_has_deleted_is_covered() -> None:
     compact(log, terms, epochs=[sealed(log)[0]._replace(start_offset=0)])
     assert log.start_offset == 0
     assert all_records(log) == expected(before, terms.horizon, terms)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_epoch_that_fits_no_batch_stays_with_the_tombstones_behind_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    log = open_partition(new_disk())
+    keyed_epochs(log, random, epochs=5)
+    epochs = [one for one in sealed(log) if one.end_offset > one.start_offset]
+    stuck = random.choice(epochs)
+    before, terms = all_records(log), some_terms(random, log)._replace(floor=0)
+
+    class Narrow(Deriver):
+        def finish(self) -> list[bytearray]:
+            if self.end_offset == stuck.end_offset:
+                raise ProtocolError(pb.BATCH_TOO_LARGE, "too large")
+            return super().finish()
+
+    monkeypatch.setattr(compaction_pass, "Deriver", Narrow)
+    memory_bytes = random.choice([16, 300, 1 << 20])
+    one = CompactionPass(
+        log.reader, log.compacted, epochs, terms, begin=0, memory_bytes=memory_bytes, pace=lambda _: None
+    )
+    made = one.run()
+    assert one.left == [stuck.epoch]
+    assert one.terms == terms._replace(tombstones_below=min(terms.tombstones_below, stuck.start_offset))
+    assert [each.epoch for each in made] == [each.epoch for each in epochs if each != stuck]
+    for each in made:
+        log.compacted.put_in_place(each.epoch, 99, each.end)
+    kept = set(expected(before, terms.horizon, one.terms))
+    there = range(stuck.start_offset, stuck.end_offset)
+    assert all_records(log) == [record for record in before if record in kept or record.offset in there]

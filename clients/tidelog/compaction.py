@@ -1,0 +1,37 @@
+"""COMPACT: a pass of compaction that is asked for, one partition after the other, each of its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.connection import results_of
+from tidelog.errors import error_of
+from tidelog.model import Compacted
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+
+PASS_S: Final = 3600.0
+"""How long one partition's pass may take: it reads all of the log, at a bounded pace, and may wait for others."""
+
+
+async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
+    """Compact partitions of a topic, None: all of them. See `Client.compact_topic`."""
+    if partitions is None:
+        route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
+        partitions = sorted(route.partitions)
+    return {partition: await _one(router, topic, partition) for partition in dict.fromkeys(partitions)}
+
+
+async def _one(router: Router, topic: str, partition: int) -> Compacted:
+    async def attempt() -> Compacted:
+        connection = await router.connection(topic, partition)
+        route = await router.topic(topic)
+        entry = pb.CompactEntry(topic_id=route.topic_id, partition=partition)
+        frame = await router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_S)
+        (result,) = results_of(frame.envelope.compact_reply.results, 1, connection)
+        if result.HasField("error"):
+            raise error_of(result.error)
+        return Compacted(result.below, result.size_bytes)
+
+    return await router.about_topic(topic, attempt, repeatable=True, partition=partition)

@@ -1,0 +1,148 @@
+"""The steady clock: a wall clock that jumps is left out until it has stood, and what was left out is no age."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.base.steady_clock import GAPS_MAX, SteadyClock
+
+BEGAN_US = 1_000_000_000_000
+S = 1_000_000
+SETTLE_S = 1000
+TOLERANCE_S = 10
+YEAR_S = 365 * 86_400
+
+
+class Clocks:
+    """A machine's two clocks, which a test moves, and the clock on top of them."""
+
+    def __init__(self) -> None:
+        self.wall_us = BEGAN_US
+        self.steady_us = 77 * S
+        self.clock = self.started()
+
+    def started(self) -> SteadyClock:
+        """Return what a process that starts now has."""
+        return SteadyClock(
+            SETTLE_S,
+            tolerance_us=TOLERANCE_S * S,
+            wall_ns=lambda: self.wall_us * 1000,
+            steady_ns=lambda: self.steady_us * 1000,
+        )
+
+    def run(self, seconds: int) -> None:
+        self.wall_us += seconds * S
+        self.steady_us += seconds * S
+
+    def jump(self, seconds: int) -> None:
+        self.wall_us += seconds * S
+
+    def settle(self) -> None:
+        """Look at the wall clock, let it stand for long enough, and look again."""
+        self.clock.now_us()
+        self.run(SETTLE_S)
+        self.clock.now_us()
+
+    @property
+    def told_s(self) -> float:
+        """How long time has gone on since the start."""
+        return (self.clock.now_us() - BEGAN_US) / S
+
+    def before_s(self, age_s: int, newest_at_start_us: int = BEGAN_US) -> float:
+        return (self.clock.stamped_before_us(age_s * S, newest_at_start_us) - BEGAN_US) / S
+
+
+def test_the_wall_clock_is_told_while_it_goes_on_and_when_it_is_corrected_a_little() -> None:
+    clocks = Clocks()
+    for jump_s in (0, TOLERANCE_S, -TOLERANCE_S, TOLERANCE_S, TOLERANCE_S):
+        clocks.run(5)
+        clocks.jump(jump_s)
+        assert clocks.clock.now_us() == clocks.wall_us
+        assert not clocks.clock.is_held
+
+
+@pytest.mark.parametrize("jump_s", [YEAR_S, TOLERANCE_S + 1, -TOLERANCE_S - 1, -YEAR_S])
+def test_time_goes_on_without_a_wall_clock_that_has_jumped_until_it_has_stood(jump_s: int) -> None:
+    clocks = Clocks()
+    clocks.run(5)
+    clocks.jump(jump_s)
+    assert clocks.told_s == 5
+    assert clocks.clock.is_held
+    clocks.run(SETTLE_S - 1)
+    assert clocks.told_s == 5 + SETTLE_S - 1
+    clocks.run(1)
+    assert clocks.clock.now_us() == clocks.wall_us, "it has stood"
+    assert not clocks.clock.is_held
+
+
+def test_a_jump_that_is_put_right_in_time_leaves_no_trace() -> None:
+    clocks = Clocks()
+    clocks.jump(YEAR_S)
+    assert clocks.told_s == 0
+    clocks.run(SETTLE_S - 1)
+    clocks.jump(-YEAR_S)
+    assert clocks.told_s == SETTLE_S - 1
+    assert not clocks.clock.is_held
+    clocks.jump(YEAR_S)
+    assert clocks.told_s == SETTLE_S - 1
+    clocks.run(1)
+    assert clocks.told_s == SETTLE_S, "a new jump has to stand for as long as the first"
+    assert clocks.before_s(100) == SETTLE_S - 100
+
+
+def test_a_wall_clock_that_jumps_again_has_to_stand_anew() -> None:
+    clocks = Clocks()
+    clocks.jump(YEAR_S)
+    assert clocks.told_s == 0
+    clocks.run(SETTLE_S - 1)
+    clocks.jump(YEAR_S)
+    assert clocks.told_s == SETTLE_S - 1
+    clocks.run(SETTLE_S - 1)
+    assert clocks.told_s == 2 * (SETTLE_S - 1)
+    clocks.run(1)
+    assert clocks.clock.now_us() == clocks.wall_us
+
+
+def test_what_was_left_out_is_no_age() -> None:
+    clocks = Clocks()
+    clocks.run(50)
+    clocks.jump(YEAR_S)
+    clocks.settle()
+    at_s = 50 + SETTLE_S
+    assert clocks.told_s == at_s + YEAR_S
+    assert clocks.before_s(100) == at_s - 100, "what was stamped before the jump has lived through none of it"
+    clocks.run(60)
+    assert clocks.before_s(60) == at_s + YEAR_S, "what was stamped behind it is as old as it looks"
+    assert clocks.before_s(61) == at_s - 1
+
+
+def test_a_clock_that_was_put_back_lets_nothing_go_earlier() -> None:
+    clocks = Clocks()
+    clocks.jump(-YEAR_S)
+    clocks.settle()
+    assert clocks.told_s == SETTLE_S - YEAR_S
+    assert clocks.before_s(100) == SETTLE_S - YEAR_S - 100
+
+
+def test_of_many_jumps_none_is_forgotten() -> None:
+    clocks = Clocks()
+    for _ in range(GAPS_MAX + 3):
+        clocks.jump(YEAR_S)
+        clocks.settle()
+    lived_s = (GAPS_MAX + 3) * SETTLE_S
+    assert clocks.told_s == lived_s + (GAPS_MAX + 3) * YEAR_S
+    assert clocks.before_s(lived_s) <= 0, "what was stamped at the start is no older than the node has run"
+    assert clocks.before_s(lived_s + 1) < 0
+
+
+def test_after_a_start_the_time_off_counts_for_ages_only_when_the_wall_clock_has_stood() -> None:
+    clocks = Clocks()
+    newest_us = clocks.wall_us
+    clocks.run(YEAR_S)
+    clocks.clock = clocks.started()
+    assert clocks.clock.began_us == clocks.clock.now_us() == clocks.wall_us, "for stamps it is believed"
+    clocks.run(SETTLE_S - 1)
+    assert clocks.before_s(SETTLE_S + 9, newest_us) == -10
+    assert clocks.before_s(SETTLE_S - 1, newest_us) == YEAR_S
+    clocks.run(1)
+    assert clocks.before_s(SETTLE_S + 10, newest_us) == YEAR_S - 10

@@ -1,0 +1,111 @@
+"""Mutations of compaction: which records survive, what takes an older version's place, and how. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog_broker.core.replication.backfill import Backfill
+from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.replication.replica_log import ReplicaLog
+from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.partition import compacted_copies, compaction_pass
+from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
+from tidelog_broker.storage.partition.compaction_pass import Made, Terms
+from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_proto import derived
+from tidelog_proto.exact import exact_deltas
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+# ------------------------------------------------------------------------------------------ what survives
+
+
+def older_value_kept() -> Replacements:
+    """Of each key the oldest record survives."""
+
+    def oldest(tables: Sequence[Any]) -> Any:
+        grouped = pa.concat_tables(tables).group_by("key", use_threads=False).aggregate([("offset", "min")])
+        return grouped.rename_columns(["key", "offset"])
+
+    return [(compaction_pass, "_merged", oldest)]
+
+
+def tombstones_dropped_at_once() -> Replacements:
+    """The first pass that sees a tombstone drops it."""
+    return [(Compaction, "_tombstones_below", lambda self: self._state.high_watermark)]
+
+
+def offsets_renumbered() -> Replacements:
+    """What survives of a batch gets offsets without gaps."""
+    return [(derived, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
+
+
+# ------------------------------------------------------------------------------------------ what is held, and decided
+
+
+def _undigested() -> list[tuple[object, str, object]]:
+    """Whatever a pass has made takes the place of what was decided."""
+    put_in_place = Compaction._put_in_place
+
+    async def anyhow(self: Compaction, made: Made, decided: int, end: LogPosition) -> None:
+        await put_in_place(self, made, decided, made.end)
+
+    return [(Compaction, "_put_in_place", anyhow)]
+
+
+def undigested_while_records_are_lost() -> Replacements:
+    """A replica's pass loses what lies in front of the last epoch, and its outcome is taken for what was decided."""
+    pass_ = Compaction._pass
+
+    def losing(self: Compaction, epochs: Sequence[int], terms: Terms) -> Any:
+        lost = terms if self._owns else terms._replace(floor=max(terms.floor, terms.horizon - 1))
+        return pass_(self, epochs, lost)
+
+    return [*_undigested(), (Compaction, "_pass", losing)]
+
+
+def compacted_without_being_whole() -> Replacements:
+    """A pass is made over whatever is here, also where something is missing in front of the horizon."""
+    return [
+        *_undigested(),
+        (Compaction, "_can_pass", lambda *_: True),
+        (Backfill, "can_compact", lambda *_: True),
+    ]
+
+
+# ------------------------------------------------------------------------------------------ how versions change
+
+
+def producers_not_kept() -> Replacements:
+    """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
+    scan = ReplicaLog._scan_producers
+
+    def forgetful(self: ReplicaLog, offset: int, log_start: int, *, may_forget: bool = False) -> Any:
+        del may_forget
+        return scan(self, offset, log_start, may_forget=True)
+
+    return [(ReplicaLog, "producers_at_end", lambda *_, **__: None), (ReplicaLog, "_scan_producers", forgetful)]
+
+
+def older_copy_removed_first() -> Replacements:
+    """The older version of an epoch is removed before the newer one has its name."""
+    put_in_place = CompactedCopies.put_in_place
+
+    def removing(self: CompactedCopies, epoch: int, decided: int, end: LogPosition) -> None:
+        old = self._held.log_of(epoch)
+        if old is not None and old.damage is None and old.end_offset == end.offset:
+            remove_epoch_dir(self._held.disk.fs, old.directory)
+        put_in_place(self, epoch, decided, end)
+
+    def once(fs: FileSystem, path: Path) -> None:
+        if fs.exists(path):
+            remove_epoch_dir(fs, path)
+
+    return [(CompactedCopies, "put_in_place", removing), (compacted_copies, "remove_epoch_dir", once)]
