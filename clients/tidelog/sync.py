@@ -64,8 +64,8 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 # fmt: off
 __all__ = [
     "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node",
-    "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record",
-    "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
+    "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
+    "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
 ]
 # fmt: on
 

@@ -29,7 +29,6 @@ them a survivor had is not known any more after one round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -170,26 +169,6 @@ class Deriver:
         )
         self._base += covered
         return batch
-
-
-def derive_batches(
-    batches: Iterable[Buffer], keep: Iterable[Keep | None], *, epoch: int, previous_digest: int = 0
-) -> list[bytearray]:
-    """Cut down consecutive batches at once: see `Deriver`, which needs less memory for many.
-
-    Args:
-        batches: header and body of each, at least one.
-        keep: one for each batch.
-        epoch: what the output is stamped with.
-        previous_digest: in front of the range that the batches cover.
-
-    Raises:
-        ValueError, ProtocolError: as `RecordBatch.parse`, `Deriver.add` and `Deriver.finish`.
-    """
-    parsed = [RecordBatch.parse(buffer) for buffer in batches]
-    deriver = Deriver(parsed[0].base_offset, epoch=epoch, previous_digest=previous_digest)
-    done = [one for batch, kept in zip(parsed, keep, strict=True) for one in deriver.add(batch, kept)]
-    return done + deriver.finish()
 
 
 def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = None) -> Buffer | None:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 from tests.proto.batches import EVERYTHING, Given
+from tests.proto.deriving import derive_batches
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.derived import derive_batches
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.header import Codec, stamp_owner
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proto.deriving import derive_batches
 
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.column_slices import TextColumn, column_slices
-from tidelog_proto.derived import derive_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec, unpack_header
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.batches import CODECS, EVERYTHING, NOW_US, Given, given_records
 from tests.proto.derived_batches import nothing_left
+from tests.proto.deriving import derive_batches
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto import derived
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.derived import SPAN_MAX, Deriver, derive_batches, filter_batch
+from tidelog_proto.derived import SPAN_MAX, Deriver, filter_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Codec, Flags, digest_after, stamp_owner, unpack_header
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, DERIVED_EXTRA_BYTES, KIB, MIB

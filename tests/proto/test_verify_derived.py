@@ -22,11 +22,11 @@ from tests.proto.batches import (
     restamped,
 )
 from tests.proto.derived_batches import derived, nothing_left
+from tests.proto.deriving import derive_batches
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import OFFSET_DELTA, TIMESTAMP_TYPE, columns_of
-from tidelog_proto.derived import derive_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec, Flags, unpack_header
 from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BYTES, TAG_BYTES_MAX
