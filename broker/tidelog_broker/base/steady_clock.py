@@ -64,18 +64,6 @@ class SteadyClock:
         self._gaps: list[tuple[int, int]] = []
         """Where time went on after a jump, oldest first: from when, and how much was left out."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the wall clock is believed, and has been since the node has run for long enough."""
-        self.now_us()
-        return self._rival is None and self._steady_ns() - self._began_ns >= self._settle_ns
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the wall clock has jumped, and time goes on without it."""
-        self.now_us()
-        return self._rival is not None
-
     def now_us(self) -> int:
         """Return the time; between two calls it goes back by no more than the tolerance, but for a clock put right."""
         steady_ns = self._steady_ns()

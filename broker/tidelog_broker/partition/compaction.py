@@ -161,7 +161,7 @@ class Compaction:
     async def _converge(self) -> None:
         """Bring every copy in the log to the newest version that is decided."""
         for decided, terms in self._outdated_terms():
-            if self._is_over or self._state.log.limbo is not None:
+            if self._must_stop() or self._state.log.limbo is not None:
                 return
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
             ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
@@ -170,6 +170,9 @@ class Compaction:
             if missing and self._can_pass(terms, missing) and all(map(can_compact, missing)):
                 ready += await self._pass(missing, terms)
             for made in sorted(ready):
+                if self._must_stop():  # held meanwhile: it is put in place when that has ended
+                    self._made[made.epoch] = made
+                    continue
                 self._made.pop(made.epoch, None)
                 await self._put_in_place(made, decided, wanted[made.epoch])
 
