@@ -149,6 +149,7 @@ async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
         ("delete", "/v1/topics/{topic}"),
         ("post", "/v1/topics/{topic}/records"),
         ("get", "/v1/topics/{topic}/partitions/{partition}/records"),
+        ("delete", "/v1/topics/{topic}/partitions/{partition}/records"),
         ("get", "/v1/topics/{topic}/keys/{key}"),
         ("get", "/v1/topics/{topic}/offsets"),
         ("get", "/v1/topics/{topic}/partitions/{partition}/offsets"),
