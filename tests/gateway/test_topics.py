@@ -7,6 +7,8 @@ import pytest
 from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 
+from tidelog_proto.limits import PARTITIONS_MAX
+
 
 async def test_a_topics_life(api: httpx.AsyncClient) -> None:
     created = await api.post("/v1/topics", json={"name": "flights", "partitions": 2, "flush": "never"})
@@ -51,7 +53,7 @@ async def test_cursors_that_no_page_has_given(api: httpx.AsyncClient, cursor: st
         ({}, "/name"),
         ({"name": 5}, "/name"),
         ({"name": "a", "partitions": 0}, "/partitions"),
-        ({"name": "a", "partitions": 16_385}, "/partitions"),
+        ({"name": "a", "partitions": PARTITIONS_MAX + 1}, "/partitions"),
         ({"name": "a", "partitions": "1"}, "/partitions"),
         ({"name": "a", "flush": "sometimes"}, "/flush"),
         ({"name": "a", "segment_bytes": 1}, "/segment_bytes"),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
+from tests.proto.deriving import derive_batches
 from tests.proto.make_vectors import BATCHES, batch_vectors, frame_vectors, record_fields
 
 from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.derived import derive_batches
 from tidelog_proto.frames import FrameDecoder
 from tidelog_proto.header import BatchHeader, Codec, Flags, digest_after
 from tidelog_proto.verify import verify_batch, verify_stored

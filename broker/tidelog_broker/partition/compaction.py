@@ -171,7 +171,7 @@ class Compaction:
     async def _converge(self) -> None:
         """Bring every copy in the log to the newest version that is decided."""
         for decided, terms in self._outdated_terms():
-            if self._is_over or self._state.log.limbo is not None:
+            if self._must_stop() or self._state.log.limbo is not None:
                 return
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
             ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
@@ -183,6 +183,9 @@ class Compaction:
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
             for made in sorted(ready):
+                if self._must_stop():  # held meanwhile: it is put in place when that has ended
+                    self._made[made.epoch] = made
+                    continue
                 self._made.pop(made.epoch, None)
                 await self._put_in_place(made, decided, wanted[made.epoch])
 

@@ -67,7 +67,7 @@ def test_topics_stay_whole_where_a_page_can_hold_them() -> None:
 def test_a_page_is_bounded_in_topics_and_in_bytes() -> None:
     topics = registry(*(record(name, 4) for name in "abc"))
     assert [len(page) for page in read(topics, Bounds(100, topics=2))] == [2, 1]
-    one_bytes = describe(record("a", 4), 0, 4).ByteSize()
+    one_bytes = describe(topics.named("a"), 0, 4).ByteSize()
     assert [len(page) for page in read(topics, Bounds(100, size_bytes=2 * one_bytes))] == [2, 1]
     pages = read(topics, Bounds(100, size_bytes=one_bytes - 1))
     assert [one for page in pages for one in page] == [(name, part) for name in "abc" for part in ([0, 1], [2, 3])]

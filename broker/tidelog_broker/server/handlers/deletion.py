@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
 
-DELETING_AT_ONCE: Final = 64
+PARTITIONS_AT_ONCE: Final = 64
 """So many partitions of a request are worked on at a time."""
 
 
@@ -32,7 +32,7 @@ async def delete_records(broker: Broker, request: Request) -> None:
         request.reply(await _local(broker, request.envelope))
         return
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
-    turns = asyncio.Semaphore(DELETING_AT_ONCE)
+    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
     async def one(entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
         async with turns:

@@ -9,6 +9,7 @@ where it is missing, and would have to be kept in step for what one read tells.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,22 +97,31 @@ class AppendTimes:
     def at(self, offset: int) -> int:
         """Return when the batch that holds `offset`, or the first behind it, was appended; 0 without one.
 
+        Batches that compaction has left no records of have no time, and do not count.
+
         Raises:
             ProtocolError, StorageError: as `look`.
         """
         for log in self._held.epochs:
             if log.end_offset > offset:
                 for header in log.reader.scan_headers(max(offset, log.start_offset)):
-                    return header.append_timestamp_us
+                    if header.append_timestamp_us:
+                        return header.append_timestamp_us
         return 0
 
     def _of(self, log: EpochLog, segment: Segment) -> SegmentTimes:
         known, end_offset = self._known.get(segment.path), segment.end_offset
         if known is None or known.end_offset != end_offset:
-            last_us = _append_us(log, end_offset - 1)
+            last_us = _append_us(log, end_offset - 1) or _latest_us(log, segment.base_offset, end_offset)
             first_us = known.first_us if known is not None else _append_us(log, segment.base_offset)
             known = self._known[segment.path] = SegmentTimes(first_us, last_us, end_offset)
         return known
+
+
+def _latest_us(log: EpochLog, start_offset: int, end_offset: int) -> int:
+    """Return the last time in a segment whose last batch has none: compaction has left no records of it."""
+    headers = takewhile(lambda header: header.base_offset < end_offset, log.reader.scan_headers(start_offset))
+    return max((header.append_timestamp_us for header in headers), default=0)
 
 
 def _append_us(log: EpochLog, offset: int) -> int:

@@ -12,7 +12,12 @@ from tests.holding import entries_of
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
+from tidelog_proto.limits import (
+    DIRTY_PERCENT_DEFAULT,
+    PARTITIONS_MAX,
+    SEGMENT_BYTES_DEFAULT,
+    TOMBSTONE_RETENTION_MS_DEFAULT,
+)
 
 
 async def names(peer: Peer, *, internal: bool = False) -> list[str]:
@@ -39,6 +44,9 @@ async def test_a_created_topic_is_described_with_all_its_settings(node: Node, pe
         segment_bytes=SEGMENT_BYTES_DEFAULT,
         replication_factor=1,
         engine="segment",
+        cleanup=pb.DELETE,
+        tombstone_retention_ms=TOMBSTONE_RETENTION_MS_DEFAULT,
+        dirty_percent=DIRTY_PERCENT_DEFAULT,
     )
     assert [partition.partition for partition in made.partitions] == [0, 1, 2]
     assert {partition.owner for partition in made.partitions} == {node.node_id}

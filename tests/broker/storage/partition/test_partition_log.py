@@ -100,13 +100,17 @@ def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
     assert list(epoch_dirs(sim, DIRECTORY)) == [2]
 
 
-def test_an_epoch_that_has_no_records_yet_does_not_let_the_last_ones_go() -> None:
-    """Snapshots of the producers are known by the batch in front of them."""
+def test_all_in_front_of_an_epoch_that_has_no_records_yet_may_go() -> None:
+    """What is known of the producers there is saved where that epoch begins: see `ReplicaLog.keep_producers`."""
     log, _ = filled(new_disk())
-    log.start_epoch(3, log.end_offset)
+    end_offset = log.end_offset
+    log.start_epoch(3, end_offset)
     kept = log.epochs[2].segments[-1]
-    assert log.epochs[-1].segments[-1].end_offset == kept.end_offset == log.end_offset
-    assert log.outdated(below=0, bytes_max=1, committed=log.end_offset) < kept.end_offset
+    assert log.epochs[-1].segments[-1].end_offset == kept.end_offset == end_offset
+    assert log.outdated(below=0, bytes_max=1, committed=end_offset) == end_offset
+    assert log.outdated(below=0, bytes_max=1, committed=end_offset - 1) == kept.base_offset
+    log.delete_before(end_offset)
+    assert [(one.epoch, one.start_offset, one.end_offset) for one in log.epochs] == [(3, end_offset, end_offset)]
 
 
 def test_what_is_deleted_while_it_is_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
