@@ -155,13 +155,14 @@ class RecordIndexes:
         """Do one thing that is missing, the newest first; whether there may be more."""
         may_lack, self._may_lack = self._may_lack, False
         for epoch, segment in self._segments():
-            columns = [column for column in self.columns if not self._is_done(segment, column)]
+            columns: list[TextColumn] = [column for column in self.columns if not self._is_done(segment, column)]
             try:
                 took_time = bool(columns) and self._index(epoch, segment, columns)
             except (OSError, ProtocolError) as error:
                 # Deleted or closed meanwhile, or damaged: whoever reads the log says so.
                 log.info("%s has no index of its %ss: %s", segment.path, " and ".join(columns), error)
-                self._marks.update(((segment.header.nonce, column), "failed") for column in columns)
+                for column in columns:
+                    self._marks[segment.header.nonce, column] = "failed"
                 continue
             if took_time:
                 self._may_lack |= may_lack

@@ -87,7 +87,7 @@ def collect(
     """
     start, last = index.place(first).position, index.place(stop - 1)
     window = np.frombuffer(file.pread(last.position + last.length - start, start), np.uint8)
-    found = {column: _Gathered(window) for column in columns}
+    found: dict[TextColumn, _Gathered] = {column: _Gathered(window) for column in columns}
     open_slots: list[int] = []
     for slot in range(first, stop):
         position, length = index.place(slot)
@@ -95,10 +95,11 @@ def collect(
             _take(window, position - start, length, slot, found)
         except (ProtocolError, ValueError):  # damaged: whoever reads it is to meet that
             open_slots.append(slot)
-    return {
+    collected: dict[TextColumn, Collected] = {
         column: _without_dense(index, Collected(gathered.entries(), open_slots), first, stop)
         for column, gathered in found.items()
     }
+    return collected
 
 
 def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColumn, _Gathered]) -> None:
@@ -112,7 +113,7 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
         raise ValueError("it is not the batch that the index names")
     if header.flags & Flags.CONTROL:
         return
-    slices = {column: column_slices(window, at, header, column) for column in found}
+    slices: dict[TextColumn, Slices] = {column: column_slices(window, at, header, column) for column in found}
     for column, mine in slices.items():
         found[column].add(slot, mine)
 
