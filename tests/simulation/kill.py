@@ -44,8 +44,9 @@ def notice(name: str, *, seeds: int, walks: int) -> str:
     mutant = MUTANTS[name]
     with switched_on(mutant):
         for number in range(max(seeds, walks)):
-            if number < seeds and (found := _run(number, mutant)):
-                return f"seed {number}: {found}"
+            seed = mutant.first_seed + number
+            if number < seeds and (found := _run(seed, mutant)):
+                return f"seed {seed}: {found}"
             if number < walks and mutant.is_in_core and (found := _walk(number)):
                 return f"walk {number}: {found}"
     return ""

