@@ -19,6 +19,7 @@ from tests.broker.stand import settled
 from tests.e2e.test_cluster import Cluster, cluster, copies_are_level, read_all, until
 
 from tidelog import Client
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.core.membership.members import Address
 from tidelog_broker.core.membership.swim import Refusal
 from tidelog_broker.core.replication.ports import Batch
@@ -307,7 +308,7 @@ async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
     now_us = 1_800_000_000_000_000
     for jump_s in (0, -3600, 86_400, -7200):
         clock_us = now_us + jump_s * 1_000_000
-        monkeypatch.setattr("tidelog_broker.replication.driver.time.time_ns", lambda clock_us=clock_us: clock_us * 1000)
+        monkeypatch.setattr(SteadyClock, "now_us", lambda _, clock_us=clock_us: clock_us)
         owner = await stand.owner()
         stamps += [one.append_timestamp_us for one in await stand.publish(b"v")]
         await stand.crash(owner)

@@ -132,12 +132,12 @@ def fast_path_at_high_ballot() -> Replacements:
     """A planned roll-over proposes without a seal, at an ordinary ballot."""
     original = Candidate.roll_over
 
-    def roll_over(self: Candidate, *arguments: Any) -> None:
+    def roll_over(self: Candidate, *arguments: Any, **named: Any) -> None:
         def high(**fields: Any) -> pb.Ballot:
             return pb.Ballot(**{**fields, "round": self._highest_round + 10})
 
         with patch.object(candidate, "pb", _WithBallot(pb, high)):
-            original(self, *arguments)
+            original(self, *arguments, **named)
 
     return [(Candidate, "roll_over", roll_over)]
 

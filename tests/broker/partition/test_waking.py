@@ -214,7 +214,7 @@ async def test_a_topic_is_deleted_with_what_is_closed_and_its_name_is_free_at_on
 async def test_that_the_machine_went_down_reaches_logs_that_are_opened_later(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(node_dir, "_BOOT_ID", boot_id := tmp_path / "boot_id")
+    monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
     boot_id.write_text("a\n")
     await stand.start()
     peer = await stand.peer()

@@ -32,6 +32,7 @@ from tests.simulation.whole.world import World
 
 from tidelog_broker import broker
 from tidelog_broker.base import threads
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster import cluster_view
 from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.metadata import controller, state_log
@@ -41,7 +42,7 @@ from tidelog_broker.partition import changes, partitions, pipeline, waking
 from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
-from tidelog_broker.replication import driver, replicas
+from tidelog_broker.replication import driver
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import journal, node_dir, typed_journal
@@ -92,7 +93,10 @@ def simulated(world: World, seed: int) -> Iterator[None]:
     def now_s() -> float:
         return world.clock.now_us / 1e6
 
-    clock = SimpleNamespace(time_ns=lambda: world.clock.now_us * 1000, monotonic=now_s, perf_counter=now_s)
+    def now_ns() -> int:
+        return world.clock.now_us * 1000
+
+    clock = SimpleNamespace(time_ns=now_ns, monotonic=now_s, perf_counter=now_s)
     uuids = SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128)))
     randoms = SimpleNamespace(Random=lambda: Random(random.getrandbits(64)))
     disabled = logging.root.manager.disable
@@ -102,11 +106,9 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         for target, name, value in (
             (threads, "IoWorkers", WholeWorkers),
             (broker, "Tasks", SimTasks),
+            (broker, "SteadyClock", partial(SteadyClock, wall_ns=now_ns, steady_ns=now_ns)),
             (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
-            *(
-                (module, "time", clock)
-                for module in (broker, state_log, turns, cluster_view, driver, replicas, pipeline)
-            ),
+            *((module, "time", clock) for module in (broker, state_log, turns, cluster_view, driver, pipeline)),
             *(
                 (broker, part.__name__, partial(part, clock_s=now_s))
                 for part in (OwnershipAdvice, TemporaryOwner, PreferredOwner)
