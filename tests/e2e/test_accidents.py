@@ -303,12 +303,12 @@ async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps back an hour, then a day ahead, then back; each time another node is the owner."""
+    now_us = clock_us = 1_800_000_000_000_000
+    monkeypatch.setattr(SteadyClock, "now_us", lambda _: clock_us)
     await stand.start()
     stamps: list[int] = []
-    now_us = 1_800_000_000_000_000
     for jump_s in (0, -3600, 86_400, -7200):
         clock_us = now_us + jump_s * 1_000_000
-        monkeypatch.setattr(SteadyClock, "now_us", lambda _, clock_us=clock_us: clock_us)
         owner = await stand.owner()
         stamps += [one.append_timestamp_us for one in await stand.publish(b"v")]
         await stand.crash(owner)
