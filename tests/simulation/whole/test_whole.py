@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from tests.simulation.whole.kill import notice
@@ -18,6 +19,16 @@ from tests.simulation.whole.world import CHURNING, MEETING
 
 SEEDS = 10
 MUTANT_SEEDS = 60
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+"""Processes and worlds end with work in them that has not begun, as real ones do."""
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Let what is left of a world go in its own test, and not in another."""
+    yield
+    gc.collect()
 
 
 def test_every_invariant_holds() -> None:
@@ -36,9 +47,5 @@ def test_what_the_worlds_are_for_happens_in_them() -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_the_checks_notice(name: str) -> None:
-    """A world ends where a check fails, with work in it that has not begun: it goes here, and not in another test."""
-    found = notice(name, MUTANT_SEEDS)
-    gc.collect()
-    assert found, f"{MUTANT_SEEDS} seeds with {name!r}: nothing was noticed"
+    assert notice(name, MUTANT_SEEDS), f"{MUTANT_SEEDS} seeds with {name!r}: nothing was noticed"
