@@ -169,7 +169,12 @@ class Compaction:
     # --- what is decided, everywhere -------------------------------------------------------------------
 
     async def _converge(self) -> None:
-        """Bring every copy in the log to the newest version that is decided."""
+        """Bring the copies in the log to the newest versions that are decided, the earliest epoch first.
+
+        Behind an epoch that differs here nothing is put in place: a later one may have lost the tombstone of a value
+        that this one still has.
+        """
+        self._differing = {one for one in self._differing if self._is_outdated(*one)}
         for decided, terms in self._outdated_terms():
             if self._must_stop() or self._state.log.limbo is not None:
                 return
@@ -183,7 +188,7 @@ class Compaction:
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
             for made in sorted(ready):
-                if self._must_stop():  # held meanwhile: it is put in place when that has ended
+                if self._must_stop() or self._differs_before(made.epoch):  # put in place when that has ended
                     self._made[made.epoch] = made
                     continue
                 self._made.pop(made.epoch, None)
@@ -219,6 +224,17 @@ class Compaction:
             return
         await self._tools.io.call(self._io_key, self._replace, made, decided)
         self._changes.wake()
+
+    def _is_outdated(self, epoch: int, digest: int) -> bool:
+        """Whether the version with that digest is still the one wanted, and the copy here another."""
+        known = self._state.replica.state
+        if epoch not in known.chain.compactions:
+            return False
+        held, newest = self._driver.view.epoch_end(epoch), known.ends_of(epoch)[-1]
+        return held is not None and held != newest and newest.digest == digest
+
+    def _differs_before(self, epoch: int) -> bool:
+        return any(differing < epoch for differing, _ in self._differing)
 
     def _note_differing(self, epoch: int, end: LogPosition) -> None:
         self._differing.add((epoch, end.digest))

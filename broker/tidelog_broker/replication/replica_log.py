@@ -159,8 +159,10 @@ class ReplicaLog:
         """
         if self.store.unreadable_epoch is not None:
             return
-        for epoch in self.store.copies.fill_epochs:
-            if self.store.copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
+        copies = self.store.copies
+        for epoch in copies.fill_epochs:
+            is_beside = epoch in copies.fill_epochs  # the one before may have brought it in
+            if is_beside and copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
                 self._go_on_filling(epoch, self._decision(epoch))
 
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, others, standing
@@ -12,8 +13,11 @@ from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
 from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
 
+from tidelog_broker.partition import compaction as partition_compaction
 from tidelog_broker.partition.compaction import Compacted
 from tidelog_broker.storage.partition import compaction_pass
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.derived import Deriver
@@ -182,6 +186,41 @@ async def test_an_epoch_that_fits_no_batch_is_left_and_keeps_the_tombstones_behi
         lambda: all([one.offset for one in all_records(cluster.partition(name).log)] == [10, 11] for name in NODES),
         "the epoch stays as it was",
     )
+
+
+async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of a library, say: the copy keeps the value, so it has to keep the tombstone, too."""
+    await configure(cluster, tombstone_retention_ms=1)
+    odd = others(await cluster.owner())[0]
+    compaction = cluster.partition(odd).compaction
+    first = cluster.partition(odd).state.epoch
+
+    class Odd(CompactionPass):
+        def __init__(self, reader: PartitionLogReader, *rest: Any, **named: Any) -> None:
+            super().__init__(reader, *rest, **named)
+            self.is_odd = reader is cluster.partition(odd).log.reader
+
+        def run(self) -> list[Made]:
+            made = super().run()
+            if not self.is_odd:
+                return made
+            return [one._replace(end=one.end._replace(digest=1)) if one.epoch == first else one for one in made]
+
+    monkeypatch.setattr(partition_compaction, "CompactionPass", Odd)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
+    await compact(cluster)
+    await publish(cluster, (b"a", None))
+    await compact(cluster)
+    await asyncio.sleep(0.01)
+    await compact(cluster)
+    usual = [name for name in NODES if name != odd]
+    await settled(lambda: all(b"a" not in latest(cluster, name) for name in usual), "the tombstone stays")
+    await settled(lambda: compaction.is_behind, "nothing differs")
+    for _ in range(20):
+        assert latest(cluster, odd)[b"a"] is None
+        await asyncio.sleep(0.02)
 
 
 async def test_who_may_compact(cluster: ClusterStand) -> None:

@@ -162,10 +162,14 @@ class Backfill:
         return True
 
     def _is_before(self, epoch: int, at: int) -> bool:
-        """Whether an epoch is whole in the log, as it was decided at first or until the end of epoch `at`."""
+        """Whether an epoch is whole in the log, as it was decided at first or before the end of epoch `at`.
+
+        As it was decided with that end it does not count: it may lack the tombstone of a value that an earlier epoch
+        still has here.
+        """
         state = self._state
         held, decision = state.log.epoch_end(epoch), state.decision(epoch)
-        earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at <= at]
+        earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]
         is_left = epoch in self.incomplete  # it is about to leave the log
         return (
             not is_left
