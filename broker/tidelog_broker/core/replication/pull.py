@@ -75,6 +75,8 @@ class Pull:
         """How many were asked one after the other and had nothing."""
         self._silences = 0
         """How many were asked since something last came, and did not answer in time."""
+        self._declined: set[str] = set()
+        """Who has answered since something last came, and had nothing: also who was silent before."""
         self._step: Step = "resting"
         self._retry_ms: int | None = None
 
@@ -95,7 +97,7 @@ class Pull:
     @property
     def refused(self) -> bool:
         """Whether all sources have answered since something last came, and none had it."""
-        return self.in_vain and not self._silences
+        return self._declined >= set(self._sources)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -153,10 +155,12 @@ class Pull:
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
         self.range_bytes = min(self.range_bytes + more_bytes, self._timing.pull_bytes)
         self._in_vain = self._silences = 0
+        self._declined.clear()
         self._retry_ms = None
 
     def turned_down(self, now_ms: int) -> None:
         """The source cannot help now: ask the next one, soon."""
+        self._declined.add(self.source)
         self._in_vain += 1
         self._next(now_ms, round_ms=self._timing.resend_ms)
 

@@ -125,6 +125,21 @@ def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() ->
     assert subject.overdue(120)
 
 
+def test_it_is_refused_once_all_have_answered_also_one_that_was_silent_before() -> None:
+    subject = pull("a", "b", producers=True)
+    subject.ask(AT, 0)
+    assert subject.overdue(TIMING.pull_ms), "a is silent"
+    subject.ask(AT, 1000)
+    subject.turned_down(1001)
+    assert (subject.in_vain, subject.refused) == (True, False)
+    subject.ask(AT, 1200)
+    subject.turned_down(1201)
+    assert subject.refused
+    subject.ask(AT, 1300)
+    subject.answered()
+    assert not subject.refused, "something has come"
+
+
 def test_what_cannot_be_kept_is_asked_for_again_in_small_and_not_all_the_time() -> None:
     subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
     subject.answered()
