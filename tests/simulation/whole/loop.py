@@ -51,6 +51,8 @@ class WholeLoop(VirtualLoop):
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
+        if self.life.dead:  # of a coroutine that is thrown away: what it wants done next does not begin
+            coro.close()
         task = super().create_task(coro, name=name, context=context)
         self._coroutines[task] = coro
         task.add_done_callback(self._ended)

@@ -5,11 +5,9 @@ The seeds run in processes of their own, as on the command line: what is found h
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from tests.simulation.whole.kill import notice
@@ -19,16 +17,6 @@ from tests.simulation.whole.world import CHURNING, MEETING
 
 SEEDS = 10
 MUTANT_SEEDS = 60
-
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-"""Processes and worlds end with work in them that has not begun, as real ones do."""
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Let what is left of a world go in its own test, and not in another."""
-    yield
-    gc.collect()
 
 
 def test_every_invariant_holds() -> None:
