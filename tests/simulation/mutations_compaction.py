@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.core.replication.backfill import Backfill
+from tidelog_broker.core.replication.copied_producers import CopiedProducers
+from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.filesystem import FileSystem
@@ -76,11 +79,41 @@ def compacted_without_being_whole() -> Replacements:
     return [
         *_undigested(),
         (Compaction, "_can_pass", lambda *_: True),
-        (Backfill, "can_compact", lambda *_: True),
+        (Versions, "can_make", lambda *_: True),
     ]
 
 
+def replaced_while_others_need_it() -> Replacements:
+    """A version is put in place although older epochs are made with the one that it replaces."""
+    return [(Versions, "is_base_of", lambda *_: False)]
+
+
+def only_the_newest_is_given() -> Replacements:
+    """A node that lacks an epoch takes only the newest version, and who has another one keeps it for itself."""
+    takes = Backfill._takes
+
+    def newest(self: Backfill, pull: Any, end: Any) -> bool:
+        return end == self._state.ends_of(pull.epoch)[-1] and takes(self, pull, end)
+
+    return [(Backfill, "_takes", newest)]
+
+
+def put_in_place_before_the_decision_is_durable() -> Replacements:
+    """A version is put in place as soon as its decision is known."""
+    return [(ReplicaDriver, "is_learning", property(lambda _: False))]
+
+
+def outdated_is_read() -> Replacements:
+    """Consumers read an older version beside later epochs that have lost the tombstones of its records."""
+    return [(Backfill, "outdated_below", property(lambda _: 0))]
+
+
 # ------------------------------------------------------------------------------------------ how versions change
+
+
+def producers_not_fetched() -> Replacements:
+    """A copy that comes compacted comes without what producers sent into it."""
+    return [(CopiedProducers, "want", lambda *_: None)]
 
 
 def producers_not_kept() -> Replacements:

@@ -74,8 +74,14 @@ class SmallLog:
         stored = self.fills.get(epoch)
         return stored[-1].end if stored else None
 
+    def position_beside(self, epoch: int) -> tuple[int, int] | None:
+        return self.fill_position(epoch)
+
     def log_start(self) -> int:
         return 0
+
+    def epoch_without_producers(self) -> int | None:
+        return None
 
     def read(self, ask: fx.ReadLog) -> tuple[list[memoryview], Position, Position]:
         """Answer a `ReadLog`, one batch at a time."""

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.partition.compaction_pass import PassStoppedError
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class SimWorkers:
         def run() -> None:
             try:
                 result = fn(*args, **kwargs)
-            except ProtocolError as error:
+            except (ProtocolError, PassStoppedError) as error:
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -171,28 +171,57 @@ class Compaction:
     async def _converge(self) -> None:
         """Bring the copies in the log to the newest versions that are decided, the earliest epoch first.
 
-        Behind an epoch that differs here nothing is put in place: a later one may have lost the tombstone of a value
-        that this one still has.
+        No copy is replaced before all older ones are at their newest versions that are made with it: here, or at a node
+        that fetches it, they could not be made any more. Nor is anything put in place while the journal lacks a
+        decision: after a crash the epoch might be the open one again, with a log that nobody appended. And what
+        batches say of producers stays as long as others are asked what they had sent before.
         """
+        if not await self._until_may_replace():
+            return
         self._differing = {one for one in self._differing if self._is_outdated(*one)}
+        await self._forget_made()
+        versions, has_changed = self._state.replica.backfill.versions, False
         for decided, terms in self._outdated_terms():
             if self._must_stop() or self._state.log.limbo is not None:
-                return
+                break
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
             ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
-            can_compact = self._state.replica.backfill.can_compact
-            if missing and self._can_pass(terms, missing) and all(map(can_compact, missing)):
+            missing = [epoch for epoch in missing if versions.can_make(epoch)]
+            if missing and self._can_pass(terms, missing):
                 one = await self._pass(missing, terms)
                 ready += one.made
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
+            behind = set(versions.behind())
             for made in sorted(ready):
-                if self._must_stop() or self._differs_before(made.epoch):  # put in place when that has ended
-                    self._made[made.epoch] = made
+                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in behind)
+                if is_base or self._must_stop() or self._may_not_replace():
+                    self._made[made.epoch] = made  # put in place when that has ended
                     continue
                 self._made.pop(made.epoch, None)
-                await self._put_in_place(made, decided, wanted[made.epoch])
+                if await self._put_in_place(made, decided, wanted[made.epoch]):
+                    behind.discard(made.epoch)
+                    has_changed = True
+        if has_changed:
+            self._driver.compacted()
+
+    def _may_not_replace(self) -> bool:
+        return self._driver.is_learning or self._state.replica.backfill.producers.is_asking
+
+    async def _until_may_replace(self) -> bool:
+        until_s = self._tools.loop.time() + WHOLE_S
+        while self._may_not_replace():
+            if self._is_over or self._tools.loop.time() >= until_s:
+                return False
+            await asyncio.sleep(WHOLE_AGAIN_S)
+        return True
+
+    async def _forget_made(self) -> None:
+        """Remove what was made and is in the log meanwhile, as it came from another node."""
+        for epoch in [epoch for epoch, made in self._made.items() if self._driver.view.epoch_end(epoch) == made.end]:
+            del self._made[epoch]
+            await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
         """Yield each whole copy in the log that is not what was decided last: how that ends, and its terms."""
@@ -212,18 +241,19 @@ class Compaction:
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
-        history = self._state.replica.backfill
-        return is_whole and self._driver.cut_offset is None and history.missing() is None
+        return is_whole and self._driver.cut_offset is None
 
-    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> None:
+    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> bool:
+        """Return whether that version is in the log now."""
         if self._is_over:
-            return
+            return False
         if made.end != end:
             self._note_differing(made.epoch, end)
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
-            return
+            return False
         await self._tools.io.call(self._io_key, self._replace, made, decided)
         self._changes.wake()
+        return True
 
     def _is_outdated(self, epoch: int, digest: int) -> bool:
         """Whether the version with that digest is still the one wanted, and the copy here another."""
@@ -232,9 +262,6 @@ class Compaction:
             return False
         held, newest = self._driver.view.epoch_end(epoch), known.ends_of(epoch)[-1]
         return held is not None and held != newest and newest.digest == digest
-
-    def _differs_before(self, epoch: int) -> bool:
-        return any(differing < epoch for differing, _ in self._differing)
 
     def _note_differing(self, epoch: int, end: LogPosition) -> None:
         self._differing.add((epoch, end.digest))
@@ -254,6 +281,7 @@ class Compaction:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
+        store.copies.abandon_fill(made.epoch)  # of the same version, begun before it could be made here
 
     async def _pass(self, epochs: Sequence[int], terms: Terms) -> _Passed:
         known, store = self._state.replica.state, self._state.log
@@ -321,7 +349,8 @@ class Compaction:
             ProtocolError: EPOCH_CHANGING when that takes too long.
         """
         until_s = self._tools.loop.time() + WHOLE_S
-        while self.is_behind or not self._can_pass(terms, epochs):
+        history = self._state.replica.backfill
+        while self.is_behind or history.missing() is not None or not self._can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(

@@ -65,9 +65,10 @@ class PartitionReader:
     def _is_missing(self, offset: int) -> bool:
         """Whether a record lies in an epoch that has not come here yet."""
         backfill = self._replica.backfill
-        if not backfill.incomplete or self._log.start_offset <= offset < self._log.end_offset:
+        if not backfill.incomplete:
             return False
-        return offset < backfill.whole_from
+        is_here = max(self._log.start_offset, backfill.outdated_below) <= offset < self._log.end_offset
+        return not is_here and offset < backfill.whole_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return committed batches from memory; None when `offset` lies before the ring."""

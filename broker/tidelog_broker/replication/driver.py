@@ -22,7 +22,6 @@ from tidelog_broker.core.replication.effects import (
     Append,
     AppendFill,
     CommitMoved,
-    Demote,
     DropCopy,
     Effect,
     EpochDecided,
@@ -38,7 +37,6 @@ from tidelog_broker.core.replication.effects import (
     Send,
     SetAside,
     SyncAhead,
-    SyncLog,
     Truncate,
     Write,
     WriteChain,
@@ -120,6 +118,7 @@ class ReplicaDriver:
         self._pumping = False
         self._may_be_due = False
         """Whether the deadline may be earlier for what is being carried out."""
+        self._decisions_queued = 0
         self._in_doubt = bool(view.doubt)
         self._ahead = SyncingAhead(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
@@ -130,6 +129,11 @@ class ReplicaDriver:
         The watermark moves when a decision is known, the cut is done when the disk gets to it.
         """
         return min(self._cuts, default=None)
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether a decision is known that the journal does not have yet: after a crash this node may not know it."""
+        return self._decisions_queued > 0
 
     # --- inputs ----------------------------------------------------------------------------------------
 
@@ -200,6 +204,12 @@ class ReplicaDriver:
         """Retention has deleted what lies below `offset`."""
         if not self.stopped:
             self.replica.raise_log_start(offset, self._tools.now_ms())
+            self.pump()
+
+    def compacted(self) -> None:
+        """Compaction has put new versions of epochs in place."""
+        if not self.stopped:
+            self.replica.backfill.go_on(self._tools.now_ms())
             self.pump()
 
     def delete_below(self, offset: int) -> None:
@@ -310,8 +320,10 @@ class ReplicaDriver:
             self._count(size_bytes)
         elif isinstance(effect, Truncate):
             self._cuts.append(effect.end_offset)
-        elif isinstance(effect, SetAside | Demote | DropCopy):
+        elif isinstance(effect, SetAside | DropCopy):
             self._cuts.append(self.replica.state.start_of(effect.epoch))
+        elif isinstance(effect, WriteChain):
+            self._decisions_queued += 1
         self._queue.append(_Queued(effect, size_bytes, has_space))
 
     def _is_own(self, effect: Append) -> bool:
@@ -403,7 +415,7 @@ class ReplicaDriver:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)
 
-    def _perform(self, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy) -> None:
+    def _perform(self, effect: log_writer.Step) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
             if error is not None:
                 self._fail(error)
@@ -428,8 +440,10 @@ class ReplicaDriver:
             queued = self._queue.popleft()
             if queued.size_bytes:
                 self._count(-queued.size_bytes)
-            if isinstance(queued.effect, Truncate | SetAside | Demote | DropCopy):
+            if isinstance(queued.effect, Truncate | SetAside | DropCopy):
                 self._cuts.popleft()
+            elif isinstance(queued.effect, WriteChain):
+                self._decisions_queued -= 1
             self.replica.wrote(now_ms, ok=ok)
         if self._in_doubt:
             self._look_at_doubt()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from tidelog_broker.core.replication.effects import (
     Append,
     AppendFill,
-    Demote,
     DropCopy,
     FinishFill,
+    KeepProducers,
     SetAside,
     SyncLog,
     Truncate,
@@ -27,7 +27,10 @@ from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 
-LogWrite = Append | Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy
+Step = Truncate | SyncLog | AppendFill | FinishFill | SetAside | DropCopy | KeepProducers
+"""A write that is no append: each is carried out by itself."""
+
+LogWrite = Append | Step
 
 
 def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
@@ -90,9 +93,7 @@ def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
     view.store.append(group[0].batches if len(group) == 1 else [batch for one in group for batch in one.batches])
 
 
-def perform(
-    view: ReplicaLog, effect: Truncate | SyncLog | AppendFill | FinishFill | SetAside | Demote | DropCopy
-) -> bool:
+def perform(view: ReplicaLog, effect: Step) -> bool:
     """Do what is no append.
 
     Raises:
@@ -108,16 +109,14 @@ def perform(
         case AppendFill():
             return _fill(view, effect)
         case FinishFill():
-            _finish_fill(view, effect.epoch)
-        case Demote():
-            if view.log_of(effect.epoch) is not None:
-                store.copies.demote_through(effect.epoch)
-                view.go_on_filling()
+            _finish_fill(view, effect)
         case DropCopy():
             log.info(
                 "%s: the copy of epoch %d is fetched anew: it has been compacted", store.directory.name, effect.epoch
             )
-            store.copies.begin_anew(effect.epoch)
+            store.copies.begin_anew(effect.epoch, effect.end_offset)
+        case KeepProducers():
+            return _keep_producers(view, effect)
         case SetAside():
             log.error("%s: %s", store.directory.name, effect.reason)
             unreadable = store.unreadable_epoch
@@ -129,6 +128,18 @@ def perform(
                 store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
                 view.go_on_filling()
+    return True
+
+
+def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
+    try:
+        if not view.knows_producers_at(effect.epoch):
+            view.store.save_producer_snapshot(
+                effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
+            )
+    except DiskFullError as error:
+        log.warning("%s: %s", view.store.directory.name, error)
+        return False
     return True
 
 
@@ -159,10 +170,10 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     return True
 
 
-def _finish_fill(view: ReplicaLog, epoch: int) -> None:
+def _finish_fill(view: ReplicaLog, effect: FinishFill) -> None:
     try:
-        if view.store.copies.fill_position(epoch) is not None:
-            view.store.copies.finish_fill(epoch)
+        if view.store.copies.fill_position(effect.epoch) is not None:
+            view.store.copies.finish_fill(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
     view.go_on_filling()

@@ -186,8 +186,13 @@ class ReplicaLog:
         except NotHeldError as error:
             log.warning("%s: %s", self.store.directory.name, error)
             return
-        if position == (end_offset, digests[-1]):
-            self.store.copies.finish_fill(epoch)
+        newest = (end_offset, digests[-1])
+        if self.epoch_end(epoch) is None and position.offset == end_offset:
+            self.store.copies.finish_fill(epoch)  # any version is better than none
+        elif self.epoch_end(epoch) == newest or (position.offset == end_offset and position != newest):
+            self.store.copies.abandon_fill(epoch)
+        elif position == newest:
+            self.store.copies.finish_fill(epoch, self._chain.compactions[epoch][-1].at)
 
     @property
     def doubt(self) -> Doubt:
@@ -240,6 +245,10 @@ class ReplicaLog:
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
         """How far a partial copy of a sealed epoch reaches; None without one."""
         return self.store.copies.fill_position(epoch) or self.epoch_end(epoch)
+
+    def position_beside(self, epoch: int) -> tuple[int, int] | None:
+        """How far another version reaches that is filled beside the log's; None without one."""
+        return self.store.copies.fill_position(epoch)
 
     def log_start(self) -> int:
         """Retention has deleted what lies before this offset; what nobody else ever had is gone by retention, too."""
@@ -360,15 +369,33 @@ class ReplicaLog:
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
+        if self.knows_producers_at(epoch, committed=committed):
+            return None
         decision = self._decision(epoch)
         end_offset = decision.end_offset
-        snapshots = (
-            one for one in self.store.reader.load_producer_snapshots() if end_offset <= one.offset <= committed
-        )
-        if any(self._behind(one) is not None for one in snapshots):
-            return None
         table, _ = self._scan_producers(end_offset, log_start)
         return None if table is None else ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
+
+    def knows_producers_at(self, epoch: int, *, committed: int | None = None) -> bool:
+        """Whether a snapshot counts that lies at a decided epoch's end or behind it; not behind `committed`.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        end_offset = self._decision(epoch).end_offset
+        snapshots = (one for one in self.store.reader.load_producer_snapshots() if end_offset <= one.offset)
+        if committed is not None:
+            snapshots = (one for one in snapshots if one.offset <= committed)
+        return any(self._behind(one) is not None for one in snapshots)
+
+    def epoch_without_producers(self) -> int | None:
+        """The newest epoch that is here as compaction left it, where no snapshot says what producers sent into it."""
+        chain = self._chain
+        for epoch, compactions in sorted(chain.compactions.items(), reverse=True):
+            end = self.epoch_end(epoch)
+            if end is not None and end[1] in {each.terms.end_digest for each in compactions}:
+                return None if self.knows_producers_at(epoch) else epoch
+        return None
 
     def _scan_producers(
         self, offset: int, log_start: int, *, may_forget: bool = False
@@ -384,8 +411,10 @@ class ReplicaLog:
         for header in headers:
             if header.end_offset > offset:
                 break
-            if header.flags & Flags.DERIVED and not may_forget:
-                return None, None  # compaction has taken out what it said of producers
+            if header.flags & Flags.DERIVED:
+                if not may_forget:
+                    return None, None  # compaction has taken out what it said of producers
+                table = ProducerTable()  # what was known may be out of date: who is unknown begins anew, and is told
             table.apply(header)
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)

@@ -22,7 +22,6 @@ from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition.partition_dirs import (
     FILL_SUFFIX,
     MAKING_SUFFIX,
-    OLD_SUFFIX,
     aside_dirs,
     epoch_dirs,
     fill_dirs,
@@ -52,7 +51,7 @@ Severity = Literal["damage", "torn", "note"]
 Role = Literal["log", "fill", "making", "old", "aside"]
 """Whether an epoch's directory is in the log, is being filled or compacted, is an older version, or was set aside."""
 
-_ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making", OLD_SUFFIX: "old"}
+_ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
 """By the suffix of a directory's name."""
 
 

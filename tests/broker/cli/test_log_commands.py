@@ -85,9 +85,11 @@ def test_copies_beside_the_log_say_what_they_are(data: Path) -> None:
     assert "filling" in result.stdout
     (partition / "epoch-00000000.fill").rename(partition / "epoch-00000000.making")
     assert "being compacted" in runner.invoke(log_app, ["verify", str(data)]).stdout
-    (partition / "epoch-00000000.making").rename(partition / "epoch-00000000.old")
+    (partition / "epoch-00000000.making").rename(partition / "epoch-00000000")
+    shutil.copytree(partition / "epoch-00000000", partition / "epoch-00000000.c00000001")
     assert "older version" in runner.invoke(log_app, ["verify", str(data)]).stdout
-    (partition / "epoch-00000000.old").rename(partition / "epoch-00000000.fill.bad-1")
+    shutil.rmtree(partition / "epoch-00000000.c00000001")
+    (partition / "epoch-00000000").rename(partition / "epoch-00000000.fill.bad-1")
     result = runner.invoke(log_app, ["inspect", str(data)])
     assert result.exit_code == 0
     assert "set aside" in result.stdout

@@ -15,6 +15,7 @@ from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
 
 from tidelog_broker.partition import compaction as partition_compaction
 from tidelog_broker.partition.compaction import Compacted
+from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
@@ -235,3 +236,43 @@ async def test_who_may_compact(cluster: ClusterStand) -> None:
     await configure(cluster, hold=False, cleanup=pb.DELETE)
     with pytest.raises(ProtocolError, match="not to be compacted"):
         await compact(cluster)
+
+
+async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(cluster: ClusterStand) -> None:
+    def numbered(sequence: int) -> bytes:
+        columns = columns_of([b"v%d" % sequence], keys=[b"k"])
+        return encode_batch(columns, now_us=1, producer_id=7, base_sequence=sequence).to_bytes()
+
+    away = others(await cluster.owner())[0]
+    await cluster.crash(away)
+    for sequence in range(4):
+        await send(cluster, numbered(sequence))
+    await compact(cluster)
+    await cluster.start(away)
+    await configure(cluster)
+    await alike(cluster)
+    copy = cluster.partition(away)
+    await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not say")
+    newest = max(copy.replica.state.chain.compactions)
+    assert copy.driver.view.knows_producers_at(newest)
+    table, _ = copy.driver.view.producers_at(4, log_start=0)
+    assert table is not None
+    assert not table.is_empty
+
+
+async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the epoch would be the open one, with bytes that its owner never appended."""
+    slow = others(await cluster.owner())[0]
+    driver = cluster.partition(slow).driver
+    monkeypatch.setattr(
+        ReplicaDriver, "is_learning", property(lambda self: self is driver or self._decisions_queued > 0)
+    )
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    await compact(cluster)
+    usual = [name for name in NODES if name != slow]
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
+    assert len(all_records(cluster.partition(slow).log)) == 2
+    monkeypatch.undo()
+    await alike(cluster)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, group, open_log, view_of, write_epoch
+from tests.broker.storage.build import read_all
 
+from tidelog_broker.core.replication.chain import DecidedCompaction
 from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -275,3 +277,31 @@ def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:
     assert disk.log == []
     view.sync_ahead(0, 0)
     assert [operation for operation, _ in disk.log] == ["sync"]
+
+
+@pytest.mark.parametrize("beside", ["newest", "part of it", "older"])
+def test_a_start_takes_up_another_version_that_lies_beside_the_log(tmp_path: Path, beside: str) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    first = decided(disk, tmp_path)
+    ends = {version: (first[0], digest) for version, digest in [("older", 0), ("newest", 0)]}
+    made: dict[str, list[bytes]] = {}
+    for version in ends:
+        (tmp_path / version).mkdir()
+        other = open_log(FaultyDisk(), tmp_path / version)
+        ends[version] = write_epoch(other, 0, b"zero", b"one", version.encode())
+        made[version] = [bytes(one) for one in read_all(other, max_bytes=1)]
+    chain = chain_of(first)
+    chain.compactions[0] = [
+        DecidedCompaction(at, pb.Compaction(epoch=0, end_digest=ends[version][1]))
+        for at, version in [(1, "older"), (2, "newest")]
+    ]
+    store = open_log(disk, tmp_path)
+    version, count = ("newest", 2) if beside == "part of it" else (beside, 3)
+    store.copies.begin_fill(0, 0, *ends[version])
+    store.copies.append_fill(0, made[version][:count])
+    store.close()
+    view = view_of(open_log(disk, tmp_path), chain)
+    assert view.epoch_end(0) == (ends["newest"] if beside == "newest" else first)
+    assert view.fill_position(0) is not None
+    assert ((view.position_beside(0) or (0, 0))[0]) == (2 if beside == "part of it" else 0)

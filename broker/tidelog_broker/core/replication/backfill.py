@@ -7,11 +7,15 @@ Retention may have deleted the front of a sealed epoch everywhere. A copy that e
 one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows.
 
 Compaction may have changed what a sealed epoch holds, at one node sooner than at another. A source says which version
-it has, by the digest at its end, and the newest that was decided is fetched. Ranges of two versions do not continue
-each other, so a copy of another one is begun anew. An older version in the log is as good, as long as this node can
-make the newest of it by itself (`can_compact`). Where it cannot, because it was away meanwhile, the epoch leaves the
-log and is fetched: beside newer epochs from which compaction has taken tombstones, what these had deleted would come
-back.
+it has, by the digest at its end, and ranges of two versions do not continue each other. The newest that was decided is
+fetched; where nobody has it, any that was decided, if there is none in the log.
+
+An older version in the log is as good as long as this node can make the newest of it by itself (`versions`). Where
+it cannot, because a later epoch came here as it was compacted meanwhile, consumers do not read it any more: what the
+later one's tombstones had deleted would come back. The newest version is filled beside it, and takes its place when it
+is whole. Until then others may fetch the older one: they may be able to do what this node cannot. Nowhere does a copy
+leave before all older ones are at their newest versions that are made with it. So of each epoch there is
+always the newest version, or all that it is made of, as long as the copies of a quorum are.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog_broker.core.replication.effects import AppendFill, Demote, DropCopy, FinishFill, SetAside
+from tidelog_broker.core.replication.copied_producers import CopiedProducers
+from tidelog_broker.core.replication.effects import AppendFill, DropCopy, FinishFill, SetAside
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.core.replication.versions import Versions
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -60,13 +66,16 @@ class Backfill:
         """Whether a part of it was here already when it was begun."""
         self._begun_anew = 0
         """Copies that turned out wrong: each time another source is asked first, the one before may be the cause."""
+        self.producers = CopiedProducers(state)
+        self.versions = Versions(state)
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no whole copy."""
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
-        return self._pull.deadline_ms if self._pull is not None else None
+        deadlines = (self._pull.deadline_ms if self._pull is not None else None, self.producers.deadline_ms)
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def missing(self) -> Missing | None:
         """Return what this copy lacks; None when it is whole, or this node need not hold it."""
@@ -87,6 +96,16 @@ class Backfill:
         """Where the stretch begins that is whole here: what lies before it and above the log's start is missing."""
         return max((self._state.decision(epoch).end_offset for epoch in self._wanted()), default=0)
 
+    @property
+    def outdated_below(self) -> int:
+        """The end of the newest epoch that consumers may not read although it is in the log; 0 without one."""
+        ends = (self._state.decision(epoch).end_offset for epoch in self.incomplete if self._is_outdated(epoch))
+        return max(ends, default=0)
+
+    def _is_outdated(self, epoch: int) -> bool:
+        """Whether an epoch that is not whole here is in the log as an older version of it."""
+        return epoch in self.incomplete and self.versions.is_held(epoch)
+
     def _wanted(self) -> list[int]:
         """Return the epochs that are not whole and of which retention has left something."""
         state = self._state
@@ -94,6 +113,7 @@ class Backfill:
 
     def tick(self, now_ms: int) -> None:
         """Ask again, or somebody else."""
+        self.producers.tick(now_ms)
         pull = self._pull
         if pull is not None and pull.overdue(now_ms):
             is_where_it_was = pull.digest_unknown or self._filled_to(pull.epoch) == self._at.offset
@@ -106,15 +126,18 @@ class Backfill:
     def go_on(self, now_ms: int) -> None:
         """Begin with the newest epoch that is not whole here, if this node is to hold the partition."""
         state = self._state
-        self.incomplete = {epoch for epoch in self.incomplete if not self._is_whole(epoch)}
-        self._leave_outdated()
+        self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_whole(epoch)}
+        self._note_outdated()
         wanted = self._wanted()
         pull = self._pull
-        if pull is not None and pull.deadline_ms is not None and self._is_overtaken(pull):
+        is_over = pull is not None and (pull.epoch not in self.incomplete or self._is_overtaken(pull))
+        if pull is not None and pull.deadline_ms is not None and is_over:
             pull = self._pull = None  # nothing of it is being written
         if pull is not None or not wanted or not state.is_member or state.halted is not None:
             return  # where something is damaged, what is to be kept is known once its epoch's end is decided
-        epoch = max(wanted)
+        epoch = self._next(wanted)
+        if epoch is None:
+            return
         decision = state.decision(epoch)
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
         if not sources:
@@ -123,7 +146,7 @@ class Backfill:
         first = self._begun_anew % len(sources)
         sources = sources[first:] + sources[:first]
         start_offset = state.start_of(epoch)
-        have = Position(*(state.log.fill_position(epoch) or (start_offset, 0)))
+        have = Position(*(self._have(epoch) or (start_offset, 0)))
         self._pull = Pull(
             state.key,
             epoch,
@@ -136,57 +159,37 @@ class Backfill:
         self._has_front = not self._pull.digest_unknown and have.offset > start_offset
         self._at = Position(state.log_start, 0) if self._pull.digest_unknown else have
         self._start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
-        if self._at.offset >= decision.end_offset:
-            self._filled(self._pull)
-        else:
+        if self._at.offset < decision.end_offset:
             self._ask_in_turn(self._pull, now_ms)
+            return
+        self._filled(self._pull)
 
-    def _leave_outdated(self) -> None:
-        """Let those epochs leave the log that are to be compacted otherwise than this node can do by itself."""
-        state = self._state
-        for epoch in sorted(state.chain.compactions, reverse=True):
-            held, ends = state.log.epoch_end(epoch), state.ends_of(epoch)
-            if held in ends and epoch not in self.incomplete and not self._is_whole(epoch):
-                self.incomplete.add(epoch)
-                state.write(Demote(epoch))
+    def _next(self, wanted: Sequence[int]) -> int | None:
+        """Return the epoch to be fetched next: what the log lacks, newest first, then what is outdated, oldest first.
 
-    def can_compact(self, epoch: int) -> bool:
-        """Whether all is here of which an epoch's newest version is made: up to the horizon, and no newer itself."""
-        state = self._state
-        newest = state.chain.compactions[epoch][-1]
-        for other in range(epoch, state.active.epoch):
-            if state.start_of(other) >= newest.terms.horizon:
-                break
-            if state.start_of(other) < state.decision(other).end_offset and not self._is_before(other, newest.at):
-                return False
-        return True
-
-    def _is_before(self, epoch: int, at: int) -> bool:
-        """Whether an epoch is whole in the log, as it was decided at first or before the end of epoch `at`.
-
-        As it was decided with that end it does not count: it may lack the tombstone of a value that an earlier epoch
-        still has here.
+        None while compaction has something to do here first: what is outdated is what an older one is made with.
         """
-        state = self._state
-        held, decision = state.log.epoch_end(epoch), state.decision(epoch)
-        earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]
-        is_left = epoch in self.incomplete  # it is about to leave the log
-        return (
-            not is_left
-            and held is not None
-            and held[0] == decision.end_offset
-            and held[1] in {decision.end_digest, *earlier}
-        )
+        lacking = [epoch for epoch in wanted if not self._is_outdated(epoch)]
+        if lacking:
+            return max(lacking)
+        epoch = min(wanted)
+        waits = any(older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.behind())
+        return None if waits else epoch
 
-    def _is_whole(self, epoch: int) -> bool:
-        """Whether the log has an epoch to its end: a copy that waited for one between comes in with that one."""
-        held, ends = self._state.log.epoch_end(epoch), self._state.ends_of(epoch)
-        return held == ends[-1] or (held in ends and self.can_compact(epoch))
+    def _note_outdated(self) -> None:
+        """Note which epochs of the log are to be compacted otherwise than this node can do by itself."""
+        for epoch in self._state.chain.compactions:
+            if self.versions.is_held(epoch) and not self.versions.is_whole(epoch):
+                self.incomplete.add(epoch)
 
     def _filled_to(self, epoch: int) -> int:
         """Return how far the copy of an epoch reaches here."""
-        have = self._state.log.fill_position(epoch)
+        have = self._have(epoch)
         return have[0] if have is not None else self._state.start_of(epoch)
+
+    def _have(self, epoch: int) -> tuple[int, int] | None:
+        log = self._state.log
+        return log.position_beside(epoch) if self._is_outdated(epoch) else log.fill_position(epoch)
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Retention has deleted what lies below `offset`: that need not be held any more, and cannot be fetched."""
@@ -206,13 +209,14 @@ class Backfill:
     def _take(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
         assert pull.end is not None
-        if reply.HasField("epoch_digest"):
-            pull.end = Position(pull.end.offset, reply.epoch_digest)
         end = pull.end
+        if reply.HasField("epoch_digest"):
+            end = Position(pull.end.offset, reply.epoch_digest)
         wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
-        if not wanted or end != state.ends_of(pull.epoch)[-1]:
+        if not wanted or not self._takes(pull, end):
             pull.turned_down(now_ms)
             return
+        pull.end = end
         base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._at
         incarnation = wanted[0].header.owner_incarnation
         positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=base)
@@ -252,6 +256,13 @@ class Backfill:
             written,
         )
 
+    def _takes(self, pull: Pull, end: Position) -> bool:
+        """Whether a source's version is taken: the newest, or another one where there is none and nobody has that."""
+        ends = self._state.ends_of(pull.epoch)
+        if end == ends[-1]:
+            return True
+        return not self._is_outdated(pull.epoch) and (end == pull.end or (end in ends and pull.in_vain))
+
     def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
         """Ask for the next range of a sealed epoch when this node has room for it beside its other work.
 
@@ -275,7 +286,9 @@ class Backfill:
 
         An old one may take hours. It goes on where it is when the newer one is whole.
         """
-        return max(self.incomplete, default=pull.epoch) > pull.epoch and max(self._wanted(), default=-1) > pull.epoch
+        if max(self.incomplete, default=pull.epoch) <= pull.epoch:
+            return False
+        return any(epoch > pull.epoch and not self._is_outdated(epoch) for epoch in self._wanted())
 
     def _is_waited_for(self, pull: Pull) -> bool:
         """Whether this node is to own the partition and cannot yet, or does and lacks the end of the epoch before.
@@ -291,17 +304,23 @@ class Backfill:
         """The copy is as long as decided: it counts if it is also the same."""
         state = self._state
         pull.answered()
+        if self._at in state.ends_of(pull.epoch) and not self._is_outdated(pull.epoch):
+            pull.end = self._at  # another version is better than none
 
         def finished(_ok: bool, now_ms: int) -> None:
             self._pull = None
             self.incomplete.discard(pull.epoch)
             self._note_left_behind(pull.epoch)
+            if decided is not None:
+                self.producers.want(pull.epoch, now_ms)
             self.go_on(now_ms)
             if not self._wanted():
                 self._whole()
 
         if self._at == pull.end:
-            state.write(FinishFill(pull.epoch), finished)
+            digests = {each.terms.end_digest: each.at for each in state.chain.compactions.get(pull.epoch, ())}
+            decided = digests.get(self._at.digest)
+            state.write(FinishFill(pull.epoch, decided), finished)
         else:
             self._begin_anew(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
 
@@ -312,7 +331,7 @@ class Backfill:
             end_offset = state.decision(older).end_offset
             if end_offset <= state.log_start:
                 return
-            if end_offset > state.start_of(older) and not self._is_whole(older):
+            if end_offset > state.start_of(older) and not self.versions.is_whole(older):
                 self.incomplete.add(older)
                 return  # what is older still waits for that
 
@@ -325,13 +344,16 @@ class Backfill:
             self._pull = None
             self.go_on(now_ms)
 
-        is_compacted = pull.epoch in self._state.chain.compactions
-        self._state.write(DropCopy(pull.epoch) if is_compacted else SetAside(pull.epoch, reason), set_aside)
+        state, end_offset = self._state, self._state.decision(pull.epoch).end_offset
+        is_compacted = pull.epoch in state.chain.compactions
+        state.write(DropCopy(pull.epoch, end_offset) if is_compacted else SetAside(pull.epoch, reason), set_aside)
 
     # --- answers ---------------------------------------------------------------------------------------
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         """Take what was fetched, if it is what was asked for and continues what is here."""
+        if self.producers.on_reply(sender, reply, now_ms):
+            return
         pull = self._pull
         if pull is None or not pull.expects(sender, reply, self._at):
             return
@@ -340,7 +362,12 @@ class Backfill:
             return  # what was asked for lies below that: it has been begun anew
         try:
             if reply.status == pb.DIVERGED:
-                # One of the two is wrong, and only a copy that is whole can be held against the decision.
+                # One of the two is wrong, and only a copy that is whole can be held against the decision. Or the source
+                # has a version of which this node does not know yet.
+                end = Position(self._state.decision(pull.epoch).end_offset, reply.epoch_digest)
+                if reply.HasField("epoch_digest") and end not in self._state.ends_of(pull.epoch):
+                    pull.turned_down(now_ms)
+                    return
                 self._begin_anew(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
             elif reply.status != pb.HELD:
                 pull.turned_down(now_ms)

@@ -54,6 +54,9 @@ class Learning:
         if state.is_member:
             self._load_fence(stored)
         self._backfill.go_on(now_ms)
+        unknown = state.log.epoch_without_producers()
+        if unknown is not None:
+            self._backfill.producers.want(unknown, now_ms)
 
     def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
         state = self._state

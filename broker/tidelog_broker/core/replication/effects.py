@@ -115,9 +115,14 @@ class AppendFill:
 
 @dataclass(frozen=True, slots=True)
 class FinishFill:
-    """Make a filled copy, which ends exactly where it was decided, part of the log."""
+    """Make a filled copy, which ends exactly where it was decided, part of the log.
+
+    Where the log has an older version of the epoch, the copy takes its place, named after the epoch at whose end this
+    version was decided.
+    """
 
     epoch: int
+    decided: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +134,41 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class Demote:
-    """Take a sealed epoch, and those before it, out of the log; the copies stay beside it. It is to be fetched anew."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class DropCopy:
     """Begin anew with an epoch beside the log: its sources have a version that does not continue the copy here.
 
-    A whole copy, of an older version, is kept aside until the new one is whole.
+    A copy in the log that reaches `end_offset`, where the epoch ends, is an older version, and stays.
     """
 
     epoch: int
+    end_offset: int
 
 
-Write = Append | Truncate | SyncLog | WriteFences | WriteChain | AppendFill | FinishFill | SetAside | Demote | DropCopy
+@dataclass(frozen=True, slots=True)
+class KeepProducers:
+    """Keep what another node says of producers at the end of a compacted epoch, unless the log here knows it.
+
+    `digest` is the one decided at first for that end; `payload` is a `ProducerTable.snapshot`.
+    """
+
+    epoch: int
+    offset: int
+    digest: int
+    payload: bytes
+
+
+Write = (
+    Append
+    | Truncate
+    | SyncLog
+    | WriteFences
+    | WriteChain
+    | AppendFill
+    | FinishFill
+    | SetAside
+    | DropCopy
+    | KeepProducers
+)
 
 
 # ------------------------------------------------------------------------------------ beside the writes

@@ -191,7 +191,7 @@ class Ownership:
             return False
         if reply.status != pb.HELD:
             pull.turned_down(now_ms)
-            if pull.refused:
+            if pull.refused(self._state.surroundings.alive):
                 self._rebuild(may_forget=True)
         else:
             self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)

@@ -119,8 +119,16 @@ class LogView(Protocol):
         """How far a partial fill of a sealed epoch reaches; None without one."""
         ...
 
+    def position_beside(self, epoch: int) -> tuple[int, int] | None:
+        """How far another version of a sealed epoch reaches that is filled beside the log's; None without one."""
+        ...
+
     def log_start(self) -> int:
         """Retention has deleted what lies before this offset."""
+        ...
+
+    def epoch_without_producers(self) -> int | None:
+        """The newest epoch here of which only other nodes may know what producers sent into it; asked at the start."""
         ...
 
 

@@ -14,7 +14,7 @@ slowly than the log grows. Where many partitions fetch at once, answers are not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 from tidelog_broker.core.replication.ports import Position, Timing
@@ -23,6 +23,9 @@ from tidelog_proto import broker_pb2 as pb
 
 DOUBLINGS_MAX: Final = 3
 """How often the time for an answer about a sealed epoch is doubled, which nobody waits for."""
+
+ROUNDS_FOR_THE_DEAD: Final = 10
+"""How often all sources are asked before those count as having nothing that are not alive and do not answer."""
 
 Step = Literal["resting", "asked", "storing"]
 """What a pull waits for; see `NEXT`."""
@@ -94,10 +97,13 @@ class Pull:
         """Whether all sources were asked since something last came, and none had it."""
         return self._in_vain >= len(self._sources)
 
-    @property
-    def refused(self) -> bool:
-        """Whether all sources have answered since something last came, and none had it."""
-        return self._declined >= set(self._sources)
+    def refused(self, alive: Callable[[str], bool]) -> bool:
+        """Whether all sources have answered since something last came, and none had it.
+
+        Who is not alive is not waited for longer than `ROUNDS_FOR_THE_DEAD` rounds: it may never come back.
+        """
+        silent = set(self._sources) - self._declined
+        return not silent or (self._in_vain >= ROUNDS_FOR_THE_DEAD * len(self._sources) and not any(map(alive, silent)))
 
     @property
     def deadline_ms(self) -> int | None:

@@ -55,9 +55,10 @@ class Source:
             return pb.IN_LIMBO
         if ask.epoch > state.active.epoch:
             return pb.BEHIND
-        if ask.epoch in self._incomplete() or (ask.epoch == state.tail.epoch and not state.is_member):
+        if ask.epoch < state.chain.genesis.epoch or (ask.epoch == state.tail.epoch and not state.is_member):
             return pb.NOT_HELD
-        if ask.epoch < state.chain.genesis.epoch:
+        # An older version than this node is to have may be what another one lacks to make the newest.
+        if ask.epoch in self._incomplete() and state.log.epoch_end(ask.epoch) not in state.ends_of(ask.epoch):
             return pb.NOT_HELD
         digest = state.position_of(ask.epoch, ask.from_offset)
         if digest is None:
@@ -72,7 +73,7 @@ class Source:
         state = self._state
         is_open = to.epoch == state.tail.epoch
         # An owner has given out offsets that it has not written yet: who asks is not done before it has them, too.
-        sealed = not is_open and status == pb.HELD
+        sealed = not is_open and status in {pb.HELD, pb.DIVERGED}
         source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
         held = state.log.epoch_end(to.epoch) if sealed else None
         reply = pb.BackfillReply(

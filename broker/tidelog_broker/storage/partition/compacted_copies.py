@@ -15,7 +15,7 @@ from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.partition_dirs import compacted_dir_name, making_dir_name
+from tidelog_broker.storage.partition.partition_dirs import making_dir_name
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.header import Buffer
 
@@ -116,23 +116,7 @@ class CompactedCopies:
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
             raise NotHeldError(f"epoch {epoch} is not whole in {held.directory}")
-        path = held.directory / compacted_dir_name(epoch, decided)
-        assert path != old.directory, "this version is in its place"
-        if old.state != "sealed":
-            old.seal()  # the next epoch has not begun here
-        try:
-            held.disk.fs.rename(self._path(epoch), path)
-            held.disk.fs.sync_dir(held.directory)
-        except OSError as error:
-            raise StorageFailedError(f"{self._path(epoch)} cannot be renamed: {error}") from error
-        new = EpochLog.open(held.disk, path, segment_bytes=held.segment_bytes, sealed_end_offset=end.offset)
-        assert new.damage is not None or new.end_digest == end.digest
-        held.epochs = tuple(new if one is old else one for one in held.epochs)
-        old.close(sync=False)
-        try:
-            remove_epoch_dir(held.disk.fs, old.directory)
-        except OSError as error:
-            raise StorageFailedError(f"{old.directory} cannot be removed: {error}; check the disk") from error
+        held.replace(old, self._path(epoch), decided, end)
 
     def _path(self, epoch: int) -> Path:
         return self._held.directory / making_dir_name(epoch)

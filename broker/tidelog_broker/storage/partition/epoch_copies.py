@@ -20,7 +20,6 @@ from tidelog_broker.storage.partition.partition_dirs import (
     epoch_dir_name,
     epoch_dirs,
     fill_dir_name,
-    old_dir_name,
     open_epochs,
     put_aside,
 )
@@ -58,8 +57,8 @@ class EpochCopies:
         """Begin, or go on, to fill an epoch that is decided and not whole in the log; return how far it is.
 
         Args:
-            epoch: any but the whole ones of the log; the newest leaves the log if it ends too soon, and is gone on
-                with. Newest first is best: a copy is in use when the ones behind it are.
+            epoch: the newest leaves the log if it ends too soon, and is gone on with. Of one that is whole in the log
+                this is another version. Newest first is best: a copy is in use when the ones behind it are.
             start_offset: where the epoch begins, or a batch boundary behind that if the front is gone for good.
             end_offset: of the decision.
             end_digest: of the decision.
@@ -77,7 +76,8 @@ class EpochCopies:
         newest, lost = self._held.active, self._held.lost
         if newest is not None and newest.epoch == epoch and newest.end_offset < end_offset:
             self._demote_newest()
-        assert self._held.log_of(epoch) is None, f"epoch {epoch} is in the log"
+        held = self._held.log_of(epoch)
+        assert held is None or held.end_offset == end_offset, f"epoch {epoch} is in the log"
         assert lost is None or lost.is_aside or epoch > lost.epoch, "set the unreadable epoch aside"
         end = LogPosition(end_offset, end_digest)
         fill = self._fills.get(epoch)
@@ -129,8 +129,13 @@ class EpochCopies:
         """
         return self._fill(epoch).append(batches)
 
-    def finish_fill(self, epoch: int) -> bool:
+    def finish_fill(self, epoch: int, decided: int | None = None) -> bool:
         """Take a complete copy into the log, durably, and every other complete one that this makes contiguous.
+
+        Args:
+            epoch: of the copy.
+            decided: where the log has an older version, whose place the copy takes: the epoch at whose end this one
+                was decided.
 
         Returns:
             Whether it is in the log. If not, an epoch between is missing; it comes in with that one.
@@ -144,6 +149,14 @@ class EpochCopies:
         if not fill.is_complete:
             raise DivergedError(f"epoch {epoch} is filled to {fill.position}, decided is {fill.target.end}")
         fill.seal()
+        held = self._held.log_of(epoch)
+        if held is not None and (held.end_offset, held.end_digest) == fill.target.end:
+            self.abandon_fill(epoch)  # it has been made here meanwhile
+            return True
+        if held is not None:
+            assert decided is not None, f"epoch {epoch} is in the log as it was decided at first"
+            self._take_place_of(held, fill, decided)
+            return True
         self.take_in_whole()
         if epoch in self._fills and fill.target.start == fill.target.end:
             # An epoch without records need not lie anywhere: those around it continue each other.
@@ -169,37 +182,20 @@ class EpochCopies:
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be removed: {error}") from error
 
-    def begin_anew(self, epoch: int) -> None:
-        """Make place for another version of a sealed epoch, beside the log or, as its newest epoch, in it.
+    def begin_anew(self, epoch: int, end_offset: int) -> None:
+        """Make place for another version of a sealed epoch: what was filled of it is removed.
 
-        A copy that is whole is kept as `.old`, and removed when the other one is in the log: until then it may be the
-        only copy of what it holds. What is not whole is removed.
+        Args:
+            epoch: of the copy.
+            end_offset: where it ends. What does not reach there goes even as the log's newest epoch.
 
         Raises:
             StorageFailedError: the disk failed; a part of it may be there.
         """
         newest = self._held.active
-        if newest is not None and newest.epoch == epoch:
+        if newest is not None and newest.epoch == epoch and newest.end_offset < end_offset:
             self._demote_newest()
-        fill = self._fills.get(epoch)
-        if epoch not in self._fills or (fill is not None and fill.position.offset < fill.target.end.offset):
-            self.abandon_fill(epoch)
-            return
-        if fill is not None:
-            fill.log.close()
-        del self._fills[epoch]
-        fs, directory = self._held.disk.fs, self._held.directory
-        try:
-            self._remove_old(epoch)
-            fs.rename(directory / fill_dir_name(epoch), directory / old_dir_name(epoch))
-            fs.sync_dir(directory)
-        except OSError as error:
-            raise StorageFailedError(f"epoch {epoch} of {directory} cannot be kept aside: {error}") from error
-
-    def _remove_old(self, epoch: int) -> None:
-        path = self._held.directory / old_dir_name(epoch)
-        if self._held.disk.fs.exists(path):
-            remove_epoch_dir(self._held.disk.fs, path)
+        self.abandon_fill(epoch)
 
     def set_aside(self, epoch: int, reason: str) -> Path:
         """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it can be fetched again.
@@ -252,14 +248,6 @@ class EpochCopies:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_fill(log)
 
-    def demote_through(self, epoch: int) -> None:
-        """Let an epoch and those before it leave the log.
-
-        Raises:
-            StorageFailedError: the disk failed.
-        """
-        self.demote(sum(log.epoch <= epoch for log in self._held.epochs))
-
     def take_in_whole(self) -> None:
         """Take every complete copy into the log that continues it."""
         while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
@@ -290,6 +278,9 @@ class EpochCopies:
 
     def _rename_to_fill(self, log: EpochLog) -> None:
         log.close()
+        beside = self._fills.get(log.epoch)
+        if beside is not None:
+            beside.log.close(sync=False)  # of another version, and not whole: its directory is removed
         try:
             demote(self._held.disk.fs, log.directory)
         except OSError as error:
@@ -319,7 +310,6 @@ class EpochCopies:
         try:
             self._held.disk.fs.rename(fill.log.directory, path)
             self._held.disk.fs.sync_dir(self._held.directory)
-            self._remove_old(epoch)
         except OSError as error:
             raise StorageFailedError(f"{fill.log.directory} cannot be renamed: {error}") from error
         log = EpochLog.open(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)
@@ -329,9 +319,17 @@ class EpochCopies:
         if self._held.lost is not None and self._held.lost.epoch <= epoch:
             self._held.lost = None
 
+    def _take_place_of(self, old: EpochLog, fill: EpochFill, decided: int) -> None:
+        """Let a complete copy take the place of the log's older version."""
+        if fill.log.start_offset > old.start_offset:
+            self.demote(self._held.epochs.index(old))  # what the copy does not continue any more: retention takes it
+        del self._fills[old.epoch]
+        fill.log.close()
+        self._held.replace(old, fill.log.directory, decided, fill.target.end)
+
     def _set_aside(self, epoch: int, reason: str) -> Path:
         fs = self._held.disk.fs
-        if epoch in self._fills:
+        if epoch in self._fills and self._held.log_of(epoch) is None:
             fill = self._fills.pop(epoch)
             if fill is not None:
                 fill.log.close(sync=False)

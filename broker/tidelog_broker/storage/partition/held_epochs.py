@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
 from tidelog_broker.storage.epoch.presence import note_directory
-from tidelog_broker.storage.io.errors import space_or_failure
-from tidelog_broker.storage.partition.partition_dirs import OpenedEpochs, PartitionName, missing_epoch
+from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
+from tidelog_broker.storage.partition.copied import LogPosition
+from tidelog_broker.storage.partition.partition_dirs import (
+    OpenedEpochs,
+    PartitionName,
+    compacted_dir_name,
+    missing_epoch,
+)
 from tidelog_broker.storage.segment.disk import Disk
 
 
@@ -115,6 +122,36 @@ class HeldEpochs:
     def log_of(self, epoch: int) -> EpochLog | None:
         """Return an epoch's log; None when it is not in the partition's."""
         return next((log for log in self.epochs if log.epoch == epoch), None)
+
+    def replace(self, old: EpochLog, made: Path, decided: int, end: LogPosition) -> None:
+        """Let a finished version of an epoch take the place of the older one; on the partition's appending thread.
+
+        Args:
+            old: of the log, as long as the new one; its files are removed.
+            made: the directory of the new version, durable. It is renamed.
+            decided: the epoch at whose end this version was decided.
+            end: how it ends.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        path = self.directory / compacted_dir_name(old.epoch, decided)
+        assert path != old.directory, "this version is in its place"
+        if old.damage is None and old.state != "sealed":
+            old.seal()  # the next epoch has not begun here
+        try:
+            self.disk.fs.rename(made, path)
+            self.disk.fs.sync_dir(self.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{made} cannot be renamed: {error}") from error
+        new = EpochLog.open(self.disk, path, segment_bytes=self.segment_bytes, sealed_end_offset=end.offset)
+        assert new.damage is not None or new.end_digest == end.digest
+        self.epochs = tuple(new if one is old else one for one in self.epochs)
+        old.close(sync=False)
+        try:
+            remove_epoch_dir(self.disk.fs, old.directory)
+        except OSError as error:
+            raise StorageFailedError(f"{old.directory} cannot be removed: {error}; check the disk") from error
 
     def make_directory(self) -> None:
         """Make the partition's directory if it is not there.

@@ -1,12 +1,11 @@
 """The directories of a partition: how they are called, how they change their role, what a start makes of them.
 
     TOPIC.ID-N/epoch-00000007/          an epoch of the log
-    TOPIC.ID-N/epoch-00000006.fill/     a part of an epoch that is not in the log, to be filled from peers
+    TOPIC.ID-N/epoch-00000006.fill/     a copy of an epoch, or of another version than the log's, filled from peers
     TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside, for the operator; a later start removes nothing of it
     TOPIC.ID-N/epoch-00000004.new/      being made
     TOPIC.ID-N/epoch-00000003.c00000006/  what compaction has made of an epoch, as decided at the end of epoch 6
     TOPIC.ID-N/epoch-00000002.making/   what compaction is making of an epoch
-    TOPIC.ID-N/epoch-00000001.old/      a whole copy of an older version, until a newer one is in the log
 
 The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed
 to `.fill` before that next one begins. So the end of an older epoch is known without asking anybody, an end that is
@@ -50,10 +49,8 @@ REASON_NAME: Final = "reason.txt"
 """Why a copy was set aside, in its directory."""
 
 MAKING_SUFFIX: Final = ".making"
-OLD_SUFFIX: Final = ".old"
 _EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.c(\d{8,20}))?")
 _MAKING_DIR: Final = re.compile(r"epoch-(\d{8,20})\.making")
-_OLD_DIR: Final = re.compile(r"epoch-(\d{8,20})\.old")
 _FILL_DIR: Final = re.compile(r"epoch-(\d{8,20})\.fill")
 _BAD_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.fill|\.c\d{8,20})?\.bad-(\d{1,9})")
 _PARTITION_DIR: Final = re.compile(r"([A-Za-z0-9._-]+)\.([0-9a-f]{32})-(\d{1,10})")
@@ -99,11 +96,6 @@ def compacted_dir_name(epoch: int, decided: int) -> str:
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
 
 
-def old_dir_name(epoch: int) -> str:
-    """Return the name of the directory of an epoch's older version, which a newer one is to replace."""
-    return epoch_dir_name(epoch) + OLD_SUFFIX
-
-
 def making_dir_name(epoch: int) -> str:
     """Return the name of the directory in which an epoch is compacted."""
     return epoch_dir_name(epoch) + MAKING_SUFFIX
@@ -139,9 +131,8 @@ def making_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
 
 
 def older_dirs(fs: FileSystem, directory: Path) -> list[Path]:
-    """Return the directories of versions of epochs that a newer one has replaced, or is to."""
-    replaced = [path for paths in _versions(fs, directory).values() for path in paths[:-1]]
-    return [*replaced, *_matching(fs, directory, _OLD_DIR).values()]
+    """Return the directories of versions of epochs that a newer one has replaced."""
+    return [path for paths in _versions(fs, directory).values() for path in paths[:-1]]
 
 
 def is_aside(name: str) -> bool:
@@ -272,9 +263,6 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
         for path in paths[:-1]:
             remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
-    for epoch in dirs:
-        if fs.exists(directory / old_dir_name(epoch)):
-            remove_epoch_dir(fs, directory / old_dir_name(epoch))
     for epoch in list(dirs)[:-1]:
         # Retention deletes from the front: a directory without a segment there is one that it did not finish.
         if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):

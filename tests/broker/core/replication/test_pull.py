@@ -6,7 +6,7 @@ import pytest
 from tests.broker.core.bench import KEY
 
 from tidelog_broker.core.replication.ports import Position, Timing
-from tidelog_broker.core.replication.pull import Pull
+from tidelog_broker.core.replication.pull import ROUNDS_FOR_THE_DEAD, Pull
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing(pull_ms=1000, resend_ms=100, pull_bytes=4096)
@@ -125,19 +125,23 @@ def test_who_turns_it_down_is_left_at_once_and_a_whole_round_waits_a_little() ->
     assert subject.overdue(120)
 
 
+def alive(_node: str) -> bool:
+    return True
+
+
 def test_it_is_refused_once_all_have_answered_also_one_that_was_silent_before() -> None:
     subject = pull("a", "b", producers=True)
     subject.ask(AT, 0)
     assert subject.overdue(TIMING.pull_ms), "a is silent"
     subject.ask(AT, 1000)
     subject.turned_down(1001)
-    assert (subject.in_vain, subject.refused) == (True, False)
+    assert (subject.in_vain, subject.refused(alive)) == (True, False)
     subject.ask(AT, 1200)
     subject.turned_down(1201)
-    assert subject.refused
+    assert subject.refused(alive)
     subject.ask(AT, 1300)
     subject.answered()
-    assert not subject.refused, "something has come"
+    assert not subject.refused(alive), "something has come"
 
 
 def test_what_cannot_be_kept_is_asked_for_again_in_small_and_not_all_the_time() -> None:
@@ -251,3 +255,18 @@ def test_a_pull_asks_only_once_at_a_time() -> None:
     subject.ask(AT, 10)
     subject.answered()
     subject.ask(AT, 10)
+
+
+def test_who_is_gone_for_good_is_not_waited_for() -> None:
+    subject, now_ms = pull("a", "b", producers=True), 0
+    for number in range(ROUNDS_FOR_THE_DEAD):
+        assert not subject.refused(lambda node: node == "b"), number
+        subject.ask(AT, now_ms)
+        now_ms += TIMING.pull_ms
+        assert subject.overdue(now_ms), "a is silent"
+        subject.ask(AT, now_ms)
+        subject.turned_down(now_ms)
+        now_ms += TIMING.resend_ms
+        assert subject.overdue(now_ms)
+    assert subject.refused(lambda node: node == "b")
+    assert not subject.refused(alive), "it may only be slow"

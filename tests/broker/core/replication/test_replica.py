@@ -87,8 +87,15 @@ class Log:
         held = self.fills.get(epoch) or self.epochs.get(epoch)
         return (held[-1][0].end_offset, held[-1][0].digest) if held else None
 
+    def position_beside(self, epoch: int) -> tuple[int, int] | None:
+        held = self.fills.get(epoch)
+        return (held[-1][0].end_offset, held[-1][0].digest) if held else None
+
     def log_start(self) -> int:
         return 0
+
+    def epoch_without_producers(self) -> int | None:
+        return None
 
     def do(self, effect: Effect) -> None:
         match effect:

@@ -1,0 +1,91 @@
+"""What producers have sent into compacted epochs that came from other nodes: it is asked of them, and kept.
+
+Compaction leaves of a batch no word of its producer; who compacts keeps a snapshot of that (`KeepProducers`). A copy
+that was fetched compacted comes without one. If its node owned the partition later, and whoever knew were gone for
+good, retries would be stored twice. So the snapshot is fetched right behind the copy, of the newest such epoch: it
+covers the older ones, and the epochs behind it tell of themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.replication.effects import KeepProducers
+from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.pull import Pull
+from tidelog_proto import broker_pb2 as pb
+
+if TYPE_CHECKING:
+    from tidelog_broker.core.replication.replica_state import ReplicaState
+
+
+class CopiedProducers:
+    """See the module."""
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+        self._pull: Pull | None = None
+        self._asked_to = 0
+        """The end of what was asked for since this node has started."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether others may know more than this log: what it knows behind that has to stay as it is until then."""
+        return self._pull is not None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        return self._pull.deadline_ms if self._pull is not None else None
+
+    def want(self, epoch: int, now_ms: int) -> None:
+        """Ask for what producers had sent by the end of a decided epoch, unless it was asked for, or for more."""
+        state = self._state
+        end_offset = state.decision(epoch).end_offset
+        sources = [node for node in state.holders_of(epoch) if node != state.node_id]
+        if end_offset <= self._asked_to or not sources or not state.is_member or state.halted is not None:
+            return
+        self._asked_to = end_offset
+        self._pull = Pull(state.key, epoch, sources, state.timing, producers=True)
+        self._ask(self._pull, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Ask again, or somebody else."""
+        pull = self._pull
+        if pull is None or not pull.overdue(now_ms):
+            return
+        if self._state.is_member:
+            self._ask(pull, now_ms)
+        else:
+            self._pull, self._asked_to = None, 0
+
+    def on_reply(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
+        """Take what was asked for; False when the reply is about something else."""
+        pull = self._pull
+        if pull is None or reply.length or not pull.expects(sender, reply, self._end(pull)):
+            return False
+        if reply.status != pb.HELD:
+            pull.turned_down(now_ms)
+            if pull.refused(self._state.surroundings.alive):
+                self._pull = None  # nobody knows: it is forgotten, as what retention has deleted
+            return True
+        pull.answered()
+
+        def kept(ok: bool, now_ms: int) -> None:
+            if self._pull is not pull:
+                return
+            if ok:
+                self._pull = None
+            else:
+                pull.not_kept(now_ms)
+
+        decision = self._state.decision(pull.epoch)
+        snapshot = KeepProducers(pull.epoch, decision.end_offset, decision.end_digest, reply.producers)
+        self._state.write(snapshot, kept)
+        return True
+
+    def _end(self, pull: Pull) -> Position:
+        return Position(self._state.decision(pull.epoch).end_offset, 0)
+
+    def _ask(self, pull: Pull, now_ms: int) -> None:
+        self._state.send(pull.source, pull.ask(self._end(pull), now_ms))

@@ -1,0 +1,99 @@
+"""What producers sent into compacted epochs that came from other nodes is asked of them, and kept."""
+
+from __future__ import annotations
+
+from tests.broker.core.bench import decision
+from tests.broker.core.fetching_bench import FetchingBench
+from tests.broker.core.replication.test_backfill_versions import CompactedPast
+
+from tidelog_broker.core.replication.effects import KeepProducers, Send
+from tidelog_broker.core.replication.ports import Position
+from tidelog_proto import broker_pb2 as pb
+
+
+def whole() -> FetchingBench:
+    past = CompactedPast()
+    return past.holding(past.newer[0], past.newer[1], past.batches[2])
+
+
+def answer(trial: FetchingBench, sender: str, *, knows: bool) -> None:
+    reply = pb.BackfillReply(epoch=1, status=pb.HELD if knows else pb.NOT_HELD, base_offset=8)
+    if knows:
+        reply.producers = b"what they have sent"
+    trial.backfill.on_reply(sender, reply, (), 0)
+
+
+def test_it_is_asked_for_at_the_end_of_the_epoch_and_kept() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    to, ask = trial.asked()
+    assert (to, ask.epoch, ask.from_offset, ask.producers) == ("a", 1, 8, True)
+    answer(trial, "a", knows=True)
+    decision = trial.decision(1)
+    assert trial.peek() == [KeepProducers(1, 8, decision.end_digest, b"what they have sent")]
+    assert (producers.is_asking, producers.deadline_ms) == (True, None), "it is not on the disk yet"
+    trial.wrote()
+    assert (producers.is_asking, producers.deadline_ms) == (False, None)
+
+
+def test_an_older_end_tells_nothing_new() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    trial.take()
+    producers.want(0, 0)
+    producers.want(1, 0)
+    assert trial.peek() == []
+
+
+def test_where_nobody_knows_it_is_forgotten() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    for sender in ("a", "c"):
+        assert (trial.asked()[0], producers.is_asking) == (sender, True)
+        answer(trial, sender, knows=False)
+        producers.tick(producers.deadline_ms or 0)
+    assert not producers.is_asking
+
+
+def test_without_space_it_is_asked_for_again() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    trial.take()
+    answer(trial, "a", knows=True)
+    trial.wrote(ok=False)
+    assert producers.is_asking
+    assert producers.deadline_ms is not None
+    producers.tick(producers.deadline_ms)
+    assert trial.asked()[1].producers
+
+
+def test_who_does_not_store_the_partition_any_more_asks_no_longer() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    trial.take()
+    trial.extend_chain(decision(trial.chain, Position(12, 0), owner="a", placement=("a", "c")))
+    trial.fence = None
+    producers.tick(producers.deadline_ms or 0)
+    assert (producers.is_asking, trial.take(Send)) == (False, [])
+    trial.extend_chain(decision(trial.chain, Position(12, 0), owner="a"))
+    producers.want(1, 0)
+    assert producers.is_asking
+
+
+def test_it_is_asked_for_behind_a_copy_that_came_compacted() -> None:
+    past = CompactedPast()
+    trial = past.holding(past.newer[0], past.batches[2], lacking=(1,))
+    trial.take()
+    reply = pb.BackfillReply(epoch=1, status=pb.HELD, base_offset=4, source_end_offset=8)
+    reply.epoch_digest = past.newer[1][-1].header.digest
+    trial.backfill.on_reply("a", reply, past.newer[1], 0)
+    trial.wrote()
+    trial.wrote()
+    asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
+    assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(1, 8)]
+    assert Position(8, reply.epoch_digest) == trial.ends_of(1)[-1]
