@@ -182,10 +182,9 @@ COMPACTION = [
     Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
     Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
     Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),
-    Mutant("replaced while others are made with it", compaction.replaced_while_others_need_it, mixture=COMPACTED),
+    Mutant("replaced while others need it", compaction.replaced_while_others_need_it, mixture=COMPACTED),
     Mutant("only the newest version given", compaction.only_the_newest_is_given, mixture=COMPACTED),
     Mutant("in place before the decision", compaction.put_in_place_before_the_decision_is_durable, mixture=COMPACTED),
-    Mutant("outdated versions read", compaction.outdated_is_read, mixture=COMPACTED),
     Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED),
 ]
 """Of what is left of a key's records."""

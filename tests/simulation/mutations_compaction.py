@@ -103,11 +103,6 @@ def put_in_place_before_the_decision_is_durable() -> Replacements:
     return [(ReplicaDriver, "is_learning", property(lambda _: False))]
 
 
-def outdated_is_read() -> Replacements:
-    """Consumers read an older version beside later epochs that have lost the tombstones of its records."""
-    return [(Backfill, "outdated_below", property(lambda _: 0))]
-
-
 # ------------------------------------------------------------------------------------------ how versions change
 
 

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from tidelog_broker.storage.io.workers import IoWorkers
-from tidelog_broker.storage.partition.compaction_pass import PassStoppedError
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class SimWorkers:
         def run() -> None:
             try:
                 result = fn(*args, **kwargs)
-            except (ProtocolError, PassStoppedError) as error:
+            except ProtocolError as error:
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -25,6 +25,7 @@ from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.compaction_pass import (
     CompactionPass,
     EpochRange,
@@ -97,10 +98,14 @@ class Compaction:
         self._busy = asyncio.Lock()
         self._stop = threading.Event()
         """Set once a pass that is under way has to end."""
+        self._passing = threading.Event()
+        """Set while a pass is under way on its thread, which may be longer than anybody waits for it."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
         self._stop.set()
+        while self._passing.is_set():
+            await asyncio.sleep(WHOLE_AGAIN_S)
 
     @property
     def wants_to_look(self) -> bool:
@@ -295,7 +300,23 @@ class Compaction:
             memory_bytes=self._tools.settings.compaction_bytes,
             pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self._must_stop),
         )
-        made = await self._tools.compactor.call(0, one.run)
+
+        def run() -> list[Made] | None:
+            try:
+                return one.run()
+            except PassStoppedError:
+                return None
+            finally:
+                self._passing.clear()
+
+        self._passing.set()
+        try:
+            made = await self._tools.compactor.call(0, run)
+        except (WorkersFullError, RuntimeError):
+            self._passing.clear()  # it has not begun
+            raise
+        if made is None:
+            raise PassStoppedError
         return _Passed(made, one.left, one.terms)
 
     # --- the owner -------------------------------------------------------------------------------------

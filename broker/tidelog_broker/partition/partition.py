@@ -290,14 +290,14 @@ class Partition:
     async def remove(self) -> None:
         """Delete everything of a deleted topic's partition."""
         self.retention.close()
-        self.compaction.close()
+        await self.compaction.close()
         await self.tools.io.call(self.io_key, self.log.delete)
 
     async def close(self) -> None:
         """Write the producer snapshot, sync what is not, close the files."""
         self._cancel_sync()
         self.retention.close()
-        self.compaction.close()
+        await self.compaction.close()
         self.driver.stop()
         if self.state.refusal is None:
             self.snapshots.save()

@@ -276,3 +276,20 @@ async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
     assert len(all_records(cluster.partition(slow).log)) == 2
     monkeypatch.undo()
     await alike(cluster)
+
+
+async def test_what_is_outdated_beside_newer_epochs_is_not_read(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = others(await cluster.owner())[0]
+    copy = cluster.partition(slow)
+    epoch = copy.state.epoch
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    monkeypatch.setattr(ReplicaDriver, "is_learning", property(lambda self: self is copy.driver))
+    await compact(cluster)
+    await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
+    copy.reader.check_offset(0)
+    copy.replica.backfill.incomplete.add(epoch)  # as if a later epoch had come as it was compacted
+    with pytest.raises(ProtocolError, match="EPOCH_CHANGING|NOT_OWNER"):
+        copy.reader.check_offset(0)
+    copy.reader.check_offset(2)

@@ -116,7 +116,10 @@ class CompactedCopies:
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
             raise NotHeldError(f"epoch {epoch} is not whole in {held.directory}")
-        held.replace(old, self._path(epoch), decided, end)
+        if old.end_digest == end.digest:
+            self.abandon(epoch)  # it has come from another node meanwhile
+        else:
+            held.replace(old, self._path(epoch), decided, end)
 
     def _path(self, epoch: int) -> Path:
         return self._held.directory / making_dir_name(epoch)

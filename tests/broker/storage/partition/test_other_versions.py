@@ -94,6 +94,14 @@ def test_one_that_was_made_here_meanwhile_is_not_put_in_place_twice(newer: tuple
     assert (log.epochs[0].end_digest, log.copies.fill_epochs) == (newer[1].end.digest, ())
 
 
+def test_one_that_has_come_meanwhile_is_not_made_once_more(newer: tuple[PartitionLog, Made]) -> None:
+    log = same(new_disk())
+    fetch(log, newer)
+    assert log.copies.finish_fill(0, DECIDED)
+    compact(log, Terms(log.epochs[-1].start_offset, 3, 0), decided=DECIDED)
+    assert log.epochs[0].directory.name == f"epoch-00000000.c{DECIDED:08d}"
+
+
 def test_a_damaged_older_one_is_set_aside_and_the_fill_goes_on(newer: tuple[PartitionLog, Made]) -> None:
     log = same(new_disk())
     fetch(log, newer, parts=0)
