@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.copied_producers import CopiedProducers
 from tidelog_broker.core.replication.versions import Versions
+from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.replica_log import ReplicaLog
@@ -55,30 +56,33 @@ def offsets_renumbered() -> Replacements:
 
 def _undigested() -> list[tuple[object, str, object]]:
     """Whatever a pass has made takes the place of what was decided."""
-    put_in_place = Compaction._put_in_place
+    put_in_place = CompactedVersions._put_in_place
 
-    async def anyhow(self: Compaction, made: Made, decided: int, end: LogPosition) -> None:
-        await put_in_place(self, made, decided, made.end)
+    async def anyhow(self: CompactedVersions, made: Made, decided: int, end: LogPosition) -> bool:
+        return await put_in_place(self, made, decided, made.end)
 
-    return [(Compaction, "_put_in_place", anyhow)]
+    return [(CompactedVersions, "_put_in_place", anyhow)]
 
 
 def undigested_while_records_are_lost() -> Replacements:
     """A replica's pass loses what lies in front of the last epoch, and its outcome is taken for what was decided."""
-    pass_ = Compaction._pass
+    make = CompactedVersions.make
 
-    def losing(self: Compaction, epochs: Sequence[int], terms: Terms) -> Any:
-        lost = terms if self._owns else terms._replace(floor=max(terms.floor, terms.horizon - 1))
-        return pass_(self, epochs, lost)
+    def losing(self: CompactedVersions, epochs: Sequence[int], terms: Terms) -> Any:
+        known = self._state.replica.state
+        lost = (
+            terms if known.active.owner == known.node_id else terms._replace(floor=max(terms.floor, terms.horizon - 1))
+        )
+        return make(self, epochs, lost)
 
-    return [*_undigested(), (Compaction, "_pass", losing)]
+    return [*_undigested(), (CompactedVersions, "make", losing)]
 
 
 def compacted_without_being_whole() -> Replacements:
     """A pass is made over whatever is here, also where something is missing in front of the horizon."""
     return [
         *_undigested(),
-        (Compaction, "_can_pass", lambda *_: True),
+        (CompactedVersions, "can_pass", lambda *_: True),
         (Versions, "can_make", lambda *_: True),
     ]
 

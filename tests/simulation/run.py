@@ -41,6 +41,7 @@ SILENT = (
     "partition.producer_snapshots",
     "partition.retention",
     "partition.compaction",
+    "partition.compacted_versions",
     "replication.driver",
     "replication.group_commit",
     "replication.replica_log",

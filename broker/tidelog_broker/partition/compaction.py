@@ -1,8 +1,7 @@
 """Compacting one partition's sealed epochs: the owner decides when and up to where, every replica does it (ADR 0074).
 
     owner       makes the new versions beside its log, then proposes how they end with its next planned end of an epoch
-    everybody   brings its copies to the newest version that is decided: by a pass of its own over what it holds, which
-                must end as decided
+    everybody   brings its copies to the newest version that is decided, see `compacted_versions`
 
 What the owner made before its proposal is used once it is decided, and only then: with another decision, or after a
 restart, it is made again. Whatever fails is tried again at the next look, and until then older versions are served.
@@ -12,28 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
-from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.compaction_pass import (
-    CompactionPass,
-    EpochRange,
     Made,
     PassStoppedError,
     Terms,
 )
-from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -45,25 +37,12 @@ COMPACTIONS_MAX: Final = 256
 DECIDE_S: Final = 10.0
 """How long a proposed end of an epoch is waited for."""
 
-WHOLE_S: Final = 10.0
-"""How long a copy is waited for that lacks something still."""
-
-WHOLE_AGAIN_S: Final = 0.02
-
 
 class Compacted(NamedTuple):
     """How far a partition is compacted here, and what its log holds."""
 
     below: int
     size_bytes: int
-
-
-class _Passed(NamedTuple):
-    """What a pass has made, which epochs it has left as they are, and what it has done."""
-
-    made: list[Made]
-    left: list[int]
-    terms: Terms
 
 
 class Compaction:
@@ -89,33 +68,24 @@ class Compaction:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._made: dict[int, Made] = {}
-        """Finished versions by epoch, which wait for a decision."""
-        self._differing: set[tuple[int, int]] = set()
-        """Epochs and decided digests of which a pass here has made something else."""
+        self._versions = CompactedVersions(state, changes, driver, tools=tools, io_key=io_key)
         self._left: frozenset[int] = frozenset()
         """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
-        self._stop = threading.Event()
-        """Set once a pass that is under way has to end."""
-        self._passing = threading.Event()
-        """Set while a pass is under way on its thread, which may be longer than anybody waits for it."""
 
     async def close(self) -> None:
         """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
-        self._stop.set()
-        while self._passing.is_set():
-            await asyncio.sleep(WHOLE_AGAIN_S)
+        await self._versions.close()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a copy here is not what was decided last about compacting it."""
+        return self._versions.is_behind
 
     @property
     def wants_to_look(self) -> bool:
         """Whether there may be anything to do: cheap, it is asked of every partition."""
         return self.is_configured or bool(self._state.replica.state.chain.compactions)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a copy here is not what was decided last about compacting it."""
-        return bool(self._differing) or any(True for _ in self._outdated())
 
     @property
     def is_configured(self) -> bool:
@@ -132,16 +102,16 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self._converge()
+                await self._versions.converge()
                 if self._is_due():
                     await self._compact(self._horizon(await self._last_appends()))
-                    await self._converge()
+                    await self._versions.converge()
             except PassStoppedError:
                 pass
             except DiskFullError as error:
                 log.warning("%s: no space to compact, it is tried again: %s", self._state.name, error.message)
             except StorageFailedError:
-                if not self._is_over:
+                if not self._versions.is_over:
                     raise
             except ProtocolError as error:
                 log.warning("%s: not compacted, it is tried again: %s", self._state.name, error.message)
@@ -163,161 +133,13 @@ class Compaction:
             raise ProtocolError(pb.INVALID_REQUEST, f"{name} is on hold; end that first: tidelog topic alter --no-hold")
         async with self._busy:
             try:
-                await self._converge()
+                await self._versions.converge()
                 await self._compact(self._state.high_watermark)
-                await self._converge()
+                await self._versions.converge()
             except PassStoppedError:
                 raise ProtocolError(pb.EPOCH_CHANGING, f"{name}: the node is stopping; send again") from None
         self._check_owner()
         return Compacted(self._compacted_below(), self._state.log.size_bytes)
-
-    # --- what is decided, everywhere -------------------------------------------------------------------
-
-    async def _converge(self) -> None:
-        """Bring the copies in the log to the newest versions that are decided, the earliest epoch first.
-
-        No copy is replaced before all older ones are at their newest versions that are made with it: here, or at a node
-        that fetches it, they could not be made any more. Nor is anything put in place while the journal lacks a
-        decision: after a crash the epoch might be the open one again, with a log that nobody appended. And what
-        batches say of producers stays as long as others are asked what they had sent before.
-        """
-        if not await self._until_may_replace():
-            return
-        self._differing = {one for one in self._differing if self._is_outdated(*one)}
-        await self._forget_made()
-        versions, has_changed = self._state.replica.backfill.versions, False
-        for decided, terms in self._outdated_terms():
-            if self._must_stop() or self._state.log.limbo is not None:
-                break
-            wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
-            ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
-            missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
-            missing = [epoch for epoch in missing if versions.can_make(epoch)]
-            if missing and self._can_pass(terms, missing):
-                one = await self._pass(missing, terms)
-                ready += one.made
-                for epoch in one.left:
-                    self._note_differing(epoch, wanted[epoch])
-            behind = set(versions.behind())
-            for made in sorted(ready):
-                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in behind)
-                if is_base or self._must_stop() or self._may_not_replace():
-                    self._made[made.epoch] = made  # put in place when that has ended
-                    continue
-                self._made.pop(made.epoch, None)
-                if await self._put_in_place(made, decided, wanted[made.epoch]):
-                    behind.discard(made.epoch)
-                    has_changed = True
-        if has_changed:
-            self._driver.compacted()
-
-    def _may_not_replace(self) -> bool:
-        return self._driver.is_learning or self._state.replica.backfill.producers.is_asking
-
-    async def _until_may_replace(self) -> bool:
-        until_s = self._tools.loop.time() + WHOLE_S
-        while self._may_not_replace():
-            if self._is_over or self._tools.loop.time() >= until_s:
-                return False
-            await asyncio.sleep(WHOLE_AGAIN_S)
-        return True
-
-    async def _forget_made(self) -> None:
-        """Remove what was made and is in the log meanwhile, as it came from another node."""
-        for epoch in [epoch for epoch, made in self._made.items() if self._driver.view.epoch_end(epoch) == made.end]:
-            del self._made[epoch]
-            await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
-
-    def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
-        """Yield each whole copy in the log that is not what was decided last: how that ends, and its terms."""
-        known = self._state.replica.state
-        for epoch, compactions in sorted(known.chain.compactions.items()):
-            ends, newest = known.ends_of(epoch), compactions[-1].terms
-            held = self._driver.view.epoch_end(epoch)
-            is_here = held is not None and Position(*held) in ends and held != ends[-1]
-            if is_here and (epoch, newest.end_digest) not in self._differing and newest.floor < ends[-1].offset:
-                yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
-
-    def _outdated_terms(self) -> Sequence[tuple[int, Terms]]:
-        return sorted({own for _, _, own in self._outdated()})
-
-    def _can_pass(self, terms: Terms, epochs: Sequence[int]) -> bool:
-        """Whether all is here that a pass looks at."""
-        store = self._state.log
-        first = self._state.replica.state.start_of(min(epochs))
-        is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
-        return is_whole and self._driver.cut_offset is None
-
-    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> bool:
-        """Return whether that version is in the log now."""
-        if self._is_over:
-            return False
-        if made.end != end:
-            self._note_differing(made.epoch, end)
-            await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
-            return False
-        await self._tools.io.call(self._io_key, self._replace, made, decided)
-        self._changes.wake()
-        return True
-
-    def _is_outdated(self, epoch: int, digest: int) -> bool:
-        """Whether the version with that digest is still the one wanted, and the copy here another."""
-        known = self._state.replica.state
-        if epoch not in known.chain.compactions:
-            return False
-        held, newest = self._driver.view.epoch_end(epoch), known.ends_of(epoch)[-1]
-        return held is not None and held != newest and newest.digest == digest
-
-    def _note_differing(self, epoch: int, end: LogPosition) -> None:
-        self._differing.add((epoch, end.digest))
-        log.warning(
-            "%s: compacting epoch %d here gives other bytes than were decided (another version of a library?); "
-            "the older ones are kept",
-            self._state.name,
-            epoch,
-        )
-
-    def _replace(self, made: Made, decided: int) -> None:
-        """Put a version in place, once what its records said of producers is kept. Runs on the I/O worker."""
-        view, store = self._driver.view, self._state.log
-        snapshot = view.producers_at_end(
-            made.epoch, committed=self._state.high_watermark, log_start=self._state.replica.state.log_start
-        )
-        if snapshot is not None:
-            store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
-        store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_fill(made.epoch)  # of the same version, begun before it could be made here
-
-    async def _pass(self, epochs: Sequence[int], terms: Terms) -> _Passed:
-        known, store = self._state.replica.state, self._state.log
-        ranges = [EpochRange(each, known.start_of(each), known.decision(each).end_offset) for each in sorted(epochs)]
-        one = CompactionPass(
-            store.reader,
-            store.compacted,
-            ranges,
-            terms,
-            begin=store.start_offset,
-            memory_bytes=self._tools.settings.compaction_bytes,
-            pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self._must_stop),
-        )
-
-        def run() -> list[Made] | None:
-            try:
-                return one.run()
-            except PassStoppedError:
-                return None
-            finally:
-                self._passing.clear()
-
-        self._passing.set()
-        try:
-            made = await self._tools.compactor.call(0, run)
-        except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # it has not begun
-            raise
-        if made is None:
-            raise PassStoppedError
-        return _Passed(made, one.left, one.terms)
 
     # --- the owner -------------------------------------------------------------------------------------
 
@@ -325,7 +147,7 @@ class Compaction:
         """Whether enough of the log has not been compacted, or tombstones have had their time."""
         state = self._state
         config = state.topic.config
-        if not self.is_configured or config.hold or self._is_over or state.writer is None or state.is_moving:
+        if not self.is_configured or config.hold or self._versions.is_over or state.writer is None or state.is_moving:
             return False
         below = self._compacted_below()
         dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self._left)
@@ -350,11 +172,11 @@ class Compaction:
         if not ranges:
             return
         await self._until_whole(terms, ranges)
-        made, left, terms = await self._pass(ranges, terms)
+        made, left, terms = await self._versions.make(ranges, terms)
         self._left = frozenset(left)
         if left:
             log.warning("%s: epochs %s stay as they are: what is left of them fits no batch", self._state.name, left)
-        self._made = {one.epoch: one for one in made}
+        self._versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
         for at in range(0, len(proposed), COMPACTIONS_MAX):
@@ -371,7 +193,7 @@ class Compaction:
         """
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
-        while self.is_behind or history.missing() is not None or not self._can_pass(terms, epochs):
+        while self.is_behind or history.missing() is not None or not self._versions.can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
@@ -445,19 +267,12 @@ class Compaction:
     # --- inside ----------------------------------------------------------------------------------------
 
     @property
-    def _is_over(self) -> bool:
-        return self._stop.is_set() or self._state.refusal is not None
-
-    @property
     def _owns(self) -> bool:
         state = self._state.replica.state
         return state.active.owner == state.node_id
 
-    def _must_stop(self) -> bool:
-        return self._is_over or self._state.topic.config.hold
-
     def _check_open(self) -> None:
-        if self._is_over or self._state.replica.state.halted is not None:
+        if self._versions.is_over or self._state.replica.state.halted is not None:
             raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed")
 
     def _check_owner(self) -> None:
@@ -466,10 +281,6 @@ class Compaction:
             raise self._state.not_owner()
         if self._state.writer is None:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
-
-
-def _terms(compaction: pb.Compaction) -> Terms:
-    return Terms(compaction.horizon, compaction.tombstones_below, compaction.floor)
 
 
 def _compaction(made: Made, terms: Terms, now_us: int) -> pb.Compaction:
@@ -482,18 +293,3 @@ def _compaction(made: Made, terms: Terms, now_us: int) -> pb.Compaction:
         floor=terms.floor,
         decided_us=now_us,
     )
-
-
-def _pace(bytes_per_s: int, must_stop: Callable[[], bool], size_bytes: int) -> None:
-    """Wait so long that no more than so much is read a second. Runs on the compactor's thread.
-
-    Raises:
-        PassStoppedError: the pass has to end.
-    """
-    until_s = time.monotonic() + (size_bytes / bytes_per_s if bytes_per_s else 0)
-    while not must_stop():
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            return
-        time.sleep(min(left_s, 0.05))
-    raise PassStoppedError

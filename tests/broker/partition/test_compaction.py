@@ -13,7 +13,7 @@ from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
 from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
 
-from tidelog_broker.partition import compaction as partition_compaction
+from tidelog_broker.partition import compacted_versions
 from tidelog_broker.partition.compaction import Compacted
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition import compaction_pass
@@ -209,7 +209,7 @@ async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
                 return made
             return [one._replace(end=one.end._replace(digest=1)) if one.epoch == first else one for one in made]
 
-    monkeypatch.setattr(partition_compaction, "CompactionPass", Odd)
+    monkeypatch.setattr(compacted_versions, "CompactionPass", Odd)
     await publish(cluster, (b"a", b"1"), (b"b", b"2"))
     await compact(cluster)
     await publish(cluster, (b"a", None))
@@ -290,6 +290,6 @@ async def test_what_is_outdated_beside_newer_epochs_is_not_read(
     await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
     copy.reader.check_offset(0)
     copy.replica.backfill.incomplete.add(epoch)  # as if a later epoch had come as it was compacted
-    with pytest.raises(ProtocolError, match="EPOCH_CHANGING|NOT_OWNER"):
+    with pytest.raises(ProtocolError, match=r"EPOCH_CHANGING|NOT_OWNER"):
         copy.reader.check_offset(0)
     copy.reader.check_offset(2)
