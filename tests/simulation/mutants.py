@@ -182,10 +182,14 @@ COMPACTION = [
     Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
     Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
     Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),
-    Mutant("replaced while others need it", compaction.replaced_while_others_need_it, mixture=COMPACTED),
-    Mutant("only the newest version given", compaction.only_the_newest_is_given, mixture=COMPACTED),
-    Mutant("in place before the decision", compaction.put_in_place_before_the_decision_is_durable, mixture=COMPACTED),
-    Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED),
+    Mutant("only the newest version given", compaction.only_the_newest_is_given, mixture=COMPACTED, first_seed=350),
+    Mutant(
+        "in place before the decision",
+        compaction.put_in_place_before_the_decision_is_durable,
+        mixture=COMPACTED,
+        first_seed=370,
+    ),
+    Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED, first_seed=650),
 ]
 """Of what is left of a key's records."""
 

@@ -87,11 +87,6 @@ def compacted_without_being_whole() -> Replacements:
     ]
 
 
-def replaced_while_others_need_it() -> Replacements:
-    """A version is put in place although older epochs are made with the one that it replaces."""
-    return [(Versions, "is_base_of", lambda *_: False)]
-
-
 def only_the_newest_is_given() -> Replacements:
     """A node that lacks an epoch takes only the newest version, and who has another one keeps it for itself."""
     takes = Backfill._takes
