@@ -28,9 +28,9 @@ from tidelog_cli.background import call_in_background
 from tidelog_cli.ends import Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
-from tidelog_cli.records import ValueForm, record_line
 from tidelog_cli.session import with_client
 from tidelog_cli.times import ago, is_duration, moment_of
+from tidelog_proto.record_lines import ValueForm, record_line
 
 COMMIT_PERIOD_S: Final = 1.0
 
@@ -247,7 +247,8 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
     `form` makes them JSON, with values as it says; None writes values alone, and an empty line for a tombstone.
     """
     if form is not None:
-        lines = [record_line(record, form).encode() for _, record in zip(range(count), batch, strict=False)]
+        records = zip(range(count), batch.batch, strict=False)
+        lines = [record_line(record, batch.topic, batch.partition, form).encode() for _, record in records]
     else:
         lines = [value or b"" for value in batch.batch.values()[:count]]
     rest = memoryview(b"\n".join([*lines, b""]))

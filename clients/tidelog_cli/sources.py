@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.records import finite, records_of, strict_json
+from tidelog_cli.records import records_of
 from tidelog_cli.times import timestamp_us_of
 from tidelog_proto.columns import TIMESTAMP_TYPE
+from tidelog_proto.record_lines import finite, strict_json
 
 CHUNK_BYTES: Final = 1 << 20
 """Text read at once."""

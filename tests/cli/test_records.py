@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog import Record
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.records import ValueForm, finite, record_line, records_of
+from tidelog_cli.records import records_of
+from tidelog_proto.record import Record
+from tidelog_proto.record_lines import ValueForm, finite, record_line
 
 
 def of_value(value: bytes | None, form: ValueForm = ValueForm.JSON) -> dict[str, object]:
-    document = json.loads(record_line(Record("t", 0, 0, 0, None, value, (), None), form))
+    document = json.loads(record_line(Record(0, 0, None, value, (), None), "t", 0, form))
     return {name: content for name, content in document.items() if name.startswith("value")}
 
 
 def test_text_is_text_and_other_bytes_are_base64() -> None:
     headers = (("a", b"b"), ("c", None), ("d", b"\xff"))
-    record = Record("t", 1, 7, 1_500, b"k\xff", "Käse".encode(), headers, "tag")
-    assert json.loads(record_line(record)) == {
+    record = Record(7, 1_500, b"k\xff", "Käse".encode(), headers, "tag")
+    assert json.loads(record_line(record, "t", 1)) == {
         "topic": "t",
         "partition": 1,
         "offset": 7,
@@ -34,7 +35,7 @@ def test_text_is_text_and_other_bytes_are_base64() -> None:
 
 
 def test_a_tombstone_is_null_and_what_is_absent_is_left_out() -> None:
-    line = record_line(Record("t", 0, 0, 0, None, None, (), None))
+    line = record_line(Record(0, 0, None, None, (), None), "t", 0)
     assert json.loads(line) == {
         "topic": "t",
         "partition": 0,
@@ -68,8 +69,6 @@ _bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(s
     st.lists(
         st.builds(
             Record,
-            st.just("t"),
-            st.integers(0, 9),
             st.integers(0, 2**40),
             st.integers(0, 10**12).map(lambda ms: ms * 1000),
             _bytes,
@@ -83,7 +82,7 @@ _bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(s
     st.sampled_from([ValueForm.TEXT, ValueForm.BASE64]),
 )
 def test_what_was_printed_can_be_published_again(records: list[Record], form: ValueForm) -> None:
-    columns = records_of([record_line(record, form).encode() for record in records], 1)
+    columns = records_of([record_line(record, "t", 0, form).encode() for record in records], 1)
     assert columns is not None
     names = set(columns.schema.names)
     for at, (record, row) in enumerate(zip(records, columns.to_pylist(), strict=True)):
@@ -94,7 +93,7 @@ def test_what_was_printed_can_be_published_again(records: list[Record], form: Va
 
 
 def test_json_comes_back_as_json() -> None:
-    line = record_line(Record("t", 0, 0, 0, b"k", b'{ "a" : 1.5 }', (), None)).encode()
+    line = record_line(Record(0, 0, b"k", b'{ "a" : 1.5 }', (), None), "t", 0).encode()
     columns = records_of([b"", line, b"  "], 1)
     assert columns is not None
     assert columns.column("value").to_pylist() == [b'{"a":1.5}']

@@ -1,4 +1,4 @@
-"""`tidelog log inspect|verify`: data files looked at offline, without a node and without a lock.
+"""`tidelog log inspect|verify|dump`: data files looked at offline, without a node and without a lock.
 
 Nothing is changed. On the files of a running node the end of the newest segment may look torn, because it is.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,10 +21,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from tidelog_broker.storage.dump import dump
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
-from tidelog_broker.storage.verify import SegmentReport, verify
+from tidelog_broker.storage.verify import Finding, SegmentReport, verify
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.record_lines import ValueForm, record_line
 
 EXIT_DAMAGED: Final = 1
 EXIT_USAGE: Final = 2
@@ -68,22 +74,76 @@ def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
         raise typer.Exit(EXIT_DAMAGED)
 
 
+@log_app.command("dump")
+def dump_log(
+    path: PathArgument,
+    *,
+    from_offset: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="Only from this offset on.")] = 0,
+    to_offset: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only in front of this offset.")
+    ] = None,
+    max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    value: Annotated[
+        ValueForm, typer.Option(help="Values as JSON where they are (unless told), as text, or as base64.")
+    ] = ValueForm.JSON,
+) -> None:
+    """Write records as lines of JSON, as far as they can be read; exit with 1 if anything that was synced is damaged.
+
+    What it prints can be published again: tidelog log dump PATH | tidelog produce TOPIC --format records
+    """
+    left = max_records
+    is_damaged = False
+    with _readable(path):
+        for found in dump(RealFileSystem(), path, from_offset=from_offset, to_offset=to_offset):
+            if isinstance(found, Finding):
+                is_damaged = is_damaged or found.severity == "damage"
+                sys.stderr.write(f"{found.severity}: {found.path} at byte {found.position:,}: {found.message}\n")
+                continue
+            records = takewhile(lambda one: to_offset is None or one.offset < to_offset, islice(found.batch, left))
+            lines = [record_line(one, found.topic, found.partition, value) for one in records]
+            if left is not None:
+                left -= len(lines)
+            if not _write([*lines, ""]) or left == 0:
+                return
+    if is_damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _write(lines: list[str]) -> bool:
+    """Write lines; return whether anybody still reads them."""
+    try:
+        sys.stdout.write("\n".join(lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would raise once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """End the command in plain words where `path` is not Tidelog's, or cannot be read."""
+    try:
+        yield
+    except NodeDirError as error:
+        sys.stderr.write(f"tidelog log: {error}\n")
+        raise typer.Exit(EXIT_USAGE) from error
+    except (OSError, ProtocolError) as error:
+        sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
+        raise typer.Exit(EXIT_DAMAGED) from error
+
+
 def _reports(path: Path) -> Iterator[SegmentReport]:
     """Walk `path` with a progress bar on a terminal; a path that is not Tidelog's ends the command."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading", total=_segment_bytes(path))
-        try:
+        with _readable(path):
             for report in verify(RealFileSystem(), path):
                 progress.advance(task, report.size_bytes)
                 yield report
-        except NodeDirError as error:
-            sys.stderr.write(f"tidelog log: {error}\n")
-            raise typer.Exit(EXIT_USAGE) from error
-        except OSError as error:
-            sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
-            raise typer.Exit(EXIT_DAMAGED) from error
 
 
 def _segment_bytes(path: Path) -> int:

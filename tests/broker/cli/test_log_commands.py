@@ -1,9 +1,11 @@
-"""`tidelog log inspect|verify` on files of a real log: sound, torn, damaged, foreign."""
+"""`tidelog log inspect|verify|dump` on files of a real log: sound, torn, damaged, foreign."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from tidelog_broker.cli.log_commands import log_app
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, padded
+from tidelog_cli.records import records_of
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.header import stamp_owner
 
@@ -112,3 +115,71 @@ def test_a_path_that_is_not_tidelogs_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     assert runner.invoke(log_app, ["verify", str(tmp_path)]).exit_code == 2
     assert runner.invoke(log_app, ["verify", str(tmp_path / "nowhere")]).exit_code == 2
+
+
+def dumped(*arguments: str, exit_code: int = 0) -> list[int]:
+    """Return the offsets of the records that `log dump` prints."""
+    result = runner.invoke(log_app, ["dump", *arguments])
+    assert result.exit_code == exit_code, result.output
+    return [json.loads(line)["offset"] for line in result.stdout.splitlines()]
+
+
+def test_records_are_dumped_as_lines_that_can_be_published_again(data: Path) -> None:
+    result = runner.invoke(log_app, ["dump", str(data), "--max", "1"])
+    assert json.loads(result.stdout) == {
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+        "timestamp_ms": 0,
+        "key": None,
+        "value": "x" * 50,
+    }
+    columns = records_of([line.encode() for line in result.stdout.splitlines()], 1)
+    assert columns is not None
+    assert columns.column("value").to_pylist() == [b"x" * 50]
+
+
+def test_a_stretch_of_a_log_is_dumped(data: Path) -> None:
+    assert dumped(str(data)) == dumped(str(segment_of(data))) == dumped(str(segment_of(data).parent)) == [*range(6)]
+    assert dumped(str(data), "--from", "3") == [3, 4, 5]
+    assert dumped(str(data), "--from", "1", "--to", "4") == [1, 2, 3]
+    assert dumped(str(data), "--from", "1", "--max", "2") == [1, 2]
+    assert dumped(str(data), "--from", "6") == dumped(str(data), "--to", "0") == []
+
+
+def test_what_lies_in_front_of_damage_is_dumped(data: Path) -> None:
+    segment = segment_of(data)
+    raw = bytearray(segment.read_bytes())
+    raw[raw.rindex(b"xxx")] ^= 1
+    segment.write_bytes(raw)
+    assert dumped(str(data), exit_code=1) == [0, 1, 2, 3]
+    result = runner.invoke(log_app, ["dump", str(data)])
+    assert "damage: " in result.stderr
+    assert str(segment) in result.stderr
+
+
+def test_a_copy_beside_the_log_is_dumped_only_when_it_is_asked_for(data: Path) -> None:
+    epoch = segment_of(data).parent
+    aside = epoch.rename(epoch.with_name("epoch-00000000.bad-1"))
+    assert dumped(str(data)) == []
+    assert dumped(str(aside)) == [*range(6)]
+
+
+def test_a_reader_that_has_enough_ends_the_dump(data: Path) -> None:
+    command = [sys.executable, "-m", "tidelog_cli", "log", "dump", str(data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
+
+
+@pytest.mark.parametrize("arguments", [["--from", "-1"], ["--max", "0"], ["--value", "yaml"]])
+def test_what_cannot_be_meant_is_refused(data: Path, arguments: list[str]) -> None:
+    assert runner.invoke(log_app, ["dump", str(data), *arguments]).exit_code == 2
+
+
+def test_a_path_without_data_is_refused(tmp_path: Path) -> None:
+    result = runner.invoke(log_app, ["dump", str(tmp_path / "nothing")])
+    assert result.exit_code == 2
+    assert "does not exist" in result.stderr

@@ -1,0 +1,66 @@
+"""Reading the records of data files offline: what can be read of each segment, and what keeps the rest from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
+from tidelog_broker.storage.verify import Finding, SegmentReport, verify
+from tidelog_proto.batch import RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """A batch of records, and the segment that it lies in; of a topic, "" where no directory says which."""
+
+    path: Path
+    topic: str
+    partition: int
+    batch: RecordBatch
+
+
+def dump(
+    fs: FileSystem, path: Path, *, from_offset: int = 0, to_offset: int | None = None
+) -> Iterator[DumpedBatch | Finding]:
+    """Yield the batches of a log's segments in their order, and what is wrong with a segment behind its last one.
+
+    What is no part of a log (being filled, set aside ...) is left out, unless `path` is that directory or one of its
+    segments.
+
+    Args:
+        fs: where to read.
+        path: a data directory, `partitions`, a partition, an epoch or one segment, as for `verify`.
+        from_offset: nothing in front of it.
+        to_offset: no batch that begins there or behind it.
+
+    Raises:
+        NodeDirError: there is no such path, or nothing of Tidelog in it.
+        OSError: the disk does not read.
+        ProtocolError: CORRUPT_BATCH: a body is not what its checksum and header say together.
+    """
+    for report in verify(fs, path):
+        is_asked_for = path in {report.path, report.path.parent}
+        if report.role == "log" or is_asked_for:
+            end = report.end_offset or 0
+            if end > from_offset and (to_offset is None or (report.base_offset or 0) < to_offset):
+                yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
+            yield from (finding for finding in report.findings if finding.severity != "note")
+
+
+def _batches(fs: FileSystem, report: SegmentReport, from_offset: int, to_offset: int) -> Iterator[DumpedBatch]:
+    with closing(fs.open_readonly(report.path)) as file:
+        index = scan_segment(file, read_segment_header(file)).index
+        for slot in range(max(0, index.slot_of(from_offset)), len(index)):
+            position, length_bytes = index.place(slot)
+            batch = RecordBatch.parse(file.pread(length_bytes, position))
+            if batch.control or batch.end_offset <= from_offset:
+                continue
+            if batch.base_offset >= to_offset:
+                return
+            batch = batch.slice_from(from_offset)
+            if len(batch):
+                yield DumpedBatch(report.path, report.topic or "", report.partition or 0, batch)
