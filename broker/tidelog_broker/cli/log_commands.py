@@ -1,6 +1,7 @@
-"""`tidelog log inspect|verify|dump`: data files looked at offline, without a node and without a lock.
+"""`tidelog log inspect|verify|dump|repair`: data files looked at offline, without a node.
 
-Nothing is changed. On the files of a running node the end of the newest segment may look torn, because it is.
+All but `repair` change nothing and take no lock. On the files of a running node the end of the newest segment may look
+torn, because it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rich.table import Table
 from tidelog_broker.storage.dump import dump
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.offline_repair import Repair, repair
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_broker.storage.verify import Finding, SegmentReport, verify
 from tidelog_proto.errors import ProtocolError
@@ -107,6 +109,46 @@ def dump_log(
                 return
     if is_damaged:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+@log_app.command("repair")
+def repair_log(
+    path: Annotated[
+        Path, typer.Argument(metavar="DATA", help="The data directory of a node that is stopped.", show_default=False)
+    ],
+    *,
+    apply: Annotated[bool, typer.Option("--yes", help="Do it; without this, only say what would be done.")] = False,
+) -> None:
+    """Cut damaged logs that no other node has, in front of their damage; exit with 1 if any stays damaged.
+
+    What other nodes have a node fetches from them by itself, at its next start. Records behind the damage are lost, and
+    their offsets are given out again; what was there is kept beside the log.
+    """
+    left = 0
+    found: Repair | None = None
+    with _readable(path):
+        for found in repair(path, apply=apply):
+            left += found.kept is None
+            sys.stdout.write(_repair_text(found))
+    if found is None:
+        sys.stdout.write("no log is damaged\n")
+    if left:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _repair_text(found: Repair) -> str:
+    """Return what is said of a damaged log, and what to do next."""
+    where = f"{found.topic} {found.partition}: {found.damage}\n  "
+    if found.kept is not None:
+        return f"{where}cut at offset {found.end_offset:,}; what was there is kept in {found.kept}\n"
+    if found.epoch is not None:
+        return f"{where}can be cut at offset {found.end_offset:,}, with the loss of what lies behind: give --yes\n"
+    if found.others:
+        return f"{where}{', '.join(found.others)} hold it, too: start the node, and it fetches what is missing\n"
+    return (
+        f"{where}cannot be cut there; restore the directory from a copy, or publish what is left of it to another "
+        "topic: tidelog log dump DIRECTORY | tidelog produce TOPIC --format records\n"
+    )
 
 
 def _write(lines: list[str]) -> bool:

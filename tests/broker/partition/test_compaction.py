@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import NODES, ClusterStand, others
+from tests.broker.partition.compaction_stand import alike, compact, compacting, configure, latest, publish, send
 from tests.broker.stand import settled
-from tests.broker.storage.build import read_all
-from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
+from tests.broker.storage.partition.keyed import all_records
 
-from tidelog_broker.partition import compacted_versions
-from tidelog_broker.partition.compaction import Compacted
-from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition import compaction_pass
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
-from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.derived import Deriver
@@ -27,55 +21,8 @@ from tidelog_proto.errors import ProtocolError
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as stand:
-        await stand.start(retention_interval_ms=20, ring_bytes=0)
-        await configure(stand, cleanup=pb.COMPACT, dirty_percent=100, tombstone_retention_ms=60_000)
+    async with compacting(tmp_path) as stand:
         yield stand
-
-
-async def configure(stand: ClusterStand, **config: object) -> None:
-    record = pb.TopicRecord()
-    record.CopyFrom(stand.record)
-    record.revision += 1
-    for name, value in config.items():
-        setattr(record.config, name, value)
-    stand.record = record
-    for node in stand.nodes.values():
-        node.broker.topics.apply(record)
-        await node.broker.partitions.follow(record)
-
-
-async def publish(stand: ClusterStand, *rows: Row) -> None:
-    await send(stand, bytes(keyed_batch(list(rows))))
-
-
-async def send(stand: ClusterStand, data: bytes) -> int:
-    peer = await stand.peer(await stand.owner())
-    (result,) = await peer.publish(TOPIC_ID, data)
-    assert not result.HasField("error"), result
-    return result.base_offset
-
-
-async def compact(stand: ClusterStand) -> Compacted:
-    return await stand.partition(await stand.owner()).compaction.run_now()
-
-
-async def alike(stand: ClusterStand) -> None:
-    """Wait until all copies of what is sealed are the same bytes, and as was decided."""
-
-    def are_alike() -> bool:
-        logs = [stand.partition(name).log for name in stand.nodes]
-        digests = [[(held.epoch, held.end_offset, held.end_digest) for held in log.epochs] for log in logs]
-        newest = [list(stand.partition(name).replica.state.chain.compactions) for name in stand.nodes]
-        return all(one == digests[0] for one in digests) and all(one == newest[0] for one in newest)
-
-    await settled(are_alike, "the copies do not come together")
-    first, *rest = [read_all(stand.partition(name).log) for name in stand.nodes]
-    assert all(one == first for one in rest)
-
-
-def latest(stand: ClusterStand, name: str) -> dict[bytes | None, bytes | None]:
-    return {record.key: record.value for record in all_records(stand.partition(name).log)}
 
 
 async def test_every_copy_keeps_the_latest_of_each_key(cluster: ClusterStand) -> None:
@@ -189,41 +136,6 @@ async def test_an_epoch_that_fits_no_batch_is_left_and_keeps_the_tombstones_behi
     )
 
 
-async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another version of a library, say: the copy keeps the value, so it has to keep the tombstone, too."""
-    await configure(cluster, tombstone_retention_ms=1)
-    odd = others(await cluster.owner())[0]
-    compaction = cluster.partition(odd).compaction
-    first = cluster.partition(odd).state.epoch
-
-    class Odd(CompactionPass):
-        def __init__(self, reader: PartitionLogReader, *rest: Any, **named: Any) -> None:
-            super().__init__(reader, *rest, **named)
-            self.is_odd = reader is cluster.partition(odd).log.reader
-
-        def run(self) -> list[Made]:
-            made = super().run()
-            if not self.is_odd:
-                return made
-            return [one._replace(end=one.end._replace(digest=1)) if one.epoch == first else one for one in made]
-
-    monkeypatch.setattr(compacted_versions, "CompactionPass", Odd)
-    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
-    await compact(cluster)
-    await publish(cluster, (b"a", None))
-    await compact(cluster)
-    await asyncio.sleep(0.01)
-    await compact(cluster)
-    usual = [name for name in NODES if name != odd]
-    await settled(lambda: all(b"a" not in latest(cluster, name) for name in usual), "the tombstone stays")
-    await settled(lambda: compaction.is_behind, "nothing differs")
-    for _ in range(20):
-        assert latest(cluster, odd)[b"a"] is None
-        await asyncio.sleep(0.02)
-
-
 async def test_who_may_compact(cluster: ClusterStand) -> None:
     await publish(cluster, (b"a", b"1"))
     owner = await cluster.owner()
@@ -236,60 +148,3 @@ async def test_who_may_compact(cluster: ClusterStand) -> None:
     await configure(cluster, hold=False, cleanup=pb.DELETE)
     with pytest.raises(ProtocolError, match="not to be compacted"):
         await compact(cluster)
-
-
-async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(cluster: ClusterStand) -> None:
-    def numbered(sequence: int) -> bytes:
-        columns = columns_of([b"v%d" % sequence], keys=[b"k"])
-        return encode_batch(columns, now_us=1, producer_id=7, base_sequence=sequence).to_bytes()
-
-    away = others(await cluster.owner())[0]
-    await cluster.crash(away)
-    for sequence in range(4):
-        await send(cluster, numbered(sequence))
-    await compact(cluster)
-    await cluster.start(away)
-    await configure(cluster)
-    await alike(cluster)
-    copy = cluster.partition(away)
-    await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not say")
-    newest = max(copy.replica.state.chain.compactions)
-    assert copy.driver.view.knows_producers_at(newest)
-    table, _ = copy.driver.view.producers_at(4, log_start=0)
-    assert table is not None
-    assert not table.is_empty
-
-
-async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a crash the epoch would be the open one, with bytes that its owner never appended."""
-    slow = others(await cluster.owner())[0]
-    driver = cluster.partition(slow).driver
-    monkeypatch.setattr(
-        ReplicaDriver, "is_learning", property(lambda self: self is driver or self._decisions_queued > 0)
-    )
-    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
-    await compact(cluster)
-    usual = [name for name in NODES if name != slow]
-    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
-    assert len(all_records(cluster.partition(slow).log)) == 2
-    monkeypatch.undo()
-    await alike(cluster)
-
-
-async def test_what_is_outdated_beside_newer_epochs_is_not_read(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = others(await cluster.owner())[0]
-    copy = cluster.partition(slow)
-    epoch = copy.state.epoch
-    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
-    monkeypatch.setattr(ReplicaDriver, "is_learning", property(lambda self: self is copy.driver))
-    await compact(cluster)
-    await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
-    copy.reader.check_offset(0)
-    copy.replica.backfill.incomplete.add(epoch)  # as if a later epoch had come as it was compacted
-    with pytest.raises(ProtocolError, match=r"EPOCH_CHANGING|NOT_OWNER"):
-        copy.reader.check_offset(0)
-    copy.reader.check_offset(2)

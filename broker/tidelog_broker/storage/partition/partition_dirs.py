@@ -41,7 +41,7 @@ from tidelog_broker.storage.io.errors import DamagedError, is_disk_full
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX, SEGMENT_SUFFIX
-from tidelog_proto.limits import TOPIC_ID_BYTES
+from tidelog_proto.limits import MIB, TOPIC_ID_BYTES
 
 TRASH_PREFIX: Final = ".trash-"
 FILL_SUFFIX: Final = ".fill"
@@ -49,6 +49,7 @@ REASON_NAME: Final = "reason.txt"
 """Why a copy was set aside, in its directory."""
 
 MAKING_SUFFIX: Final = ".making"
+_COPIED_BYTES: Final = MIB
 _EPOCH_DIR: Final = re.compile(r"epoch-(\d{8,20})(?:\.c(\d{8,20}))?")
 _MAKING_DIR: Final = re.compile(r"epoch-(\d{8,20})\.making")
 _FILL_DIR: Final = re.compile(r"epoch-(\d{8,20})\.fill")
@@ -198,12 +199,15 @@ def demote(fs: FileSystem, directory: Path) -> None:
     fs.sync_dir(directory.parent)
 
 
-def put_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
+def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
     """Rename an epoch's directory, of the log or being filled, to `.bad-N`, durably; return its new path.
+
+    Its new name begins with what it is `called`: its name, unless given.
 
     Raises:
         OSError: it has one of the two names.
     """
+    called = called or directory.name
     with contextlib.suppress(OSError):  # on a disk that is full or broken, the name has to say enough
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
@@ -211,12 +215,36 @@ def put_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
     taken = [
         int(match[2])
         for name in fs.list_dir(directory.parent)
-        if (match := _BAD_DIR.fullmatch(name)) and name.startswith(directory.name + ".bad-")
+        if (match := _BAD_DIR.fullmatch(name)) and name.startswith(called + ".bad-")
     ]
-    target = directory.with_name(f"{directory.name}.bad-{max(taken, default=0) + 1}")
+    target = directory.with_name(f"{called}.bad-{max(taken, default=0) + 1}")
     fs.rename(directory, target)
     fs.sync_dir(directory.parent)
     return target
+
+
+def keep_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
+    """Copy the directory of an epoch to `.bad-N`, durably, and leave it as it is; return the copy's path.
+
+    Raises:
+        OSError: the copy is not whole, and a start removes what there is of it.
+    """
+    copy = directory.with_name(directory.name + NEW_SUFFIX)
+    if fs.exists(copy):
+        remove_epoch_dir(fs, copy)
+    fs.make_dir(copy)
+    for name in fs.list_dir(directory):
+        with (
+            closing(fs.open_readonly(directory / name)) as source,
+            closing(fs.open(copy / name, create=True)) as target,
+        ):
+            at = 0
+            while data := source.pread(_COPIED_BYTES, at):
+                target.pwritev([data], at)
+                at += len(data)
+            target.datasync()
+    fs.sync_dir(copy)
+    return put_aside(fs, copy, reason, called=directory.name)
 
 
 class OpenedEpochs(NamedTuple):

@@ -1,0 +1,119 @@
+"""The newest decided versions of epochs: when a copy takes them, and what it keeps until then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.cluster_stand import NODES, ClusterStand, others
+from tests.broker.partition.compaction_stand import alike, compact, compacting, configure, latest, publish, send
+from tests.broker.stand import settled
+from tests.broker.storage.partition.keyed import all_records
+
+from tidelog_broker.partition import compacted_versions
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
+from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.errors import ProtocolError
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with compacting(tmp_path) as stand:
+        yield stand
+
+
+async def test_behind_an_epoch_that_differs_nothing_is_put_in_place(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of a library, say: the copy keeps the value, so it has to keep the tombstone, too."""
+    await configure(cluster, tombstone_retention_ms=1)
+    odd = others(await cluster.owner())[0]
+    compaction = cluster.partition(odd).compaction
+    first = cluster.partition(odd).state.epoch
+
+    class Odd(CompactionPass):
+        def __init__(self, reader: PartitionLogReader, *rest: Any, **named: Any) -> None:
+            super().__init__(reader, *rest, **named)
+            self.is_odd = reader is cluster.partition(odd).log.reader
+
+        def run(self) -> list[Made]:
+            made = super().run()
+            if not self.is_odd:
+                return made
+            return [one._replace(end=one.end._replace(digest=1)) if one.epoch == first else one for one in made]
+
+    monkeypatch.setattr(compacted_versions, "CompactionPass", Odd)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
+    await compact(cluster)
+    await publish(cluster, (b"a", None))
+    await compact(cluster)
+    await asyncio.sleep(0.01)
+    await compact(cluster)
+    usual = [name for name in NODES if name != odd]
+    await settled(lambda: all(b"a" not in latest(cluster, name) for name in usual), "the tombstone stays")
+    await settled(lambda: compaction.is_behind, "nothing differs")
+    for _ in range(20):
+        assert latest(cluster, odd)[b"a"] is None
+        await asyncio.sleep(0.02)
+
+
+async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(cluster: ClusterStand) -> None:
+    def numbered(sequence: int) -> bytes:
+        columns = columns_of([b"v%d" % sequence], keys=[b"k"])
+        return encode_batch(columns, now_us=1, producer_id=7, base_sequence=sequence).to_bytes()
+
+    away = others(await cluster.owner())[0]
+    await cluster.crash(away)
+    for sequence in range(4):
+        await send(cluster, numbered(sequence))
+    await compact(cluster)
+    await cluster.start(away)
+    await configure(cluster)
+    await alike(cluster)
+    copy = cluster.partition(away)
+    await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not say")
+    newest = max(copy.replica.state.chain.compactions)
+    assert copy.driver.view.knows_producers_at(newest)
+    table, _ = copy.driver.view.producers_at(4, log_start=0)
+    assert table is not None
+    assert not table.is_empty
+
+
+async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the epoch would be the open one, with bytes that its owner never appended."""
+    slow = others(await cluster.owner())[0]
+    driver = cluster.partition(slow).driver
+    monkeypatch.setattr(
+        ReplicaDriver, "is_learning", property(lambda self: self is driver or self._decisions_queued > 0)
+    )
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    await compact(cluster)
+    usual = [name for name in NODES if name != slow]
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
+    assert len(all_records(cluster.partition(slow).log)) == 2
+    monkeypatch.undo()
+    await alike(cluster)
+
+
+async def test_what_is_outdated_beside_newer_epochs_is_not_read(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = others(await cluster.owner())[0]
+    copy = cluster.partition(slow)
+    epoch = copy.state.epoch
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    monkeypatch.setattr(ReplicaDriver, "is_learning", property(lambda self: self is copy.driver))
+    await compact(cluster)
+    await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
+    copy.reader.check_offset(0)
+    copy.replica.backfill.incomplete.add(epoch)  # as if a later epoch had come as it was compacted
+    with pytest.raises(ProtocolError, match=r"EPOCH_CHANGING|NOT_OWNER"):
+        copy.reader.check_offset(0)
+    copy.reader.check_offset(2)
