@@ -42,7 +42,7 @@ ROOMS = {
         *("cli", "node", "server", "broker", "metadata", "rebalance", "partition", "replication", "cluster", "wire"),
         *("base", "storage", "core"),
     ),
-    STORAGE: ("verify", "partition", "node", "epoch", "segment", "io"),
+    STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "placement", "replication", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066."""

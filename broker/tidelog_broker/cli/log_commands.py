@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from tidelog_broker.storage.dump import dump
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
-from tidelog_broker.storage.offline_repair import Repair, repair
+from tidelog_broker.storage.offline.dump import dump
+from tidelog_broker.storage.offline.repair import Repair, repair
+from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
-from tidelog_broker.storage.verify import Finding, SegmentReport, verify
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.record_lines import ValueForm, record_line
 

@@ -3,7 +3,7 @@
 A node repairs by itself what others hold: it fetches that from them. A partition of which it has the only copy stays
 in limbo, since what was acknowledged is missing, and only a person can say that it is to go on without. So the newest
 epoch of such a log is cut in front of its damage, and what was there is kept aside. An older epoch ends where its
-successor begins, by a decision: what is sound of it can be read (`storage.dump`), but not be cut.
+successor begins, by a decision: what is sound of it can be read (`dump`), but not be cut.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir, open_node_dir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
+from tidelog_broker.storage.offline.verify import verify
 from tidelog_broker.storage.partition.partition_dirs import keep_aside, partition_dir_name, stored_partitions
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.verify import verify
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 

@@ -11,11 +11,11 @@ from tests.broker.storage.partition.keyed import compact
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.offline.verify import SegmentReport, inspect_segment, verify
 from tidelog_broker.storage.partition.compaction_pass import Terms
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.layout import begun_path
-from tidelog_broker.storage.verify import SegmentReport, inspect_segment, verify
 
 DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
 

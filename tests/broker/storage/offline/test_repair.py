@@ -17,7 +17,7 @@ from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
-from tidelog_broker.storage.offline_repair import Repair, repair
+from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX

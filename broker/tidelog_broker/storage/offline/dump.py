@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
-from tidelog_broker.storage.verify import Finding, SegmentReport, verify
 from tidelog_proto.batch import RecordBatch
 
 
