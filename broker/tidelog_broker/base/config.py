@@ -185,6 +185,15 @@ class NodeSettings(BaseModel):
     compaction_bytes_per_s: int = Field(
         64 * MIB, ge=0, description="How fast passes of compaction read the logs; 0: as fast as it goes."
     )
+    scrub_bytes_per_s: int = Field(
+        8 * MIB,
+        ge=0,
+        description="How fast the node reads its logs again, to find what has rotted while other nodes still have it; "
+        "0: never.",
+    )
+    scrub_interval_s: int = Field(
+        7 * 24 * 3600, ge=1, description="How often it begins to; at that pace one reading may take longer."
+    )
     idle_poll_us: int = Field(
         POLL_US_DEFAULT,
         ge=0,

@@ -46,6 +46,9 @@ class NodeMetrics:
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
         )
         self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
+        self.scrubbed_bytes = counter("tidelog_scrubbed_bytes", "Bytes of logs read again to find what has rotted")
+        self.scrub_passes = counter("tidelog_scrub_passes", "Readings of all logs that were finished")
+        self.scrub_damaged = counter("tidelog_scrub_damaged", "Segments that have been found damaged so")
         self.clock_held = self._gauge(
             "tidelog_clock_held",
             "1 while the wall clock has jumped and is not believed yet, as retention by time needs",

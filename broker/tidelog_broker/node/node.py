@@ -26,6 +26,7 @@ from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
 from tidelog_broker.partition.history_watch import HistoryWatch
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.replication.anti_entropy import AntiEntropy
 from tidelog_broker.replication.push_windows import share_out
 from tidelog_broker.server.server import Server
@@ -113,6 +114,7 @@ class Node:
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
         broker.tasks.spawn(self._compact(), "compaction")
+        broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         self.life.running()
 
     async def _recover(self) -> None:

@@ -52,7 +52,7 @@ class Partitions:
         groups: GroupOffsets,
         open_ahead: int | None = None,
     ) -> None:
-        self._tools = tools
+        self.tools = tools
         self._directory = directory
         self._replication = replication
         self._chains = replication.chains
@@ -138,7 +138,7 @@ class Partitions:
             OSError: the directory cannot be listed.
         """
         found: defaultdict[bytes, set[int]] = defaultdict(set)
-        for name in await self._tools.io.call(_WORKER, stored_partitions, self._tools.disk.fs, self._directory):
+        for name in await self.tools.io.call(_WORKER, stored_partitions, self.tools.disk.fs, self._directory):
             found[name.topic_id].add(name.partition)
         self._on_disk = dict(found)
 
@@ -186,7 +186,7 @@ class Partitions:
         return genesis
 
     def _count_topics(self) -> None:
-        self._tools.metrics.topics.set(len({*self._by_topic, *self.closed.topics()}))
+        self.tools.metrics.topics.set(len({*self._by_topic, *self.closed.topics()}))
 
     # --- opening ---------------------------------------------------------------------------------------
 
@@ -214,22 +214,22 @@ class Partitions:
         except ProtocolError as error:
             self._failed[key] = error
             if isinstance(error, StorageFailedError):
-                self._tools.storage_failed(f"{record.name}/{key[1]}", error)
+                self.tools.storage_failed(f"{record.name}/{key[1]}", error)
             raise
         self._failed.pop(key, None)
         return partition
 
     async def _opened(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
         index, io_key = key[1], hash(key) & 0x7FFFFFFF
-        store = await self._tools.io.call(io_key, self._open_log, record, index)
+        store = await self.tools.io.call(io_key, self._open_log, record, index)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
         driver = await self._replication.open(new, store, io_key)
         standing = self._topics.get(key[0])
         if standing is not None and standing.deleted:
             driver.stop()
-            await self._tools.io.call(io_key, store.close)
+            await self.tools.io.call(io_key, store.close)
             raise gone(standing)
-        partition = Partition(self._tools, standing or record, index, driver, io_key)
+        partition = Partition(self.tools, standing or record, index, driver, io_key)
         self._by_topic.setdefault(key[0], {})[index] = partition
         self._open_count += 1
         self.closed.discard(key)
@@ -238,7 +238,7 @@ class Partitions:
     def _open_log(self, record: pb.TopicRecord, index: int) -> PartitionLog:
         """Open the log of one partition. Runs on an I/O worker."""
         return PartitionLog.open(
-            self._tools.disk,
+            self.tools.disk,
             self._directory,
             topic=record.name,
             topic_id=record.topic_id,
@@ -291,7 +291,7 @@ class Partitions:
         error = gone(record)
         for partition in partitions:
             partition.refuse(error)
-            self._tools.rings.forget(partition.ring)
+            self.tools.rings.forget(partition.ring)
         if partitions or is_stored:
             self._tasks.spawn(self._removal.remove(record, partitions), f"remove the data of {record.name}")
 

@@ -206,6 +206,14 @@ class ReplicaDriver:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
+    def damaged(self, epoch: int, reason: str) -> bool:
+        """A sealed epoch of the log has rotted; return whether it is fetched again from others."""
+        if self.stopped:
+            return False
+        is_fetched = self.replica.backfill.begin_again(epoch, reason)
+        self.pump()
+        return is_fetched
+
     def compacted(self) -> None:
         """Compaction has put new versions of epochs in place."""
         if not self.stopped:

@@ -162,7 +162,7 @@ def opened_from_nothing() -> Replacements:
     opened = Partitions._open_log
 
     def open_log(self: Partitions, record: pb.TopicRecord, index: int) -> PartitionLog:
-        fs, directory = self._tools.disk.fs, self._directory / partition_dir_name(record.name, record.topic_id, index)
+        fs, directory = self.tools.disk.fs, self._directory / partition_dir_name(record.name, record.topic_id, index)
         if fs.exists(directory):
             remove_partition_dir(fs, directory)
             forget_directory(fs, directory)

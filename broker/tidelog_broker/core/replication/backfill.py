@@ -191,6 +191,20 @@ class Backfill:
         log = self._state.log
         return log.position_beside(epoch) if self._is_outdated(epoch) else log.fill_position(epoch)
 
+    def begin_again(self, epoch: int, reason: str) -> bool:
+        """Set the log's copy of a sealed epoch aside, which has rotted; return whether others are to have it.
+
+        Where no other node is to have one it stays: what is sound of it can be read.
+        """
+        state = self._state
+        is_decided = state.chain.genesis.epoch <= epoch < state.active.epoch
+        others = is_decided and any(node != state.node_id for node in state.holders_of(epoch))
+        if not others or state.halted is not None or not self.versions.is_held(epoch):
+            return False
+        self.incomplete.add(epoch)
+        state.write(SetAside(epoch, reason), lambda _ok, now_ms: self.go_on(now_ms))
+        return True
+
     def raise_log_start(self, offset: int, now_ms: int) -> None:
         """Retention has deleted what lies below `offset`: that need not be held any more, and cannot be fetched."""
         state = self._state

@@ -53,9 +53,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where and why a walk ended: a zero magic, the end of the file, or a bad block."""
+    """Where and why a walk ended: a zero magic, the end of the file, a bad block, or more than was asked for."""
 
-    kind: Literal["zero", "end", "bad"]
+    kind: Literal["zero", "end", "bad", "more"]
     position: int
     reason: str = ""
 
@@ -92,14 +92,23 @@ def read_segment_header(file: File) -> SegmentHeader:
     return SegmentHeader.unpack(file.pread(SEGMENT_HEADER_BYTES, 0))
 
 
-def scan_segment(file: File, header: SegmentHeader, start: SegmentEnd | None = None) -> SegmentScan:
-    """Walk a segment, all of it or from a batch boundary on, and return its good prefix. Reads every byte of it."""
+def scan_segment(
+    file: File, header: SegmentHeader, start: SegmentEnd | None = None, *, bytes_max: int | None = None
+) -> SegmentScan:
+    """Walk a segment, all of it or from a batch boundary on, and return its good prefix. Reads every byte of it.
+
+    Past `bytes_max` from where it has begun it stops, and can be gone on with.
+    """
     start = start or SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
     scan = SegmentScan(
         header, start.position, start.offset, start.digest, synced_offset=header.synced_offset, synced_end=start
     )
     window = Window(file)
+    last = None if bytes_max is None else start.position + bytes_max
     while True:
+        if last is not None and scan.end_position >= last:
+            scan.stop = Stop("more", scan.end_position)
+            return scan
         stop = _step(window, scan)
         if stop is not None:
             scan.stop = stop

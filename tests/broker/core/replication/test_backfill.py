@@ -429,3 +429,32 @@ def test_history_is_nowhere_once_all_have_said_so_and_until_somebody_has_it() ->
 def test_who_does_not_store_the_partition_misses_nothing() -> None:
     trial = Past(placement=("a", "c")).lacking(0, 1, 2)
     assert trial.backfill.missing() is None
+
+
+def test_a_copy_that_has_rotted_is_set_aside_and_filled_again() -> None:
+    past = Past()
+    trial = past.lacking(held=(0, 1, 2))
+    assert trial.backfill.begin_again(1, "it has rotted")
+    assert [effect for effect in trial.peek() if not isinstance(effect, Send)] == [SetAside(1, "it has rotted")]
+    assert trial.backfill.incomplete == {1}
+    trial.wrote()
+    to, ask = trial.asked()
+    assert (to, ask.epoch, ask.from_offset) == ("a", 1, 4)
+
+
+@pytest.mark.parametrize("epoch", [3, 7, 1])
+def test_what_is_open_or_not_here_is_not_filled_again(epoch: int) -> None:
+    past = Past()
+    trial = past.lacking(held=(0, 2))
+    assert not trial.backfill.begin_again(epoch, "it has rotted")
+    assert trial.peek() == []
+
+
+def test_the_only_copy_stays_whatever_has_rotted_in_it() -> None:
+    chain = EpochChain(descriptor(placement=("b",), owner="b", quorum=1))
+    batches = run_of(chain.active, 1, 2)
+    chain.extend(decision(chain, end_of(batches), owner="b", placement=("b",), quorum=1))
+    trial = FetchingBench(chain=chain)
+    trial.store(batches)
+    assert not trial.backfill.begin_again(0, "it has rotted")
+    assert trial.peek() == []

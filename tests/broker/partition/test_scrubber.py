@@ -1,0 +1,98 @@
+"""Scrubbing in a cluster: what has rotted on one node is fetched from the others, and what nobody else has stays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from prometheus_client import Counter
+from tests.broker.cluster_stand import NODES, ClusterStand, others
+from tests.broker.partition.compaction_stand import alike, compacting, publish
+from tests.broker.stand import settled
+from tests.broker.storage.build import read_all
+from tests.broker.storage.partition.keyed import all_records
+
+from tidelog_broker.partition import scrubber
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.scrubber import Scrubber
+from tidelog_broker.storage.partition.scrub import parts_of
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    async with compacting(tmp_path) as stand:
+        yield stand
+
+
+def scrubber_of(stand: ClusterStand, name: str) -> Scrubber:
+    partitions = stand.nodes[name].broker.partitions
+    return Scrubber(partitions.all, partitions.tools)
+
+
+def flip(partition: Partition) -> Path:
+    """Flip a bit in the first segment that takes nothing more."""
+    path = parts_of(partition.log)[0].path
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"precious")] ^= 1
+    path.write_bytes(raw)
+    return path
+
+
+def count(counter: Counter) -> float:
+    (metric,) = counter.collect()
+    return next(sample.value for sample in metric.samples if sample.name.endswith("_total"))
+
+
+async def sealed(cluster: ClusterStand) -> None:
+    """Let the first epoch end with a record in it, on all nodes."""
+    await publish(cluster, (b"a", b"precious"))
+    owner = cluster.partition(await cluster.owner())
+    epoch = owner.state.epoch
+    owner.driver.roll_over(owner.replica.ownership.plan_on())
+    await settled(
+        lambda: all(cluster.partition(name).replica.state.active.epoch > epoch for name in NODES), "the epoch goes on"
+    )
+    await publish(cluster, (b"b", b"2"))
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 2 for name in NODES), "they differ")
+
+
+async def test_what_has_rotted_is_fetched_from_another_node(cluster: ClusterStand) -> None:
+    await sealed(cluster)
+    node = others(await cluster.owner())[0]
+    partition = cluster.partition(node)
+    before = read_all(partition.log)
+    one = scrubber_of(cluster, node)
+    assert await one.run_once() == 0
+    path = flip(partition)
+    assert await one.run_once() == 1
+    await settled(lambda: not partition.replica.backfill.incomplete, "it does not come back")
+    assert read_all(partition.log) == before
+    assert path.parent.with_name(path.parent.name + ".bad-1").exists(), "the rotten copy is kept"
+    assert await one.run_once() == 0
+    metrics = cluster.nodes[node].broker.metrics
+    assert (count(metrics.scrub_passes), count(metrics.scrub_damaged)) == (3, 1)
+    assert count(metrics.scrubbed_bytes) > 0
+    await alike(cluster)
+
+
+async def test_an_owner_whose_history_has_rotted_gets_it_back(cluster: ClusterStand) -> None:
+    await sealed(cluster)
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    flip(partition)
+    assert await scrubber_of(cluster, owner).run_once() == 1
+    await settled(lambda: not partition.replica.backfill.incomplete, "it does not come back")
+    await publish(cluster, (b"c", b"3"))
+    assert len(all_records(partition.log)) == 3
+
+
+async def test_a_segment_that_goes_meanwhile_is_no_damage(cluster: ClusterStand) -> None:
+    await sealed(cluster)
+    node = others(await cluster.owner())[0]
+    partition = cluster.partition(node)
+    parts = parts_of(partition.log)
+    with patch.object(scrubber, "is_held", lambda *_: True), patch.object(scrubber, "parts_of", lambda _: parts):
+        parts[0].path.unlink()
+        assert await scrubber_of(cluster, node).run_once() == 0
