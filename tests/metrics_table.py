@@ -21,10 +21,11 @@ Node and gateway serve Prometheus' text format at `/metrics`: the node on its `m
 be: `topic` and `partition` of what the node stores, `peer` the id of another node, `kind` a request of the native
 protocol.
 
-Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), `tidelog_scrub_damaged_total`
-that rises (a disk rots), `tidelog_declined_total` and `tidelog_peer_dropped_in_total` that rise (a bound on memory is
-reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what is committed, so it
-is not to be taken out.
+Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), a rising
+`tidelog_scrub_damaged_total` (a disk rots), `tidelog_declined_total` and `tidelog_peer_dropped_in_total` that rise (a
+bound on memory is reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what is
+committed, so it is not to be taken out.
+"""
 
 
 def render() -> str:
