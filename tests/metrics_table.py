@@ -23,8 +23,8 @@ protocol.
 
 Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), a rising
 `tidelog_scrub_damaged_total` (a disk rots), `tidelog_declined_total` and `tidelog_peer_dropped_in_total` that rise (a
-bound on memory is reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what is
-committed, so it is not to be taken out.
+bound on memory is reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what
+is committed, so it is not to be taken out.
 """
 
 
