@@ -12,7 +12,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults bench loadtest clean simulate mutants check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ check-basedpyright: $(STAMP)
 
 faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3)
 	@$(BIN)/python -m tests.faults.run --minutes $(or $(MINUTES),10) --nodes $(or $(NODES),3) $(SEED:%=--seed %)
+
+soak: $(STAMP) ## a day in the life: segments roll, expire and are compacted while nodes die (MINUTES=20 SEED=n, soak.svg)
+	@$(BIN)/python -m tests.soak.run --minutes $(or $(MINUTES),20) $(SEED:%=--seed %)
 
 bench: $(STAMP) ## throughput and latency beside the limit probe
 	@$(BIN)/tidelog bench produce --flush both

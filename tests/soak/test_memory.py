@@ -1,0 +1,72 @@
+"""The checker of a soak finds what it is there for: values that are lost, old or came back, and ages that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from tests.soak.memory import Acked, Ages, Found, LatestOfKeys, Read
+
+
+def read(*records: tuple[bytes, bytes | None]) -> list[Read]:
+    return [Read(offset, key, value, 0) for offset, (key, value) in enumerate(records)]
+
+
+def two_keys() -> LatestOfKeys:
+    """`a` was written twice, `b` written and deleted."""
+    known = LatestOfKeys()
+    for key in (b"a", b"a", b"b"):
+        known.ended([key], [known.next_number(key)], is_acked=True)
+    known.ended([b"b"], [None], is_acked=True)
+    return known
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        read((b"a", b"002")),
+        read((b"a", b"001"), (b"a", b"002"), (b"b", b"001"), (b"b", None)),
+        read((b"b", None), (b"a", b"002")),
+    ],
+)
+def test_the_latest_of_each_key_is_enough(records: list[Read]) -> None:
+    known = two_keys()
+    assert known.faults(records) == []
+    assert (known.acknowledged, known.tombstones) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "fault"),
+    [
+        (read((b"a", b"001")), "b'a' ends with 1, acknowledged was 2"),
+        (read(), "b'a' ends with None, acknowledged was 2"),
+        (read((b"a", b"002"), (b"b", b"001")), "b'b' ends with 1, acknowledged was None"),
+        (read((b"a", b"002"), (b"a", b"001")), "b'a' has 1 at 1 behind 2"),
+        (read((b"a", b"003")), "b'a' has 3 at 0, which was never sent"),
+        (read((b"a", b"002"), (b"a", None)), "b'a' ends with None, acknowledged was 2"),
+    ],
+)
+def test_what_is_lost_or_comes_back_is_found(records: list[Read], fault: str) -> None:
+    assert fault in two_keys().faults(records)
+
+
+def test_what_nobody_knows_may_be_there_or_not() -> None:
+    known = two_keys()
+    known.ended([b"a"], [known.next_number(b"a")], is_acked=None)
+    assert known.faults(read((b"a", b"002"))) == []
+    assert known.faults(read((b"a", b"003"))) == []
+    known.ended([b"a"], [known.next_number(b"a")], is_acked=False)
+    assert known.faults(read((b"a", b"004"))) == ["b'a' ends with 4, acknowledged was 2"]
+
+
+def test_what_is_young_must_be_there_and_what_is_old_be_gone() -> None:
+    ages = Ages(10.0)
+    ages.stored(Acked(0, 0, 5, 100.0, 101.0))
+    ages.stored(Acked(0, 5, 10, 108.0, 109.0))
+
+    def faults(held: range, start: int, *, at_s: float) -> list[str]:
+        return ages.faults(Found({0: held}, {0: start}, at_s, at_s + 1), slack_s=5.0)
+
+    assert faults(range(10), 0, at_s=112.0) == []
+    assert faults(range(5, 10), 5, at_s=116.5) == []
+    assert faults(range(7, 10), 7, at_s=112.0) == ["partition 0 lacks [5, 6], sent 5.0 s ago"]
+    assert faults(range(10), 0, at_s=117.0) == ["partition 0 still has 4, 16.0 s old"]
+    assert ages.acknowledged == 10
