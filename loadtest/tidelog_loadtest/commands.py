@@ -18,6 +18,8 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands, scan
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
+from tidelog_loadtest.keyed import KeyedPlan, keyed
 from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
@@ -61,6 +63,7 @@ def register(app: typer.Typer) -> None:
     group.command("scan")(scan_segments)
     group.command("latency")(latency)
     group.command("partitions")(partitions)
+    group.command("keys")(keys)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -158,6 +161,32 @@ def partitions(
     plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
     with shown(MOMENTS + rounds * len(plan.spreads)) as tell:
         result = uvloop.run(many_partitions(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def keys(
+    *,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records among which keys are looked up.")] = (
+        10_000_000
+    ),
+    lookups: Annotated[int, typer.Option("--lookups", min=1, help="Keys that are looked up.")] = 2_000,
+    compacted: Annotated[int, typer.Option("--compacted", min=1, help="Records of the topic that is compacted.")] = (
+        5_000_000
+    ),
+    size: SizeOption = 100,
+    batch_records: BatchOption = 4_000,
+    rounds: RoundsOption = 5,
+    seconds: SecondsOption = 2.0,
+    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        cluster_commands.OneFlushChoice.NEVER
+    ),
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish with and without indexes, look keys up, compact while publishing: on one node."""
+    plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
+    with shown(KEYED_MOMENTS + 2 * rounds) as tell:
+        result = uvloop.run(keyed(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 
