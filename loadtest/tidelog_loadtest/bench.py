@@ -14,6 +14,7 @@ meanwhile, and on a virtual machine that is most of what is measured.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.result import Result, Side
 from tidelog_loadtest.stand import Stand, stand
 from tidelog_loadtest.view import settled_everywhere
+from tidelog_proto.idle_poll import POLL_US_DEFAULT
 from tidelog_proto.limits import MIB
 
 ENCODE_SECONDS: Final = 0.5
@@ -48,6 +50,7 @@ WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES
 """After so much a log under retention writes into files that were written before, and the probe has gone round."""
 WARM_ROUNDS_MAX: Final = 10
 
+_NODE_POLL: Final = "TIDELOG_NODE_IDLE_POLL_US"
 LEAD: Final = 0.5
 """Before each measured round the same goes on unmeasured, for this share of it."""
 
@@ -73,6 +76,8 @@ class Plan:
     bootstrap: str | None = None
     window: int = SENDS_UNDER_WAY
     nodes: int = 1
+    idle_poll_us: int = POLL_US_DEFAULT
+    """How long client and nodes look for the next small message before they sleep."""
 
     def budget(self, batch_records: int, share: float = 1.0) -> Budget:
         """Return the budget of one round, or of a share of one."""
@@ -191,10 +196,25 @@ async def _running(
             keep_bytes=keep_bytes,
         )
     async with (
+        _looking(plan.idle_poll_us),
         place as where,
-        Client(where.bootstrap, client_id="tidelog-bench") as client,
+        Client(where.bootstrap, client_id="tidelog-bench", idle_poll_us=plan.idle_poll_us) as client,
     ):
         yield where, client
+
+
+@contextlib.asynccontextmanager
+async def _looking(idle_poll_us: int) -> AsyncIterator[None]:
+    """Have nodes that are started meanwhile look so long for the next message."""
+    before = os.environ.get(_NODE_POLL)
+    os.environ[_NODE_POLL] = str(idle_poll_us)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NODE_POLL]
+        else:
+            os.environ[_NODE_POLL] = before
 
 
 async def _settle(plan: Plan, where: Stand, topic: str) -> None:

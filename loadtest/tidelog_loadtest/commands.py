@@ -24,6 +24,7 @@ from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
+from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
@@ -130,13 +131,19 @@ def latency(
     rounds: RoundsOption = 5,
     nodes: NodesOption = 1,
     flush: FlushOption = FlushChoice.NEVER,
+    idle_poll_us: Annotated[
+        int,
+        typer.Option("--idle-poll-us", min=0, max=POLL_US_MAX, help="What client and nodes are set to; 0: they sleep."),
+    ] = POLL_US_DEFAULT,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish one record at a time; the ratio is of the median times, the product's to the probe's."""
     _refuse_foreign_cluster(nodes, bootstrap)
-    plan = bench.Plan(size, 1, rounds, records=records, data=data, bootstrap=bootstrap, nodes=nodes)
+    plan = bench.Plan(
+        size, 1, rounds, records=records, data=data, bootstrap=bootstrap, nodes=nodes, idle_poll_us=idle_poll_us
+    )
     _show(bench.latency, plan, flush, as_json=as_json)
 
 
