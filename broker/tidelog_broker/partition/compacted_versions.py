@@ -85,6 +85,11 @@ class CompactedVersions:
         return bool(self._differing) or any(True for _ in self._outdated())
 
     @property
+    def is_converging(self) -> bool:
+        """Whether a copy here is to be replaced still, and can be; what differs waits for the next round instead."""
+        return any(True for _ in self._outdated())
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is to be begun any more."""
         return self._stop.is_set() or self._state.refusal is not None

@@ -117,3 +117,33 @@ async def test_what_is_outdated_beside_newer_epochs_is_not_read(
     with pytest.raises(ProtocolError, match=r"EPOCH_CHANGING|NOT_OWNER"):
         copy.reader.check_offset(0)
     copy.reader.check_offset(2)
+
+
+async def test_an_owner_whose_copies_differ_comes_together_with_the_others_in_the_next_round(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a takeover by a node with another version of a library, which has got the same one by then."""
+    old = await cluster.owner()
+    usual = cluster.partition(old).log.reader
+
+    class Odd(CompactionPass):
+        def __init__(self, reader: PartitionLogReader, *rest: Any, **named: Any) -> None:
+            super().__init__(reader, *rest, **named)
+            self.is_odd = reader is not usual
+
+        def run(self) -> list[Made]:
+            made = super().run()
+            return [one._replace(end=one.end._replace(digest=1)) for one in made] if self.is_odd else made
+
+    monkeypatch.setattr(compacted_versions, "CompactionPass", Odd)
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    await compact(cluster)
+    odd = others(old)
+    await settled(lambda: all(cluster.partition(name).compaction.is_behind for name in odd), "nothing differs")
+    await cluster.crash(old)
+    await cluster.owner(but=old)
+    monkeypatch.undo()
+    await publish(cluster, (b"a", b"3"))
+    await compact(cluster)
+    await settled(lambda: all(latest(cluster, name) == {b"a": b"3"} for name in odd), "an older value stays")
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in odd), "older records stay")
