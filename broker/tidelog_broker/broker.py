@@ -258,6 +258,7 @@ class Broker:
     def _make_mover(self) -> Mover:
         cluster, now_ms = self.cluster, self.now_ms
         return Mover(
+            begin_lone=self._begin_lone,
             owned=self._owned,
             roll_over=self._roll_over,
             cluster=cluster,
@@ -381,6 +382,14 @@ class Broker:
             return partition.state.route
         newest = self.partitions.known_epoch(key)
         return route_of(newest) if newest is not None else None
+
+    def _begin_lone(self) -> None:
+        """Begin to own what only this node has and others are to have, too: used or not, it is not to be lost."""
+        for partition in self.partitions.all():
+            replica = partition.replica
+            is_waiting = partition.state.is_alone and not replica.can_append and replica.state.halted is None
+            if is_waiting and self.cluster.lacks_copies(partition.driver.key, replica.state.active):
+                partition.driver.want_owner()
 
     def _owned(self) -> list[Owned]:
         return [

@@ -138,5 +138,5 @@ _ENCODE: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "index_tag": _flag,
     "hold": _flag,
 }
-ALTERABLE: Final = tuple(setting for setting in _ENCODE if setting != "replication_factor")
+ALTERABLE: Final = tuple(_ENCODE)
 """The settings of a topic that can change."""

@@ -6,6 +6,7 @@ same names the founders of an older cluster would not know each other any more.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -35,18 +36,29 @@ def init(
         typer.Option("--node", metavar="NODE", help=f"A founder, one option each: {SHAPE}", show_default=False),
     ],
     name: Annotated[str, typer.Option(help="What people call the cluster; DIR's name unless given.")] = "",
+    from_data: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DATA",
+            help="The data directory of a node that was alone: it founds the cluster, with all that it has.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the bootstrap file and the secret of a new cluster, and print the command that starts each founder.
 
-    Three founders survive the loss of any one of them, five of any two. Both files go to every founder.
+    Three founders survive the loss of any one of them, five of any two. Both files go to every founder. With --from a
+    node that stands alone becomes the only founder; others join it with --seeds.
     """
     founders = [founder(text) for text in nodes]
     refuse_twice(founders)
     document = bootstrap_document(name.strip() or directory.resolve().name or "tidelog", founders)
+    if from_data is not None:
+        document["cluster_id"] = lone_cluster(from_data, founders)
     bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
     write(directory, document)
-    commands = {one["node_id"]: command(directory, one["node_id"]) for one in founders}
+    commands = {one["node_id"]: command(directory, one["node_id"], from_data) for one in founders}
     if as_json:
         told = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
         print_json(told | {"commands": commands})
@@ -59,6 +71,12 @@ def init(
     for words in commands.values():
         sys.stdout.write(f"  {shlex.join(words)}\n")
     sys.stdout.write(f"\nThe founders wait for each other: {waiting(len(founders))}.\n")
+    if from_data is not None:
+        sys.stdout.write(
+            "Stop it where it runs alone, start it so, and let others join: tidelog node --seeds "
+            f"{founders[0]['host']}:{founders[0]['port']} --secret-file {SECRET} --data DATA\n"
+            "Its topics get copies with: tidelog topic alter TOPIC --replication-factor 3\n"
+        )
 
 
 def waiting(founders: int) -> str:
@@ -70,11 +88,31 @@ def waiting(founders: int) -> str:
     return "the cluster is there when most of them have been started, and each says for whom it waits"
 
 
-def command(directory: Path, node_id: str) -> list[str]:
+def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
+    """Return the cluster's id of a node that was alone, if it is the only founder.
+
+    Raises:
+        CommandFailed: it is no data directory, or another founder is named.
+    """
+    try:
+        record = json.loads((data / "node.json").read_bytes())
+        node_id, cluster_id = str(record["node_id"]), str(record["cluster_id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"{data} is not the data directory of a node: {error}", EXIT_USAGE) from error
+    if [one["node_id"] for one in founders] != [node_id]:
+        raise CommandFailed(
+            f"{data} is the directory of {node_id!r}, which founds alone: give --node {node_id}=HOST[:PORT] and no "
+            "other; more nodes join when it runs",
+            EXIT_USAGE,
+        )
+    return cluster_id
+
+
+def command(directory: Path, node_id: str, data: Path | None = None) -> list[str]:
     """Return the words of the command that starts a founder whose machine has the files in the same directory."""
     return [
         *("tidelog", "node", "--bootstrap", str(directory / BOOTSTRAP), "--secret-file", str(directory / SECRET)),
-        *("--node-id", node_id, "--data", str(directory / node_id)),
+        *("--node-id", node_id, "--data", str(data or directory / node_id)),
     ]
 
 

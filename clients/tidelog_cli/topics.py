@@ -169,12 +169,16 @@ def alter(
     tombstone_retention_ms: TombstoneOption = None,
     compaction_lag_ms: CompactionLagOption = None,
     dirty_percent: DirtyOption = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Copies; they are made, or dropped, by and by.")
+    ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change a topic; what is not given stays."""
     asked: dict[str, Any] = {
         "partitions": partitions,
+        "replication_factor": replication_factor,
         "flush": None if flush is None else flush.value,
         "flush_interval_ms": flush_interval_ms,
         "retention_ms": retention_ms,

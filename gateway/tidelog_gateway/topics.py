@@ -24,6 +24,7 @@ _FlushInterval = Annotated[int, Field(ge=1, lt=2**32)]
 _Retention = Annotated[int, Field(ge=0, lt=2**63, description="Bytes a partition keeps; 0 keeps everything.")]
 _Segment = Annotated[int, Field(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)]
 _Partitions = Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
+_Copies = Annotated[int, Field(ge=1, le=15)]
 
 
 _RetentionTime = Annotated[
@@ -49,7 +50,7 @@ class TopicCreate(BaseModel):
     flush_interval_ms: _FlushInterval | None = None
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
-    replication_factor: Annotated[int, Field(ge=1, le=15)] | None = None
+    replication_factor: _Copies | None = None
     retention_ms: _RetentionTime | None = None
     cleanup: Cleanup | None = None
     compaction_lag_ms: _CompactionLag | None = None
@@ -70,6 +71,7 @@ class TopicAlter(BaseModel):
     flush_interval_ms: _FlushInterval | None = None
     retention_bytes: _Retention | None = None
     segment_bytes: _Segment | None = None
+    replication_factor: _Copies | None = None
     retention_ms: _RetentionTime | None = None
     cleanup: Cleanup | None = None
     compaction_lag_ms: _CompactionLag | None = None

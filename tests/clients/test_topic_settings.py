@@ -48,8 +48,7 @@ def test_alterations_say_what_changes_and_nothing_else() -> None:
     request = topic_alter("t", {"partitions": 4, "flush": "always", "segment_bytes": None, "hold": False})
     assert request == pb.TopicAlter(name="t", partitions=4, flush=pb.ALWAYS, hold=False)
     assert request.HasField("hold"), "to end a hold is a change"
-    with pytest.raises(InvalidRequestError, match="replication_factor"):
-        topic_alter("t", {"replication_factor": 3})
+    assert topic_alter("t", {"replication_factor": 3}) == pb.TopicAlter(name="t", replication_factor=3)
 
 
 def test_every_setting_of_the_protocol_can_be_made_altered_and_seen() -> None:
@@ -57,7 +56,7 @@ def test_every_setting_of_the_protocol_can_be_made_altered_and_seen() -> None:
     assert set(settings_of(pb.TopicConfig())) == configured - {"partitions"}
     assert set(settings_of(pb.TopicConfig())) <= {field.name for field in dataclasses.fields(Topic)}
     assert {field.name for field in pb.TopicAlter.DESCRIPTOR.fields} == {"name", *ALTERABLE}
-    assert configured - set(ALTERABLE) == {"replication_factor", "ack_quorum", "engine"}
+    assert configured - set(ALTERABLE) == {"ack_quorum", "engine"}
 
 
 def test_a_node_of_an_older_release_deletes() -> None:

@@ -45,6 +45,7 @@ class Mover:
     """Sees to it that what this node owns goes where it should be.
 
     Args:
+        begin_lone: begins an epoch of each only copy here that is to have others, and has no owner since the start.
         owned: what this node owns at the moment.
         roll_over: ends an epoch by plan; does nothing where that is too late.
         cluster: for where placement wants a partition.
@@ -57,6 +58,7 @@ class Mover:
     def __init__(
         self,
         *,
+        begin_lone: Callable[[], None],
         owned: Callable[[], Iterable[Owned]],
         roll_over: Callable[[PartitionKey, Plan], None],
         cluster: Cluster,
@@ -65,6 +67,7 @@ class Mover:
         copies: NewCopies,
         now_ms: Callable[[], int],
     ) -> None:
+        self._begin_lone = begin_lone
         self._owned = owned
         self._roll_over = roll_over
         self._cluster = cluster
@@ -134,6 +137,7 @@ class Mover:
         """Move what is to be moved, for as long as the node runs."""
         while True:
             await self._copies.look()
+            self._begin_lone()
             moved = self.step()
             is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
             if not moved and not is_waiting:

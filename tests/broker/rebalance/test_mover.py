@@ -64,6 +64,7 @@ class World:
         """Records that new copies of a partition lack."""
         advisers = [OwnershipAdvice(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
+            begin_lone=lambda: None,
             owned=self.owned,
             roll_over=self.roll_over,
             cluster=self.cluster,
