@@ -248,7 +248,7 @@ class Client:
         return admin.topic_of(await paging.whole(self._router, await topic_changes.describe(self._router, name)))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
-        """Change settings of a topic, by the names of `create_topic`. Partitions only grow, copies come and go by and by.
+        """Change settings of a topic, by the names of `create_topic`. Partitions only grow; copies come by and by.
 
         Raises:
             UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 FIRST_S: Final = 600.0
 """How long after its start a node begins: what it does then is more urgent."""
 
+PAUSE_S: Final = 1.0
+"""How long it waits where a segment cannot be opened."""
+
 SLICE_BYTES: Final = MIB
 """What is read at a time; then others have their turn."""
 
@@ -68,14 +71,23 @@ class Scrubber:
                 one = await self._slice(partition, part, one)
                 if one.damage:
                     one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))  # memory may err, too
-            except FileNotFoundError:
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):
+                    log.warning("%s: %s is not read again this time: %s", partition.name, part.path, error)
+                    await asyncio.sleep(PAUSE_S)  # too many open files, perhaps
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or SLICE_BYTES))
         if not one.damage or not is_held(partition.log, part):
             return False
         self._tools.metrics.scrub_damaged.inc()
         is_fetched = partition.driver.damaged(part.epoch, one.damage)
-        what = "it is fetched from another node" if is_fetched else "no other node has it; see tidelog log verify"
+        is_open = part.epoch == partition.replica.state.active.epoch
+        if is_fetched:
+            what = "it is fetched from another node, if one has it"
+        elif is_open:
+            what = "its epoch is open: once that has ended, other nodes are asked for it"
+        else:
+            what = "no other node is to have it; see tidelog log verify"
         log.error("%s: %s; %s", partition.name, one.damage, what)
         return True
 

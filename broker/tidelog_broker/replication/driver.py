@@ -210,7 +210,7 @@ class ReplicaDriver:
         """A sealed epoch of the log has rotted; return whether it is fetched again from others."""
         if self.stopped:
             return False
-        is_fetched = self.replica.backfill.begin_again(epoch, reason)
+        is_fetched = self.replica.backfill.begin_again(epoch, reason, self._tools.now_ms())
         self.pump()
         return is_fetched
 

@@ -147,13 +147,21 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     store = view.store
     end = (effect.epoch_end_offset, effect.epoch_end_digest)
     try:
-        position = store.copies.begin_fill(effect.epoch, effect.start_offset, *end, start_digest=effect.start_digest)
+        position = store.copies.begin_fill(
+            effect.epoch,
+            effect.start_offset,
+            *end,
+            start_digest=effect.start_digest,
+            or_digests=view.decided_digests(effect.epoch) if view.epoch_end(effect.epoch) is None else (),
+        )
     except DiskFullError:
         return False
     except NotHeldError as error:
         # What was to be gone on with is gone: the core looks again at what is there.
         log.warning("%s: %s", store.directory.name, error)
         return False
+    if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
+        return False  # a whole copy of another version has left the log meanwhile: the core looks again
     try:
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
         store.copies.append_fill(effect.epoch, missing)

@@ -167,8 +167,7 @@ class ReplicaLog:
 
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self.descriptor(epoch).start_offset, decision.end_offset
-        digests = [decision.end_digest]
-        digests += [each.terms.end_digest for each in self._chain.compactions.get(epoch, ())]
+        digests = self.decided_digests(epoch)
         if start_offset < decision.end_offset <= self._log_start:
             self.store.copies.abandon_fill(epoch)
             return
@@ -183,7 +182,7 @@ class ReplicaLog:
                 start_digest=known,
                 or_digests=digests[:-1],
             )
-        except NotHeldError as error:
+        except (NotHeldError, DiskFullError) as error:
             log.warning("%s: %s", self.store.directory.name, error)
             return
         newest = (end_offset, digests[-1])
@@ -193,6 +192,11 @@ class ReplicaLog:
             self.store.copies.abandon_fill(epoch)
         elif position == newest:
             self.store.copies.finish_fill(epoch, self._chain.compactions[epoch][-1].at)
+
+    def decided_digests(self, epoch: int) -> list[int]:
+        """With which digests a whole copy of a decided epoch may end, the newest version's last."""
+        compactions = self._chain.compactions.get(epoch, ())
+        return [self._decision(epoch).end_digest, *(each.terms.end_digest for each in compactions)]
 
     @property
     def doubt(self) -> Doubt:

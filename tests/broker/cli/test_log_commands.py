@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog_broker.cli.log_commands import log_app
+from tidelog_broker.storage.io.filesystem import File, RealFileSystem
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, padded
@@ -183,3 +184,16 @@ def test_a_path_without_data_is_refused(tmp_path: Path) -> None:
     result = runner.invoke(log_app, ["dump", str(tmp_path / "nothing")])
     assert result.exit_code == 2
     assert "does not exist" in result.stderr
+
+
+def test_what_a_running_node_deletes_meanwhile_is_passed_over(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = segment_of(data)
+    read = RealFileSystem.open_readonly
+
+    def deleting(self: RealFileSystem, path: Path) -> File:
+        gone.unlink(missing_ok=True)
+        return read(self, path)
+
+    monkeypatch.setattr(RealFileSystem, "open_readonly", deleting)
+    for command in ("dump", "verify", "inspect"):
+        assert runner.invoke(log_app, [command, str(data)]).exit_code == 0, command

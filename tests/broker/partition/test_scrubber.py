@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import patch
@@ -40,6 +42,12 @@ def flip(partition: Partition) -> Path:
     return path
 
 
+def is_back(partition: Partition, path: Path) -> bool:
+    """Whether the rotten copy is kept aside, and another one in its place."""
+    is_aside = path.parent.with_name(path.parent.name + ".bad-1").exists()
+    return is_aside and path.exists() and not partition.replica.backfill.incomplete
+
+
 def count(counter: Counter) -> float:
     (metric,) = counter.collect()
     return next(sample.value for sample in metric.samples if sample.name.endswith("_total"))
@@ -67,9 +75,8 @@ async def test_what_has_rotted_is_fetched_from_another_node(cluster: ClusterStan
     assert await one.run_once() == 0
     path = flip(partition)
     assert await one.run_once() == 1
-    await settled(lambda: not partition.replica.backfill.incomplete, "it does not come back")
+    await settled(lambda: is_back(partition, path), "it does not come back")
     assert read_all(partition.log) == before
-    assert path.parent.with_name(path.parent.name + ".bad-1").exists(), "the rotten copy is kept"
     assert await one.run_once() == 0
     metrics = cluster.nodes[node].broker.metrics
     assert (count(metrics.scrub_passes), count(metrics.scrub_damaged)) == (3, 1)
@@ -81,11 +88,40 @@ async def test_an_owner_whose_history_has_rotted_gets_it_back(cluster: ClusterSt
     await sealed(cluster)
     owner = await cluster.owner()
     partition = cluster.partition(owner)
-    flip(partition)
+    path = flip(partition)
     assert await scrubber_of(cluster, owner).run_once() == 1
-    await settled(lambda: not partition.replica.backfill.incomplete, "it does not come back")
+    await settled(lambda: is_back(partition, path), "it does not come back")
     await publish(cluster, (b"c", b"3"))
     assert len(all_records(partition.log)) == 3
+
+
+async def test_what_has_rotted_on_all_nodes_stays_readable_where_it_is_sound(cluster: ClusterStand) -> None:
+    await sealed(cluster)
+    for name in NODES:
+        flip(cluster.partition(name))
+    for name in NODES:
+        assert await scrubber_of(cluster, name).run_once() == 1
+    for _ in range(20):
+        assert all(len(cluster.partition(name).log.epochs) == 2 for name in NODES), "a copy has gone for nothing"
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
+async def test_a_node_that_cannot_look_says_nothing_of_what_is_there(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    await sealed(cluster)
+    node = others(await cluster.owner())[0]
+    fs = cluster.nodes[node].broker.partitions.tools.disk.fs
+
+    def fails(path: Path) -> None:
+        raise OSError(number, "not now", path)
+
+    monkeypatch.setattr(scrubber, "PAUSE_S", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "open_readonly", fails)
+        assert await scrubber_of(cluster, node).run_once() == 0
+    assert len(all_records(cluster.partition(node).log)) == 2
 
 
 async def test_a_segment_that_goes_meanwhile_is_no_damage(cluster: ClusterStand) -> None:

@@ -8,10 +8,12 @@ from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_epoch
 from tests.broker.storage.build import read_all
 
+from tidelog_broker.core.replication.chain import DecidedCompaction
 from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import unpack_header
 
 
@@ -180,3 +182,20 @@ def test_what_is_wrong_is_set_aside_and_what_is_not_here_needs_nothing(tmp_path:
     assert log_writer.perform(view, SetAside(5, "not here"))
     assert log_writer.perform(view, SetAside(0, "it differs"))
     assert view.epoch_end(0) is None
+
+
+def test_a_whole_older_version_beside_the_log_is_not_filled_over(tmp_path: Path) -> None:
+    """It has left the log since the newest one was asked for; others may make theirs of it."""
+    disk = FaultyDisk()
+    store = open_log(disk, tmp_path)
+    first = write_epoch(store, 0, b"a", b"b")
+    second = write_epoch(store, 1, b"c")
+    write_epoch(store, 2, b"d")
+    chain = chain_of(first, second)
+    newest = DecidedCompaction(1, pb.Compaction(epoch=0, end_digest=77))
+    chain.compactions[0] = [newest]
+    view = view_of(store, chain)
+    store.copies.set_aside(1, "it has rotted")
+    batches = group(0, 0, b"x").batches
+    assert not log_writer.perform(view, AppendFill(0, 0, 0, 1, batches, first[0], 77))
+    assert view.fill_position(0) == first

@@ -305,3 +305,30 @@ def test_a_start_takes_up_another_version_that_lies_beside_the_log(tmp_path: Pat
     assert view.epoch_end(0) == (ends["newest"] if beside == "newest" else first)
     assert view.fill_position(0) is not None
     assert ((view.position_beside(0) or (0, 0))[0]) == (2 if beside == "part of it" else 0)
+
+
+def test_a_compacted_epoch_that_cannot_be_opened_is_set_aside_under_its_own_name(tmp_path: Path) -> None:
+    store = open_log(FaultyDisk(), tmp_path)
+    ends = [write_epoch(store, epoch, b"a", b"b") for epoch in range(3)]
+    write_epoch(store, 3, b"c")
+    store.close()
+    compacted = (store.directory / "epoch-00000001").rename(store.directory / "epoch-00000001.c00000002")
+    (segment,) = compacted.glob("*.seg")
+    segment.write_bytes(b"what" + segment.read_bytes()[4:])
+    view = view_of(open_log(FaultyDisk(), tmp_path), chain_of(*ends))
+    assert (view.limbo(), [held.epoch for held in view.store.epochs]) == (None, [2, 3])
+    assert compacted.with_name("epoch-00000001.c00000002.bad-1").exists()
+    assert view.fill_position(0) is not None, "the older one waits"
+
+
+def test_a_full_disk_leaves_copies_that_cannot_be_gone_on_with_for_later(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    first = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.copies.set_aside(0, "it has rotted")
+    (store.directory / "epoch-00000000.fill").mkdir()
+    store.close()
+    disk.fill_up()
+    view = view_of(open_log(disk, tmp_path), chain_of(first))
+    assert (view.limbo(), [held.epoch for held in view.store.epochs]) == (None, [1])

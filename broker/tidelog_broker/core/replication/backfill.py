@@ -68,6 +68,8 @@ class Backfill:
         """Copies that turned out wrong: each time another source is asked first, the one before may be the cause."""
         self.producers = CopiedProducers(state)
         self.versions = Versions(state)
+        self._rotten: dict[int, str] = {}
+        """Epochs of the log that have rotted, and how: a copy is set aside when another one is whole beside it."""
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no whole copy."""
 
@@ -106,6 +108,15 @@ class Backfill:
         """Whether an epoch that is not whole here is in the log as an older version of it."""
         return epoch in self.incomplete and self.versions.is_held(epoch)
 
+    def _is_rotten(self, epoch: int) -> bool:
+        """Whether an epoch of the log is to be fetched again."""
+        is_kept = self._state.decision(epoch).end_offset > self._state.log_start
+        return epoch in self._rotten and is_kept and self.versions.is_held(epoch)
+
+    def _is_beside(self, epoch: int) -> bool:
+        """Whether what is fetched of an epoch lies beside a copy of it in the log."""
+        return epoch in self._rotten or self._is_outdated(epoch)
+
     def _wanted(self) -> list[int]:
         """Return the epochs that are not whole and of which retention has left something."""
         state = self._state
@@ -128,9 +139,10 @@ class Backfill:
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_whole(epoch)}
         self._note_outdated()
-        wanted = self._wanted()
+        self._rotten = {epoch: why for epoch, why in self._rotten.items() if self._is_rotten(epoch)}
+        wanted = [*self._wanted(), *self._rotten]
         pull = self._pull
-        is_over = pull is not None and (pull.epoch not in self.incomplete or self._is_overtaken(pull))
+        is_over = pull is not None and (pull.epoch not in wanted or self._is_overtaken(pull))
         if pull is not None and pull.deadline_ms is not None and is_over:
             pull = self._pull = None  # nothing of it is being written
         if pull is not None or not wanted or not state.is_member or state.halted is not None:
@@ -165,13 +177,16 @@ class Backfill:
         self._filled(self._pull)
 
     def _next(self, wanted: Sequence[int]) -> int | None:
-        """Return the epoch to be fetched next: what the log lacks, newest first, then what is outdated, oldest first.
+        """Return the epoch to be fetched next: what the log lacks, newest first, then what has rotted or is outdated.
 
-        None while compaction has something to do here first: what is outdated is what an older one is made with.
+        Of those the oldest first. None while compaction has something to do here first: what is outdated is what an
+        older one is made with.
         """
-        lacking = [epoch for epoch in wanted if not self._is_outdated(epoch)]
+        lacking = [epoch for epoch in wanted if not self._is_beside(epoch)]
         if lacking:
             return max(lacking)
+        if self._rotten:
+            return min(self._rotten)
         epoch = min(wanted)
         waits = any(older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.behind())
         return None if waits else epoch
@@ -189,20 +204,20 @@ class Backfill:
 
     def _have(self, epoch: int) -> tuple[int, int] | None:
         log = self._state.log
-        return log.position_beside(epoch) if self._is_outdated(epoch) else log.fill_position(epoch)
+        return log.position_beside(epoch) if self._is_beside(epoch) else log.fill_position(epoch)
 
-    def begin_again(self, epoch: int, reason: str) -> bool:
-        """Set the log's copy of a sealed epoch aside, which has rotted; return whether others are to have it.
+    def begin_again(self, epoch: int, reason: str, now_ms: int) -> bool:
+        """Fetch a sealed epoch again that has rotted in the log; return whether others may have it.
 
-        Where no other node is to have one it stays: what is sound of it can be read.
+        The copy here stays, and is read where it is sound, until another is whole beside it: that may have rotted, too.
         """
         state = self._state
         is_decided = state.chain.genesis.epoch <= epoch < state.active.epoch
         others = is_decided and any(node != state.node_id for node in state.holders_of(epoch))
-        if not others or state.halted is not None or not self.versions.is_held(epoch):
+        if not others or not state.is_member or state.halted is not None or not self.versions.is_held(epoch):
             return False
-        self.incomplete.add(epoch)
-        state.write(SetAside(epoch, reason), lambda _ok, now_ms: self.go_on(now_ms))
+        self._rotten[epoch] = reason
+        self.go_on(now_ms)
         return True
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
@@ -214,7 +229,8 @@ class Backfill:
         lacked = bool(self.incomplete)
         self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
         pull = self._pull
-        if pull is not None and (pull.epoch not in self.incomplete or self._at.offset < offset):
+        is_over = pull is not None and not {pull.epoch} & {*self.incomplete, *filter(self._is_rotten, self._rotten)}
+        if pull is not None and (is_over or self._at.offset < offset):
             self._pull = None
             self.go_on(now_ms)
         if lacked and not self.incomplete:
@@ -302,7 +318,7 @@ class Backfill:
         """
         if max(self.incomplete, default=pull.epoch) <= pull.epoch:
             return False
-        return any(epoch > pull.epoch and not self._is_outdated(epoch) for epoch in self._wanted())
+        return any(epoch > pull.epoch and not self._is_beside(epoch) for epoch in self._wanted())
 
     def _is_waited_for(self, pull: Pull) -> bool:
         """Whether this node is to own the partition and cannot yet, or does and lacks the end of the epoch before.
@@ -323,7 +339,9 @@ class Backfill:
 
         def finished(_ok: bool, now_ms: int) -> None:
             self._pull = None
-            self.incomplete.discard(pull.epoch)
+            self._rotten.pop(pull.epoch, None)
+            if self._is_here(pull.epoch):
+                self.incomplete.discard(pull.epoch)
             self._note_left_behind(pull.epoch)
             if decided is not None:
                 self.producers.want(pull.epoch, now_ms)
@@ -334,9 +352,19 @@ class Backfill:
         if self._at == pull.end:
             digests = {each.terms.end_digest: each.at for each in state.chain.compactions.get(pull.epoch, ())}
             decided = digests.get(self._at.digest)
+            rot = self._rotten.pop(pull.epoch, None)
+            if rot is not None:
+                self.incomplete.add(pull.epoch)
+                state.write(SetAside(pull.epoch, rot))
             state.write(FinishFill(pull.epoch, decided), finished)
         else:
             self._begin_anew(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
+
+    def _is_here(self, epoch: int) -> bool:
+        """Whether there is a copy, which may wait for newer ones; an epoch without records needs none."""
+        state = self._state
+        is_empty = state.start_of(epoch) == state.decision(epoch).end_offset
+        return is_empty or self.versions.is_held(epoch) or state.log.fill_position(epoch) is not None
 
     def _note_left_behind(self, epoch: int) -> None:
         """Older copies that waited for this one are in the log with it, but for one that turned out to be damaged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def dump(
         if report.role == "log" or is_asked_for:
             end = report.end_offset or 0
             if end > from_offset and (to_offset is None or (report.base_offset or 0) < to_offset):
-                yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
+                with contextlib.suppress(FileNotFoundError):  # the node runs, and has deleted or replaced it
+                    yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
             yield from (finding for finding in report.findings if finding.severity != "note")
 
 

@@ -8,19 +8,26 @@ successor begins, by a decision: what is sound of it can be read (`dump`), but n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog_broker.storage.io.errors import NodeDirError, space_or_failure
+from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.io.errors import NodeDirError, StorageError, space_or_failure
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir, open_node_dir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.offline.verify import verify
-from tidelog_broker.storage.partition.partition_dirs import keep_aside, partition_dir_name, stored_partitions
+from tidelog_broker.storage.partition.partition_dirs import (
+    aside_dirs,
+    keep_aside,
+    partition_dir_name,
+    stored_partitions,
+)
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
@@ -60,7 +67,7 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
     if is_new_dir(path, fs=files):
         raise NodeDirError(f"{path} is not the data directory of a node; give what `--data` says when it starts")
     with closing(open_node_dir(path, fs=files)) as home:
-        placements = _placements(files, home)
+        known = _open_epochs(files, home)
         for name in sorted(stored_partitions(files, home.partitions)):
             rot = _rot(files, home.partitions / partition_dir_name(*name))
             if rot is None:
@@ -74,23 +81,23 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
                 segment_bytes=MIB,
             )
             with closing(log):
-                others = [node for node in placements.get((name.topic_id, name.partition), ()) if node != home.node_id]
-                found = _look_at(log, rot, others)
+                newest = known.get((name.topic_id, name.partition), pb.EpochDescriptor())
+                others = [node for node in newest.placement if node != home.node_id]
+                found = _look_at(log, rot, others, open_epoch=newest.epoch)
                 yield _cut(files, log, found) if apply and found.epoch is not None else found
 
 
-def _placements(fs: FileSystem, home: NodeDir) -> dict[_Key, Sequence[str]]:
-    """Return which nodes are to hold each partition, as far as this one knows."""
-    found: dict[_Key, Sequence[str]] = {}
+def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor]:
+    """Return the epoch of each partition whose end is not decided, as far as this node knows."""
+    found: dict[_Key, pb.EpochDescriptor] = {}
     with closing(TypedJournal.open(fs, home.fences, FENCES)) as fences:
         for fence in fences.load():
             if fence.HasField("descriptor"):
-                found[fence.topic_id, fence.partition] = fence.descriptor.placement
+                found[fence.topic_id, fence.partition] = fence.descriptor
     with closing(TypedJournal.open(fs, home.meta_journal, CHAINS)) as chains:
         for entry in chains.load():
             if entry.decision:
-                next_ = pb.EpochDecision.FromString(entry.decision).next
-                found[entry.topic_id, entry.partition] = next_.placement
+                found[entry.topic_id, entry.partition] = pb.EpochDecision.FromString(entry.decision).next
     return found
 
 
@@ -103,13 +110,15 @@ def _rot(fs: FileSystem, directory: Path) -> str | None:
     return f"{first.path} is damaged at byte {first.position}: {first.message}" if first is not None else None
 
 
-def _look_at(log: PartitionLog, rot: str, others: Sequence[str]) -> Repair:
-    """Return what is wrong with a log, and where it can be cut."""
+def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: int) -> Repair:
+    """Return what is wrong with a log, and where it can be cut: only in the epoch whose end is not decided."""
     found = Repair(log.name.topic, log.name.partition, log.limbo or rot, others)
     newest = log.active
-    is_older = any(held.damage is not None for held in log.epochs[:-1])
-    if others or newest is None or is_older or newest.damage is None or log.unreadable_epoch is not None:
+    if others or newest is None or newest.epoch < open_epoch or log.unreadable_epoch is not None:
         return found
+    is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
+    if not is_first and not newest.is_repairing:
+        return found  # in a full segment, which no start reads: it would be damaged still behind the cut
     end = log.repair.repairable_end(newest.epoch)
     return found if end is None else _at(found, newest.epoch, end.offset)
 
@@ -119,12 +128,23 @@ def _at(found: Repair, epoch: int, end_offset: int, kept: Path | None = None) ->
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
+    """Cut, with a copy of what was there beside the log; a run that was cut short has made that already."""
     assert found.epoch is not None
-    assert log.active is not None
-    try:
-        kept = keep_aside(fs, log.active.directory, found.damage)
-    except OSError as error:
-        raise space_or_failure(f"{log.active.directory} cannot be kept aside", error) from error
-    log.repair.cut_to_good(found.epoch)
+    newest = log.active
+    assert newest is not None
+    if newest.is_repairing:
+        kept = aside_dirs(fs, log.directory)[-1]
+    else:
+        try:
+            kept = keep_aside(fs, newest.directory, found.damage)
+        except OSError as error:
+            raise space_or_failure(f"{newest.directory} cannot be kept aside", error) from error
+        try:
+            log.repair.cut_to_good(found.epoch)
+        except StorageError:
+            if not newest.is_repairing:  # nothing has changed: each try would leave one more copy
+                with contextlib.suppress(OSError):
+                    remove_epoch_dir(fs, kept)
+            raise
     log.repair.finish_repair(found.epoch)
     return _at(found, found.epoch, found.end_offset, kept)

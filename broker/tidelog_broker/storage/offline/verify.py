@@ -231,7 +231,8 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
     for directory in epoch_dirs(fs, path).values():
-        for report in _verify_epoch(fs, directory, before):
+        continued, before = before, None  # nothing continues a directory that has gone meanwhile
+        for report in _verify_epoch(fs, directory, continued):
             if name is not None and report.partition not in {None, name.partition}:
                 message = f"it lies in the directory of partition {name.partition}"
                 report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
@@ -252,9 +253,16 @@ def _verify_epoch(
     fs: FileSystem, directory: Path, before: SegmentReport | None, *, role: Role | None = None
 ) -> Iterator[SegmentReport]:
     """Yield an epoch's segments, each held against the one before it, which may be the last of another epoch."""
-    names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
+    try:
+        names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
+    except FileNotFoundError:
+        return  # the node runs, and has replaced it
     for name in names:
-        report = inspect_segment(fs, directory / name)
+        try:
+            report = inspect_segment(fs, directory / name)
+        except FileNotFoundError:
+            before = None  # the node runs, and has deleted it
+            continue
         report.role = role or report.role
         fault = _seam(before, report)
         if fault:

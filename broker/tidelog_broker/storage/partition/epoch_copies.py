@@ -352,11 +352,12 @@ class EpochCopies:
     def _set_unreadable_aside(self, epoch: int, reason: str) -> Path:
         """Set an epoch aside that could not be opened, behind which the older ones stayed closed."""
         fs = self._held.disk.fs
-        for older, path in epoch_dirs(fs, self._held.directory).items():
+        paths = epoch_dirs(fs, self._held.directory)
+        for older, path in paths.items():
             if older < epoch and self._held.epochs:
                 demote(fs, path)
                 self._fills[older] = None
-        target = put_aside(fs, self._held.directory / epoch_dir_name(epoch), reason)
+        target = put_aside(fs, paths[epoch], reason)  # the newest version, whatever its name
         if self._held.epochs:
             self._held.lost = None
         else:

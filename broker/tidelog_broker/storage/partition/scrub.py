@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -45,8 +46,8 @@ def parts_of(store: PartitionLog) -> list[Part]:
 
 
 def is_held(store: PartitionLog, part: Part) -> bool:
-    """Whether a log still has a segment: compaction and retention may have been faster."""
-    return any(held.epoch == part.epoch and part.path in {one.path for one in held.segments} for held in store.epochs)
+    """Whether a log still has a segment as it was: retention, compaction, or the epoch's end may have been faster."""
+    return part in parts_of(store)
 
 
 def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) -> Scrubbed:
@@ -59,15 +60,15 @@ def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) 
         bytes_max: about how much is read.
 
     Raises:
-        FileNotFoundError: it has been deleted.
+        OSError: it has been deleted, or cannot be looked at now: that says nothing of what it holds.
     """
     try:
         with closing(fs.open_readonly(part.path)) as file:
             header = read_segment_header(file)
             scan = scan_segment(file, header, start, bytes_max=bytes_max)
-    except FileNotFoundError:
-        raise
     except (LayoutError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EIO:
+            raise
         return Scrubbed(start, 0, is_done=True, damage=f"{part.path} cannot be read: {error}")
     size_bytes = scan.end_position - (start.position if start is not None else 0)
     if scan.stop.kind == "more":

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import damage, write_epoch
 
-from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.storage.io.errors import DiskFullError, StorageError
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
@@ -26,7 +26,9 @@ from tidelog_proto import broker_pb2 as pb
 ID = b"i" * 16
 
 
-def rotten(path: Path, *, epoch: int, placement: tuple[str, ...] = ("me",), decided: bool = False) -> None:
+def rotten(
+    path: Path, *, epoch: int, placement: tuple[str, ...] = ("me",), decided: bool = False, open_epoch: int = 1
+) -> None:
     """Make a data directory with a log of two epochs, one of which has rotted, and what it knows of its replicas."""
     with closing(open_node_dir(path, node_id="me")) as home:
         store = PartitionLog.open(Disk(), home.partitions, topic="t", topic_id=ID, partition=0, segment_bytes=1 << 20)
@@ -34,7 +36,7 @@ def rotten(path: Path, *, epoch: int, placement: tuple[str, ...] = ("me",), deci
         write_epoch(store, 1, b"three", b"four", b"five")
         store.close()
         damage(store, epoch, {0: b"one", 1: b"four"}[epoch])
-        descriptor = pb.EpochDescriptor(epoch=1, placement=placement)
+        descriptor = pb.EpochDescriptor(epoch=open_epoch, placement=placement)
         with closing(TypedJournal.open(Disk().fs, home.fences, FENCES)) as fences:
             if not decided:
                 fences.append([pb.FenceEntry(topic_id=ID, epoch=1, descriptor=descriptor)])
@@ -82,6 +84,29 @@ def test_an_older_epoch_is_not_cut(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=0)
     found = one(tmp_path)
     assert (found.others, found.epoch, found.kept) == ([], None, None)
+
+
+def test_an_epoch_whose_end_is_decided_is_not_cut_although_it_is_the_newest_on_the_disk(tmp_path: Path) -> None:
+    """The next one has begun, and nothing was written to it yet."""
+    rotten(tmp_path, epoch=1, open_epoch=2, decided=True)
+    found = one(tmp_path)
+    assert (found.others, found.epoch, found.kept) == ([], None, None)
+
+
+def test_a_cut_without_space_for_its_note_leaves_no_copy(tmp_path: Path) -> None:
+    rotten(tmp_path, epoch=1)
+
+    class Full(FaultyDisk):
+        def open(self, path: Path, *, create: bool = False) -> File:
+            if create and path.name == "repairing":
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().open(path, create=create)
+
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            list(repair(tmp_path, apply=True, fs=Full()))
+    assert not list((tmp_path / "partitions").glob("*/*.bad-*"))
+    assert one(tmp_path).kept is not None
 
 
 def test_without_space_for_what_was_there_nothing_is_cut(tmp_path: Path) -> None:
