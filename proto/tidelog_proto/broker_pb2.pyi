@@ -1340,7 +1340,7 @@ class EpochStatuses(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[EpochStatus, _Mapping]]] = ...) -> None: ...
 
 class Backfill(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "from_offset", "from_digest", "end_offset", "max_bytes", "producers", "digest_unknown")
+    __slots__ = ("topic_id", "partition", "epoch", "from_offset", "from_digest", "end_offset", "max_bytes", "producers", "digest_unknown", "producers_or_later")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1350,6 +1350,7 @@ class Backfill(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_OR_LATER_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1359,7 +1360,8 @@ class Backfill(_message.Message):
     max_bytes: int
     producers: bool
     digest_unknown: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., producers: _Optional[bool] = ..., digest_unknown: _Optional[bool] = ...) -> None: ...
+    producers_or_later: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., from_offset: _Optional[int] = ..., from_digest: _Optional[int] = ..., end_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., producers: _Optional[bool] = ..., digest_unknown: _Optional[bool] = ..., producers_or_later: _Optional[bool] = ...) -> None: ...
 
 class Backfills(_message.Message):
     __slots__ = ("entries",)
@@ -1368,7 +1370,7 @@ class Backfills(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[Backfill, _Mapping]]] = ...) -> None: ...
 
 class BackfillReply(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us", "log_start_offset", "epoch_digest")
+    __slots__ = ("topic_id", "partition", "epoch", "status", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "length", "source_end_offset", "producers", "append_timestamp_us", "log_start_offset", "epoch_digest", "producers_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1384,6 +1386,7 @@ class BackfillReply(_message.Message):
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1399,7 +1402,8 @@ class BackfillReply(_message.Message):
     append_timestamp_us: int
     log_start_offset: int
     epoch_digest: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch_digest: _Optional[int] = ...) -> None: ...
+    producers_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., length: _Optional[int] = ..., source_end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., append_timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch_digest: _Optional[int] = ..., producers_epoch: _Optional[int] = ...) -> None: ...
 
 class ChainDigest(_message.Message):
     __slots__ = ("topic_id", "partition", "epoch", "previous_hash")

@@ -28,6 +28,7 @@ from tidelog_broker.core.replication.effects import (
     EpochFenced,
     FinishFill,
     Halted,
+    KnownLater,
     OwnerConfirmed,
     OwnerReady,
     PeerMessage,
@@ -473,7 +474,9 @@ class ReplicaDriver:
     def _rebuild(self, effect: RebuildProducers) -> None:
         log_start = self.replica.state.log_start
 
-        def done(found: tuple[ProducerTable | None, int] | None, error: BaseException | None) -> None:
+        def done(
+            found: tuple[ProducerTable | None, int, KnownLater | None] | None, error: BaseException | None
+        ) -> None:
             self._writing = False
             if self.stopped:
                 return
@@ -481,11 +484,14 @@ class ReplicaDriver:
                 self._fail(error or AssertionError("nothing came of a rebuild"))
                 return
             self._queue.popleft()
-            self.replica.producers_rebuilt(effect, *found, self._tools.now_ms())
+            table, last_us, later = found
+            self.replica.producers_rebuilt(effect, table, last_us, self._tools.now_ms(), later=later)
             self.pump()
 
-        def rebuild() -> tuple[ProducerTable | None, int]:
-            return self.view.producers_at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
+        def rebuild() -> tuple[ProducerTable | None, int, KnownLater | None]:
+            found = self.view.producers_at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
+            is_wanted = found[0] is None and effect.or_later
+            return (*found, self.view.producers_later(effect.offset) if is_wanted else None)
 
         self._tools.io.start(self._io_key, rebuild, done)
 

@@ -21,6 +21,7 @@ from tidelog_broker.core.replication.effects import (
 )
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -133,7 +134,10 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
 
 def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
     try:
-        if not view.knows_producers_at(effect.epoch):
+        if not view.knows_producers_at(effect.for_epoch):
+            snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
+            if effect.epoch != effect.for_epoch and not view.counts(snapshot):
+                return False  # the log here has not come so far yet
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )

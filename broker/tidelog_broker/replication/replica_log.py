@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.effects import ReadLog
+from tidelog_broker.core.replication.effects import KnownLater, ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica_state import Doubt
@@ -391,6 +391,24 @@ class ReplicaLog:
         if committed is not None:
             snapshots = (one for one in snapshots if one.offset <= committed)
         return any(self._behind(one) is not None for one in snapshots)
+
+    def counts(self, snapshot: ProducerSnapshot) -> bool:
+        """Whether a snapshot is of this log, see `_behind`.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        return self._behind(snapshot) is not None
+
+    def producers_later(self, offset: int) -> KnownLater | None:
+        """Return the earliest snapshot that counts and lies at an offset or behind it; None without one.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        snapshots = [one for one in self.store.reader.load_producer_snapshots() if one.offset >= offset]
+        found = next(filter(self.counts, reversed(snapshots)), None)
+        return KnownLater(*found) if found is not None else None
 
     def epoch_without_producers(self) -> int | None:
         """The newest epoch that is here as compaction left it, where no snapshot says what producers sent into it."""

@@ -9,7 +9,15 @@ from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_
 from tests.broker.storage.build import read_all
 
 from tidelog_broker.core.replication.chain import DecidedCompaction
-from tidelog_broker.core.replication.effects import Append, AppendFill, FinishFill, SetAside, SyncLog, Truncate
+from tidelog_broker.core.replication.effects import (
+    Append,
+    AppendFill,
+    FinishFill,
+    KeepProducers,
+    SetAside,
+    SyncLog,
+    Truncate,
+)
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import StorageFailedError
@@ -199,3 +207,27 @@ def test_a_whole_older_version_beside_the_log_is_not_filled_over(tmp_path: Path)
     batches = group(0, 0, b"x").batches
     assert not log_writer.perform(view, AppendFill(0, 0, 0, 1, batches, first[0], 77))
     assert view.fill_position(0) == first
+
+
+def test_producers_of_a_later_place_are_kept_if_the_log_is_the_same_there(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "copy").mkdir()
+    source, copy = open_log(FaultyDisk(), tmp_path / "source"), open_log(FaultyDisk(), tmp_path / "copy")
+    first = write_epoch(source, 0, b"a", b"b")
+    second = write_epoch(source, 1, b"c")
+    write_epoch(copy, 0, b"a", b"b")
+    theirs, mine = view_of(source, chain_of(first)), view_of(copy, chain_of(first))
+    source.save_producer_snapshot(1, *second, b"state", committed=3)
+    later = theirs.producers_later(2)
+    assert later == (1, *second, b"state")
+    keep = KeepProducers(0, *later)
+    assert not log_writer.perform(mine, keep), "the log has not come so far"
+    write_epoch(copy, 1, b"c")
+    assert log_writer.perform(mine, keep)
+    assert mine.knows_producers_at(0)
+    assert log_writer.perform(mine, keep), "twice is fine"
+    (tmp_path / "other").mkdir()
+    other = open_log(FaultyDisk(), tmp_path / "other")
+    write_epoch(other, 0, b"a", b"b")
+    write_epoch(other, 1, b"X")
+    assert not log_writer.perform(view_of(other, chain_of(first)), keep), "it is of another log"

@@ -80,12 +80,16 @@ class CopiedProducers:
                 pull.not_kept(now_ms)
 
         decision = self._state.decision(pull.epoch)
-        snapshot = KeepProducers(pull.epoch, decision.end_offset, decision.end_digest, reply.producers)
-        self._state.write(snapshot, kept)
+        place = (pull.epoch, decision.end_offset, decision.end_digest)
+        if reply.HasField("producers_epoch"):
+            place = (reply.producers_epoch, reply.end_offset, reply.end_digest)
+        self._state.write(KeepProducers(pull.epoch, *place, reply.producers), kept)
         return True
 
     def _end(self, pull: Pull) -> Position:
         return Position(self._state.decision(pull.epoch).end_offset, 0)
 
     def _ask(self, pull: Pull, now_ms: int) -> None:
-        self._state.send(pull.source, pull.ask(self._end(pull), now_ms))
+        ask = pull.ask(self._end(pull), now_ms)
+        ask.producers_or_later = True  # who knows more since may not know any more what it knew then
+        self._state.send(pull.source, ask)

@@ -146,11 +146,13 @@ class DropCopy:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducers:
-    """Keep what another node says of producers at the end of a compacted epoch, unless the log here knows it.
+    """Keep what another node says of producers, unless the log here knows it by the end of `for_epoch` or later.
 
-    `digest` is the one decided at first for that end; `payload` is a `ProducerTable.snapshot`.
+    It is of the end of that epoch, with the digest that was decided at first, or of a later place in `epoch`; `payload`
+    is a `ProducerTable.snapshot`.
     """
 
+    for_epoch: int
     epoch: int
     offset: int
     digest: int
@@ -205,12 +207,23 @@ class RebuildProducers:
 
     With `to`, it is for another node that has no log of its own yet. Done after the writes before it. Compaction leaves
     of a batch no word of its producer, and says so in a snapshot; where nobody has that, `may_forget` does without it.
+    With `or_later` a snapshot of a later place will do for the other node.
     """
 
     epoch: int
     offset: int
     to: str = ""
     may_forget: bool = False
+    or_later: bool = False
+
+
+class KnownLater(NamedTuple):
+    """A snapshot of the producers' state behind where it was asked for: the running digest of its epoch there."""
+
+    epoch: int
+    offset: int
+    digest: int
+    payload: bytes
 
 
 # --------------------------------------------------------------------------------------------------- news

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog_broker.core.replication.effects import OwnerConfirmed, OwnerReady, RebuildProducers
+from tidelog_broker.core.replication.effects import KnownLater, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -158,7 +158,13 @@ class Ownership:
         self._open(ProducerTable(), 0, now_ms)
 
     def rebuilt(
-        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+        self,
+        effect: RebuildProducers,
+        table: ProducerTable | None,
+        last_append_timestamp_us: int,
+        now_ms: int,
+        *,
+        later: KnownLater | None = None,
     ) -> None:
         """Take what the log tells about producers, for this node or for another one."""
         state, active = self._state, self._state.active
@@ -169,6 +175,10 @@ class Ownership:
                 producers=table.snapshot() if table is not None else b"",
                 append_timestamp_us=last_append_timestamp_us,
             )
+            if table is None and later is not None:
+                reply.status = pb.HELD
+                reply.producers, reply.producers_epoch = later.payload, later.epoch
+                reply.end_offset, reply.end_digest = later.offset, later.digest
             state.send(effect.to, state.about(reply, effect.epoch))
         elif state.role == "opening" and (active.epoch, active.start_offset) == (effect.epoch + 1, effect.offset):
             if table is not None:

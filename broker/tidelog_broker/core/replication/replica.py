@@ -30,6 +30,7 @@ from tidelog_broker.core.replication.effects import (
     Effect,
     EpochDecided,
     EpochFenced,
+    KnownLater,
     PeerMessage,
     ReadLog,
     RebuildProducers,
@@ -470,10 +471,16 @@ class Replica:
     # --- becoming the owner ----------------------------------------------------------------------------
 
     def producers_rebuilt(
-        self, effect: RebuildProducers, table: ProducerTable | None, last_append_timestamp_us: int, now_ms: int
+        self,
+        effect: RebuildProducers,
+        table: ProducerTable | None,
+        last_append_timestamp_us: int,
+        now_ms: int,
+        *,
+        later: KnownLater | None = None,
     ) -> None:
-        """Take the producers' state at an epoch's end; None when the log here cannot tell it."""
-        self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms)
+        """Take the producers' state at an epoch's end; None when the log here cannot tell it, or only a `later` one."""
+        self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)
 
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:

@@ -30,7 +30,7 @@ class Source:
         state = self._state
         status = self._may_serve(ask)
         if status == pb.HELD and ask.producers:
-            state.emit(RebuildProducers(ask.epoch, ask.from_offset, sender))
+            state.emit(RebuildProducers(ask.epoch, ask.from_offset, sender, or_later=ask.producers_or_later))
             return False
         end = state.tail.durable.offset
         is_open = status == pb.HELD and ask.epoch == state.tail.epoch

@@ -31,10 +31,23 @@ def test_it_is_asked_for_at_the_end_of_the_epoch_and_kept() -> None:
     assert (to, ask.epoch, ask.from_offset, ask.producers) == ("a", 1, 8, True)
     answer(trial, "a", knows=True)
     decision = trial.decision(1)
-    assert trial.peek() == [KeepProducers(1, 8, decision.end_digest, b"what they have sent")]
+    assert trial.peek() == [KeepProducers(1, 1, 8, decision.end_digest, b"what they have sent")]
     assert (producers.is_asking, producers.deadline_ms) == (True, None), "it is not on the disk yet"
     trial.wrote()
     assert (producers.is_asking, producers.deadline_ms) == (False, None)
+
+
+def test_what_is_known_of_a_later_place_will_do() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    assert trial.asked()[1].producers_or_later
+    reply = pb.BackfillReply(epoch=1, status=pb.HELD, base_offset=8, producers=b"state", end_offset=12, end_digest=7)
+    reply.producers_epoch = 2
+    trial.backfill.on_reply("a", reply, (), 0)
+    assert trial.peek() == [KeepProducers(1, 2, 12, 7, b"state")]
+    trial.wrote(ok=False)
+    assert producers.is_asking, "the log here has not come so far: it is asked for again"
 
 
 def test_an_older_end_tells_nothing_new() -> None:
