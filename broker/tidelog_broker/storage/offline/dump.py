@@ -59,7 +59,7 @@ def _batches(fs: FileSystem, report: SegmentReport, from_offset: int, to_offset:
         for slot in range(max(0, index.slot_of(from_offset)), len(index)):
             position, length_bytes = index.place(slot)
             batch = RecordBatch.parse(file.pread(length_bytes, position))
-            if batch.control or batch.end_offset <= from_offset:
+            if batch.control:
                 continue
             if batch.base_offset >= to_offset:
                 return

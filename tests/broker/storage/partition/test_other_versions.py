@@ -41,7 +41,8 @@ def fetch(log: PartitionLog, newer: tuple[PartitionLog, Made], *, parts: int | N
 
 
 def test_the_older_one_is_read_until_the_newer_one_is_whole(newer: tuple[PartitionLog, Made]) -> None:
-    log = same(new_disk())
+    sim = new_disk()
+    log = same(sim)
     before = read_all(log)
     fetch(log, newer, parts=0)
     assert (read_all(log), log.copies.fill_epochs) == (before, (0,))
@@ -51,6 +52,7 @@ def test_the_older_one_is_read_until_the_newer_one_is_whole(newer: tuple[Partiti
     assert log.epochs[0].directory.name == f"epoch-00000000.c{DECIDED:08d}"
     assert all_records(log)[0].offset == all_records(newer[0])[0].offset
     assert [one.epoch for one in log.epochs] == [0, 1, 2]
+    assert not sim.exists(log.directory / "epoch-00000000"), "the older one takes space still"
 
 
 def test_a_crash_at_any_instant_leaves_one_version_or_the_other(newer: tuple[PartitionLog, Made]) -> None:
