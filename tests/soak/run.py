@@ -178,10 +178,11 @@ class Soak:
     # --- what has become of it -------------------------------------------------------------------------
 
     async def _check(self, client: Client) -> None:
-        records: list[Read] = []
-        for partition in range(STATE_PARTITIONS):
-            records += (await self._read(client, STATE, partition))[0]
-        self.faults += self.state.faults(records)
+        records = await self._read_state(client)
+        await insist(partial(client.compact_topic, STATE))
+        compacted = await self._read_state(client)
+        if len(compacted) > KEYS:
+            self.faults.append(f"{STATE} has {len(compacted):,} records behind a pass, and only {KEYS} keys")
         for number in self.rng.sample(range(KEYS), ASKED):
             await self._check_key(client, key_of(number))
         began_s = time.monotonic()
@@ -194,9 +195,18 @@ class Soak:
         kept = sum(map(len, held.values()))
         epochs = sum(one.epoch for one in (await client.topic(STATE)).partitions)
         self.tell(
-            f"{STATE}: {len(records):,} records left of {self.state.acknowledged:,}, {epochs} epochs, "
-            f"{self.state.tombstones} keys deleted; {EVENTS}: {kept:,} left of {self.ages.acknowledged:,}"
+            f"{STATE}: {len(records):,} records left of {self.state.acknowledged:,}, "
+            f"{len(compacted):,} behind a last pass, {epochs} epochs, {self.state.tombstones} keys deleted; "
+            f"{EVENTS}: {kept:,} left of {self.ages.acknowledged:,}"
         )
+
+    async def _read_state(self, client: Client) -> list[Read]:
+        """Return all records of the topic that is compacted, once they are seen to be right."""
+        records: list[Read] = []
+        for partition in range(STATE_PARTITIONS):
+            records += (await self._read(client, STATE, partition))[0]
+        self.faults += self.state.faults(records)
+        return records
 
     async def _check_key(self, client: Client, key: bytes) -> None:
         found: Record | None = await insist(partial(client.get, STATE, key))

@@ -24,11 +24,15 @@ def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
     assert "0 faults found" in ended.stdout
     assert "has lost its disk" in ended.stdout
     assert "kill -9" in ended.stdout
-    left, acked, epochs = (
+    left, acked, compacted, epochs = (
         int(number.replace(",", ""))
-        for number in re.findall(r"state: ([\d,]+) records left of ([\d,]+), ([\d,]+) epochs", ended.stdout)[0]
+        for number in re.findall(
+            r"state: ([\d,]+) records left of ([\d,]+), ([\d,]+) behind a last pass, ([\d,]+) epochs", ended.stdout
+        )[0]
     )
-    assert left < acked / 2, "nothing was compacted"
+    # How much less depends on how fast the machine is.
+    assert left < acked, "nothing was compacted by itself"
+    assert 0 < compacted <= left
     assert epochs > 4, "no epoch was ended by a pass"
     kept, sent = (
         int(number.replace(",", "")) for number in re.findall(r"events: ([\d,]+) left of ([\d,]+)", ended.stdout)[0]
