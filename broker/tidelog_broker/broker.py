@@ -64,6 +64,7 @@ from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_dirs import sweep_trash
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.segment.hash_memory import HashMemory
 from tidelog_broker.wire.bounds import ConnectionBounds
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
@@ -172,7 +173,7 @@ class Broker:
 
     def _open_disk(self, fs: FileSystem) -> Disk:
         """Return what the logs share, as the settings want files read and written."""
-        disk = self.threads.disk(fs)
+        disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate()
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:

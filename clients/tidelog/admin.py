@@ -90,6 +90,7 @@ def topic_of(info: pb.TopicInfo) -> Topic:
                 oldest_append_us=partition.oldest_append_us,
                 newest_append_us=partition.newest_append_us,
                 next_deletion=_next_deletion(partition),
+                unindexed_bytes=partition.unindexed_bytes,
             )
             for partition in sorted(info.partitions, key=lambda each: each.partition)
         ),

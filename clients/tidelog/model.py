@@ -70,7 +70,8 @@ class Partition:
 
     `replicas` are there in the status of the cluster and where one topic is asked for, while the owner answers. Where
     one topic is asked for, it is also told when the oldest and the newest record were appended, µs since 1970, 0 where
-    there is none; and what retention deletes next, None for nothing.
+    there is none; what retention deletes next, None for nothing; and how much the topic's indexes lack, which is looked
+    through.
     """
 
     partition: int
@@ -85,6 +86,7 @@ class Partition:
     oldest_append_us: int = 0
     newest_append_us: int = 0
     next_deletion: NextDeletion | None = None
+    unindexed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ from typing import Any, Final
 from tidelog import NextDeletion, Partition, Topic
 from tidelog_cli.copies import copy_documents
 from tidelog_cli.output import ABSENT, bytes_text, time_text
+from tidelog_proto.limits import MIB
 
+UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
+"""The newest records are always behind by less."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -60,6 +63,7 @@ def _details(partition: Partition) -> dict[str, Any]:
             "at_ms": following.at_us and following.at_us // 1000,
             "bytes_more": following.bytes_more,
         },
+        "unindexed_bytes": partition.unindexed_bytes,
         "replicas": copy_documents(partition),
     }
 
@@ -98,6 +102,14 @@ def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) ->
     whens = list(_whens(following, time.time() if now_s is None else now_s))
     size = bytes_text(following.size_bytes)
     return f"deletes the oldest segment ({size}, until offset {following.below:,}) {' or '.join(whens)}"
+
+
+def index_text(topic: Topic, partition: Partition) -> str:
+    """Return how far a partition's indexes have come; empty where it has none, or hardly anything is missing."""
+    missing_bytes = partition.unindexed_bytes
+    if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
+        return ""
+    return f"has {bytes_text(missing_bytes)} that are not indexed yet, and are looked through"
 
 
 def _whens(following: NextDeletion, now_s: float) -> list[str]:

@@ -28,7 +28,7 @@ from tidelog_cli.topic_options import (
     TombstoneOption,
     indexes,
 )
-from tidelog_cli.topic_show import append_text, plan_text, retention_text, settings_text, topic_document
+from tidelog_cli.topic_show import append_text, index_text, plan_text, retention_text, settings_text, topic_document
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
@@ -150,8 +150,8 @@ def describe(
         ],
     )
     for partition in topic.partitions:
-        if plan := plan_text(topic, partition):
-            sys.stdout.write(f"partition {partition.partition} {plan}\n")
+        for text in filter(None, (plan_text(topic, partition), index_text(topic, partition))):
+            sys.stdout.write(f"partition {partition.partition} {text}\n")
 
 
 def alter(

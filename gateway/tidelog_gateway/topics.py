@@ -105,6 +105,7 @@ class PartitionView(BaseModel):
     oldest_append_ms: Annotated[int | None, Field(description="When its oldest record was appended; null: none.")]
     newest_append_ms: int | None
     next_deletion: Annotated[NextDeletionView | None, Field(description="null: nothing is deleted.")]
+    unindexed_bytes: Annotated[int, Field(description="What the topic's indexes lack; it is looked through.")]
 
 
 class TopicView(BaseModel):
@@ -231,6 +232,7 @@ def _partition_view(partition: Partition) -> dict[str, Any]:
         "oldest_append_ms": partition.oldest_append_us // 1000 or None,
         "newest_append_ms": partition.newest_append_us // 1000 or None,
         "next_deletion": _next_view(partition.next_deletion),
+        "unindexed_bytes": partition.unindexed_bytes,
     }
 
 

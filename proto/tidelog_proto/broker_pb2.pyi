@@ -390,7 +390,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion", "unindexed_bytes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +406,7 @@ class PartitionInfo(_message.Message):
     OLDEST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
     NEWEST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
     NEXT_DELETION_FIELD_NUMBER: _ClassVar[int]
+    UNINDEXED_BYTES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -421,7 +422,8 @@ class PartitionInfo(_message.Message):
     oldest_append_us: int
     newest_append_us: int
     next_deletion: NextDeletion
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ..., oldest_append_us: _Optional[int] = ..., newest_append_us: _Optional[int] = ..., next_deletion: _Optional[_Union[NextDeletion, _Mapping]] = ...) -> None: ...
+    unindexed_bytes: int
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ..., oldest_append_us: _Optional[int] = ..., newest_append_us: _Optional[int] = ..., next_deletion: _Optional[_Union[NextDeletion, _Mapping]] = ..., unindexed_bytes: _Optional[int] = ...) -> None: ...
 
 class NextDeletion(_message.Message):
     __slots__ = ("below", "size_bytes", "at_us", "bytes_more", "bounded")

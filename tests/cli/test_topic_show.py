@@ -11,6 +11,7 @@ from tidelog_cli.output import ABSENT
 from tidelog_cli.topic_show import (
     append_text,
     duration_text,
+    index_text,
     plan_text,
     retention_text,
     settings_text,
@@ -117,3 +118,11 @@ def test_a_document_has_the_copies_and_ages_only_where_asked_for() -> None:
 def test_a_document_says_null_where_no_deletion_follows() -> None:
     (detailed,) = topic_document(topic(Partition(0, "a", 3)), copies=True)["partitions"]
     assert (detailed["next_deletion"], detailed["replicas"]) == (None, [])
+
+
+def test_it_is_said_how_much_an_index_lacks_while_that_is_much() -> None:
+    behind = Partition(0, "a", 3, unindexed_bytes=40 << 20)
+    text = index_text(topic(index_key=True), behind)
+    assert text == "has 40.0 MiB that are not indexed yet, and are looked through"
+    assert index_text(topic(), behind) == ""
+    assert index_text(topic(index_tag=True), Partition(0, "a", 3, unindexed_bytes=1 << 20)) == ""

@@ -145,6 +145,12 @@ class NodeSettings(BaseModel):
     )
     ring_bytes: int = Field(16 * MIB, ge=0, description="The newest batches of a partition kept in memory.")
     rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
+    indexes_bytes: int = Field(
+        256 * MIB,
+        ge=0,
+        description="About what the indexes of keys and tags of growing segments take in memory; past it, what is not "
+        "in them is looked through until the segment is full.",
+    )
     group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")
     write_stall_ms: int = Field(
         30_000,

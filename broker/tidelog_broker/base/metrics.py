@@ -42,6 +42,9 @@ class NodeMetrics:
         )
         self.outgoing_bytes = self._gauge("tidelog_outgoing_bytes", "Bytes that wait to be sent to clients")
         self.ring_bytes = self._gauge("tidelog_ring_bytes", "Bytes of batches kept in memory for close readers")
+        self.index_bytes = self._gauge(
+            "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
+        )
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
         )

@@ -13,6 +13,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 JOURNALS: Final = 2
 """Fences and chains; each has a thread."""
@@ -46,7 +47,7 @@ class Threads:
         """For passes of compaction, which take their time."""
         self._indexing = self._workers("index", 1)
 
-    def disk(self, fs: FileSystem) -> Disk:
+    def disk(self, fs: FileSystem, hash_memory: HashMemory) -> Disk:
         """Return what the logs share: their head starts run where the like of them does, long apart from short."""
         return Disk(
             fs=fs,
@@ -54,6 +55,7 @@ class Threads:
             syncer=self._syncing,
             namer=self._noting,
             indexer=self._indexing,
+            hash_memory=hash_memory,
         )
 
     def _pool(self, name: str, count: int) -> Offload:

@@ -7,11 +7,12 @@ import threading
 
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 
 async def test_a_long_sync_holds_up_nothing_but_what_nobody_waits_for() -> None:
     threads = Threads(1)
-    disk = threads.disk(RealFileSystem())
+    disk = threads.disk(RealFileSystem(), HashMemory())
     gate, named, spaced = threading.Event(), threading.Event(), threading.Event()
     assert disk.syncer is not None
     assert disk.namer is not None

@@ -34,16 +34,17 @@ async def opened(broker: Broker, page: Page) -> bool:
 
 
 async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
-    """Tell also when the records here were appended, and what retention does next. It may read a few headers."""
+    """Tell also when records were appended, what is deleted next, what is not indexed. It may read a few headers."""
     described = [
-        (partition.retention.ages, info)
+        (partition, info)
         for topic in infos
         for info in topic.partitions
         if (partition := broker.partitions.find((topic.topic_id, info.partition))) is not None
     ]
-    await asyncio.gather(*(ages.refresh() for ages, _ in described))
-    for ages, info in described:
-        ages.describe(info)
+    await asyncio.gather(*(partition.retention.ages.refresh() for partition, _ in described))
+    for partition, info in described:
+        partition.retention.ages.describe(info)
+        info.unindexed_bytes = partition.log.indexes.missing_bytes
 
 
 async def told_by(

@@ -56,6 +56,8 @@ class PartitionLog:
         self.reader = PartitionLogReader(held)
         """Reads what is here, on any thread."""
         self.indexes = RecordIndexes(held)
+        self.leaving: Callable[[], None] = lambda: None
+        """Called before what the log holds leaves it, as the next epoch begins behind a hole."""
         """By which records are found by key and tag."""
         self.matching = MatchingReader(held, self.indexes)
         """Reads what matches a filter, on any thread."""
@@ -233,6 +235,7 @@ class PartitionLog:
             assert old.end_offset <= start_offset, f"epoch {epoch} at {start_offset}, the log ends at {old.end_offset}"
             assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
             if old.end_offset < start_offset:
+                self.leaving()
                 self.copies.demote(len(self._held.epochs))
             else:
                 if old.is_repairing:
@@ -357,6 +360,7 @@ class PartitionLog:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
         """
         self.copies.close(sync=sync)
+        self.indexes.close()
         for log in self._held.epochs:
             log.close(sync=sync)
 

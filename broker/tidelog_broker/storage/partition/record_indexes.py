@@ -71,6 +71,27 @@ class RecordIndexes:
             if (opened := self._held.disk.open_segments.peek(segment.path)) is not None
         )
 
+    @property
+    def missing_bytes(self) -> int:
+        """About how much of the log is not in its indexes, and is looked through."""
+        if not self.columns:
+            return 0
+        return sum(self._missing_bytes_of(segment) for _, segment in self._segments())
+
+    def _missing_bytes_of(self, segment: Segment) -> int:
+        if not isinstance(segment, ActiveSegment):
+            is_done = all(self._marks.get((segment.header.nonce, column)) == "there" for column in self.columns)
+            return 0 if is_done else segment.size_bytes
+        opened = segment.opened
+        covered = min(opened.hashes.covered(column) for column in self.columns)
+        if covered == len(opened.index):
+            return 0
+        return max(0, segment.size_bytes - opened.index.place(covered).position)
+
+    def close(self) -> None:
+        """The log is closed: nothing of it is in memory any more."""
+        self._held.disk.hash_memory.holds(self, 0)
+
     def switch(self, columns: frozenset[TextColumn]) -> None:
         """Have other columns indexed from now on, what is in the log already included."""
         if columns != self.columns:
@@ -123,8 +144,11 @@ class RecordIndexes:
         if covered < stop:
             missing_bytes = index.place(stop - 1).position - index.place(covered).position
             is_little = missing_bytes <= CATCH_UP_BYTES_MAX and stop - covered <= CATCH_UP_BATCHES_MAX
+            if self._held.disk.hash_memory.is_full:
+                return
             if is_little or not has_thread:
                 hashes.catch_up([column], stop, windows_max=_ALL_WINDOWS)
+                self._held.disk.hash_memory.holds(self, hashes.size_bytes)
             else:
                 self.request()
 
@@ -190,7 +214,13 @@ class RecordIndexes:
         with epoch.reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
-                return not opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
+                memory = self._held.disk.hash_memory
+                memory.holds(self, opened.hashes.size_bytes)  # less than before where this one has just begun
+                if memory.is_full:
+                    return False  # whoever looks something up looks through it, until it is full and gets its file
+                is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
+                memory.holds(self, opened.hashes.size_bytes)
+                return not is_there
             if opened.hashes.catch_up(columns, len(opened.index), windows_max=_STEP_WINDOWS):
                 for column in columns:
                     self._make_file(segment, opened, column)

@@ -19,6 +19,7 @@ from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSyste
 from tidelog_broker.storage.io.mapped_writer import MappedWriter
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.active_files import ActiveFiles
+from tidelog_broker.storage.segment.hash_memory import HashMemory
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
@@ -264,6 +265,7 @@ class Disk:
     namer: IoWorkers | None = None
     indexer: IoWorkers | None = None
     spares: SpareBudget = field(default_factory=SpareBudget)
+    hash_memory: HashMemory = field(default_factory=HashMemory)
     maps_reads: bool = False
     """Whether sealed segments are sent out of mappings."""
     maps_writes: bool = False

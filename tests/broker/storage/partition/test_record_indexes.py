@@ -15,6 +15,7 @@ from tidelog_broker.storage.partition import record_indexes
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk, OpenSegments
+from tidelog_broker.storage.segment.hash_memory import HashMemory
 from tidelog_broker.storage.segment.layout import hash_path
 
 SEGMENTS = 6
@@ -191,3 +192,40 @@ def test_appends_go_on_after_a_cut() -> None:
     log.truncate_epoch(0, 1)
     append(log, [keyed([b"d"])])
     assert (found(log, b"a"), found(log, b"b"), found(log, b"c"), found(log, b"d")) == ([0], [], [], [1])
+
+
+def test_indexes_past_the_memory_of_the_node_wait_for_their_segment_to_be_full() -> None:
+    sim, thread = new_disk(), ByHand()
+    disk = Disk(fs=sim, indexer=thread, hash_memory=HashMemory(400))
+    log = opened(disk, segment_bytes=1 << 20)
+    fill(log, [keyed([b"a-%d" % number for number in range(100)])])
+    log.indexes.request()
+    thread.run()
+    held = disk.hash_memory.size_bytes
+    assert held >= 400
+    assert log.indexes.missing_bytes == 0
+    fill(log, [keyed([b"b-%d" % number for number in range(100)])])
+    log.indexes.request()
+    thread.run()
+    assert disk.hash_memory.size_bytes == held
+    assert log.indexes.missing_bytes > 1000
+    assert found(log, b"b-7") == [107], "it is looked through"
+    assert disk.hash_memory.size_bytes == held, "and not taken into the index for that"
+    log.roll()
+    fill(log, [keyed([b"c"])])
+    thread.run()
+    assert log.indexes.missing_bytes == 0
+    assert disk.hash_memory.size_bytes < 400
+    assert found(log, b"b-7") == [107]
+
+
+def test_a_closed_log_takes_no_memory_for_its_indexes() -> None:
+    sim, thread = new_disk(), ByHand()
+    disk = Disk(fs=sim, indexer=thread)
+    log = opened(disk, segment_bytes=1 << 20)
+    fill(log, [keyed([b"a-%d" % number for number in range(100)])])
+    log.indexes.request()
+    thread.run()
+    assert disk.hash_memory.size_bytes > 0
+    log.close()
+    assert disk.hash_memory.size_bytes == 0
