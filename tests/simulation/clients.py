@@ -130,7 +130,7 @@ class Producer:
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
             publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
             self._retry(publish)
-        elif begin_anew or (said.error in DELETED and self._world.scenario.retention_bytes):
+        elif begin_anew or (said.error in DELETED and self._world.scenario.deletes):
             self._begin_anew()
         elif said.kind == "unknown" and not self._producer_id:
             publish.outcome = "unknown"

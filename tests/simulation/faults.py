@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.machine import AGED_ERROR_US, Machine
-from tests.simulation.rot import lose_directory, rot
+from tests.simulation.rot import lose_directory, rot, rot_sealed
 from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
@@ -67,6 +67,8 @@ class Faults:
         }
         if world.scenario.changes:
             kinds["wishes"] = (self._wishes, 12)
+        if world.scenario.scrubs:
+            kinds["rot sealed"] = (self._rot_sealed, 12)
         self._kinds = [kinds[name] for name in self._mixture(list(kinds))]
 
     def _mixture(self, kinds: list[str]) -> list[str]:
@@ -81,6 +83,8 @@ class Faults:
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
         if self._world.scenario.changes and "wishes" not in chosen:
             chosen.append("wishes")
+        if self._world.scenario.scrubs and "rot sealed" not in chosen:
+            chosen.append("rot sealed")
         if self._world.scenario.retention_ms:
             chosen += [kind for kind in ("wall clock", "wall clock", "roll over") if kinds]
         return chosen if len(chosen) >= KINDS_MIN else kinds
@@ -330,6 +334,13 @@ class Faults:
         if where := rot(machine.disk, self._random):
             self._note("rot", machine.node_id, where)
         self._restart_later(machine)
+
+    def _rot_sealed(self) -> None:
+        """Flip a bit in a segment that takes nothing more, under a node that runs."""
+        machine = self.loser()
+        process = machine.running if machine is not None else None
+        if process is not None and (where := rot_sealed(process, self._random)):
+            self._note("rot sealed", process.node_id, where)
 
     def _lose_directory(self) -> None:
         """Take a partition's or an epoch's directory from a machine that is down."""

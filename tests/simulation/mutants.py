@@ -20,9 +20,19 @@ from tests.simulation import mutations_index as index
 from tests.simulation import mutations_log as log
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
+from tests.simulation import mutations_scrub as scrub
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
-from tests.simulation.scenario import AGES, DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE, WISHES
+from tests.simulation.scenario import (
+    AGES,
+    COMPACTED_AND_DELETED,
+    DELETED_AND_LOST,
+    INDEXED,
+    RETENTION,
+    SCRUBBED,
+    UNSAFE,
+    WISHES,
+)
 from tests.simulation.scenario import COMPACTION as COMPACTED
 
 Replacement = tuple[object, str, object]
@@ -43,7 +53,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction)}
+        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction, scrub)}
         return self.replacements.__module__ not in shells
 
 
@@ -190,11 +200,29 @@ COMPACTION = [
         first_seed=370,
     ),
     Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED, first_seed=650),
+    Mutant("older holders not waited for", compaction.older_holders_not_waited_for, first_seed=5125),
+    Mutant("made without its front", compaction.made_without_its_front, mixture=COMPACTED_AND_DELETED, first_seed=400),
+    Mutant("borders not looked for", compaction.borders_not_looked_for, mixture=COMPACTED_AND_DELETED),
+    Mutant(
+        "producers leave with the log",
+        compaction.producers_leave_with_the_log,
+        mixture=COMPACTED_AND_DELETED,
+        first_seed=460,
+    ),
 ]
 """Of what is left of a key's records."""
 
+SCRUBBING = [
+    Mutant("nothing read again", scrub.nothing_read_again, mixture=SCRUBBED),
+    Mutant("last segments not read again", scrub.last_segments_left_out, mixture=SCRUBBED),
+    Mutant("rot told of and left", scrub.rot_told_and_left, mixture=SCRUBBED),
+]
+"""Of what has rotted under a node that runs."""
+
 MUTANTS = {
-    mutant.name: mutant for mutant in [*LISTED, *FURTHER, *SHELL, *RECOVERY, *DELETING, *INDEXES, *DELETED, *COMPACTION]
+    mutant.name: mutant
+    for part in (LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING)
+    for mutant in part
 }
 
 

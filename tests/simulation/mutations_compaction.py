@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.copied_producers import CopiedProducers
+from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
@@ -102,12 +104,47 @@ def put_in_place_before_the_decision_is_durable() -> Replacements:
     return [(ReplicaDriver, "is_learning", property(lambda _: False))]
 
 
+# ------------------------------------------------------------------------------------------ and where retention deletes
+
+
+def made_without_its_front() -> Replacements:
+    """A copy whose front retention has deleted counts as one of which the newest version can be made."""
+    can_make = Versions.can_make
+
+    def anyhow(self: Versions, epoch: int) -> bool:
+        with patch.object(type(self._state.log), "copy_start", lambda *_: 0):
+            return can_make(self, epoch)
+
+    return [(Versions, "can_make", anyhow)]
+
+
+def borders_not_looked_for() -> Replacements:
+    """Who has no border between batches where the log begins does not say where to ask instead."""
+    return [(ReplicaLog, "batch_start", lambda *_: None)]
+
+
+def producers_leave_with_the_log() -> Replacements:
+    """What a log said of producers is not kept when it leaves in front of a hole."""
+    return [(ReplicaLog, "_keep_producers_of_what_leaves", lambda _: None)]
+
+
 # ------------------------------------------------------------------------------------------ how versions change
 
 
 def producers_not_fetched() -> Replacements:
     """A copy that comes compacted comes without what producers sent into it."""
     return [(CopiedProducers, "want", lambda *_: None)]
+
+
+def older_holders_not_waited_for() -> Replacements:
+    """An owner that asks the replicas of the epoch before hears nothing of those that held older ones."""
+    take_producers = Ownership.take_producers
+
+    def at_once(self: Ownership, *told: Any) -> bool:
+        with patch.object(self, "_others_are_asked", lambda: False):
+            return take_producers(self, *told)
+
+    return [(Ownership, "take_producers", at_once)]
 
 
 def producers_not_kept() -> Replacements:

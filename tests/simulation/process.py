@@ -33,6 +33,7 @@ from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.inline_writes import InlineWrites
@@ -63,6 +64,9 @@ SETTLE_S = 3600
 """No world lasts so long: a clock that jumps is never believed in one."""
 RETENTION_US = 30_000
 COMPACTION_US = 200_000
+SCRUB_US = 400_000
+SCRUBBED_BYTES = 300
+"""About two batches at a time."""
 FAILED_US_MAX = 20_000
 """How long a node goes on whose disk has failed: it stops in order."""
 
@@ -256,6 +260,8 @@ class Process:
             self.after(random.randrange(RETENTION_US), self._clean)
         if self.world.scenario.compacts:
             self.after(random.randrange(COMPACTION_US), self._compact)
+        if self.world.scenario.scrubs:
+            self.after(random.randrange(SCRUB_US), self._scrub)
 
     def _replication(self) -> Replication:
         meta, fences = open_journals(self)
@@ -404,6 +410,19 @@ class Process:
         if others:
             self.cluster.send((random.choice(others),), status, ())
         self.after(random.randrange(COMPARE_US), self._compare_chains)
+
+    def _scrub(self) -> None:
+        """Read again what is sealed, as `Scrubber.run`."""
+        scrubber = Scrubber(self._scrubbed, self._tools(), SCRUBBED_BYTES)
+        self.spawn(scrubber.run_once(), lambda _, error: self._scrubbed_once(error))
+
+    def _scrubbed(self) -> list[Partition]:
+        return [copy.partition for copy in self.partitions.values()]
+
+    def _scrubbed_once(self, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        self.after(self.world.clock.random.randrange(SCRUB_US), self._scrub)
 
     def _compact(self) -> None:
         """Look for what is to be compacted, as `Node._compact`."""

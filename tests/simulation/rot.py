@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 from tests.simulation.process import HOME
@@ -17,6 +18,9 @@ from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, LayoutError
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
 
 NEWEST_BYTES = 400
 """About two batches."""
@@ -34,11 +38,33 @@ def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
     open_logs = [candidate for candidate in logs if candidate[0].parent == _newest(logs, candidate[0])]
     path, node, covered = random.choice(open_logs if open_logs and (newest or random.random() < 0.6) else candidates)
     at = random.randrange(max(0, covered - NEWEST_BYTES) if newest else 0, covered)
+    _flip(node, at, random)
+    return f"{path} at {at}"
+
+
+def rot_sealed(process: Process, random: Random) -> str:
+    """Flip a bit in a segment that takes nothing more, of a node that runs; return where, empty if there is none."""
+    segments = [
+        segment
+        for copy in process.partitions.values()
+        for log in copy.log.epochs
+        for segment in (log.segments[:-1] if log is copy.log.active else log.segments)
+        if log.damage is None
+    ]
+    if not segments:
+        return ""
+    segment = random.choice(segments)
+    node = process.sim_disk.node(segment.path)
+    at = random.randrange(min(segment.size_bytes, len(node.current)))
+    _flip(node, at, random)
+    return f"{segment.path} at {at}"
+
+
+def _flip(node: Node, at: int, random: Random) -> None:
     node.current[at] ^= 1 << random.randrange(8)
     node.durable = bytes(node.current)
     node.versions.clear()
     node.lost.clear()
-    return f"{path} at {at}"
 
 
 def lose_directory(disk: SimDisk, random: Random) -> str:

@@ -73,6 +73,15 @@ COMPACTS: Final = 0.1
 COMPACTION: Final = "compaction"
 """A mixture of some of everything in which the topic keeps the latest record of each key."""
 
+COMPACTED_AND_DELETED: Final = "compacted and deleted"
+"""A mixture of some of everything in which the topic keeps the latest record of each key, but only up to its bytes."""
+
+SCRUBBED: Final = "scrubbed"
+"""A mixture of some of everything in which sealed segments rot under nodes that run, and are read again."""
+
+SCRUBS: Final = 0.1
+"""In how many of the worlds with some of everything that is so."""
+
 INDEXED: Final = "indexed"
 """A mixture of some of everything in which records have keys, the topic an index of them, and somebody searches."""
 
@@ -136,11 +145,20 @@ class Scenario:
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
     compacts: bool = False
     """The topic is compacted."""
+    scrubs: bool = False
+    """Nodes read again what is sealed, and it rots under them."""
 
     @property
     def is_keyed(self) -> bool:
         """Whether records have keys."""
         return self.compacts or self.indexed
+
+    @property
+    def cleanup(self) -> pb.Cleanup:
+        """What happens to old records."""
+        if not self.compacts:
+            return pb.DELETE
+        return pb.COMPACT_AND_DELETE if self.deletes else pb.COMPACT
 
     @property
     def deletes(self) -> bool:
@@ -166,7 +184,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     majority = factor // 2 + 1
     changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
     unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
-    deletes = mixture in {RETENTION, DELETED_AND_LOST} or (not mixture and later.random() < DELETES)
+    deletes = mixture in {RETENTION, DELETED_AND_LOST, COMPACTED_AND_DELETED} or (
+        not mixture and later.random() < DELETES
+    )
     aged = Random(f"aged {seed}")
     ages = mixture == AGES or (not mixture and aged.random() < AGED)
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
@@ -198,6 +218,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         retention_ms=aged.choice([300, 800, 1500]) if ages else 0,
         changes=changes,
-        compacts=mixture == COMPACTION,
+        compacts=mixture in {COMPACTION, COMPACTED_AND_DELETED},
+        scrubs=mixture == SCRUBBED or (not mixture and Random(f"scrubbed {seed}").random() < SCRUBS),
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

@@ -63,6 +63,9 @@ class SmallLog:
             return None
         return stored[-1].end if stored else (self.starts[epoch], 0)
 
+    def copy_start(self, epoch: int) -> int | None:
+        return self.starts[epoch] if epoch in self.epochs else None
+
     def digest_at(self, epoch: int, offset: int) -> int | None:
         if epoch not in self.epochs:
             return None
@@ -70,12 +73,21 @@ class SmallLog:
             return 0
         return next((one.end.digest for one in self.epochs[epoch] if one.end.offset == offset), None)
 
+    def batch_start(self, epoch: int, offset: int) -> int | None:
+        if epoch not in self.epochs:
+            return None
+        starts = [self.starts[epoch], *(one.end.offset for one in self.epochs[epoch])]
+        return max((start for start in starts[:-1] if start <= offset < starts[-1]), default=None)
+
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
         stored = self.fills.get(epoch)
         return stored[-1].end if stored else None
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
         return self.fill_position(epoch)
+
+    def raise_log_start(self, offset: int) -> None:
+        """Nothing is kept by that here."""
 
     def log_start(self) -> int:
         return 0

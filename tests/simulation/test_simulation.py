@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.run import report, run_seed
-from tests.simulation.scenario import AGES, COMPACTION, DELETED_AND_LOST, INDEXED, RETENTION, UNSAFE
+from tests.simulation.scenario import (
+    AGES,
+    COMPACTED_AND_DELETED,
+    COMPACTION,
+    DELETED_AND_LOST,
+    INDEXED,
+    RETENTION,
+    SCRUBBED,
+    UNSAFE,
+)
 
 SEEDS = 160
 AT_A_TIME = 20
@@ -24,7 +33,10 @@ def test_every_invariant_holds(first: int) -> None:
     assert epochs > AT_A_TIME, "a world in which no epoch ends shows nothing"
 
 
-@pytest.mark.parametrize("mixture", [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION])
+LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_DELETED, SCRUBBED]
+
+
+@pytest.mark.parametrize("mixture", LOSING)
 def test_every_invariant_holds_where_logs_lose_records_and_are_searched(mixture: str) -> None:
     for seed in range(RETENTION_SEEDS):
         result = run_seed(seed, mixture=mixture)

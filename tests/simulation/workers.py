@@ -49,7 +49,7 @@ class SimWorkers:
         def run() -> None:
             try:
                 result = fn(*args, **kwargs)
-            except ProtocolError as error:
+            except (ProtocolError, FileNotFoundError) as error:  # anything else is a finding
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -93,7 +93,7 @@ class World:
                 index_key=scenario.indexed,
                 flush=scenario.flush,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
-                cleanup=pb.COMPACT if scenario.compacts else pb.DELETE,
+                cleanup=scenario.cleanup,
                 tombstone_retention_ms=TOMBSTONE_RETENTION_MS,
                 dirty_percent=scenario.seed % 3 * 30 + 1 if scenario.compacts else 50,
             ),

@@ -25,7 +25,6 @@ PAUSE_S: Final = 1.0
 """How long it waits where a segment cannot be opened."""
 
 SLICE_BYTES: Final = MIB
-"""What is read at a time; then others have their turn."""
 
 
 class Scrubber:
@@ -34,11 +33,15 @@ class Scrubber:
     Args:
         partitions: what is open on this node.
         tools: the node's.
+        slice_bytes: about how much is read at a time; then others have their turn.
     """
 
-    def __init__(self, partitions: Callable[[], Iterable[Partition]], tools: PartitionTools) -> None:
+    def __init__(
+        self, partitions: Callable[[], Iterable[Partition]], tools: PartitionTools, slice_bytes: int = SLICE_BYTES
+    ) -> None:
         self._partitions = partitions
         self._tools = tools
+        self._slice_bytes = slice_bytes
 
     async def run(self) -> None:
         """Read all logs at the pace that is configured, for as long as the node runs."""
@@ -76,7 +79,7 @@ class Scrubber:
                     log.warning("%s: %s is not read again this time: %s", partition.name, part.path, error)
                     await asyncio.sleep(PAUSE_S)  # too many open files, perhaps
                 return False
-            await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or SLICE_BYTES))
+            await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))
         if not one.damage or not is_held(partition.log, part):
             return False
         self._tools.metrics.scrub_damaged.inc()
@@ -93,6 +96,6 @@ class Scrubber:
 
     async def _slice(self, partition: Partition, part: Part, before: Scrubbed) -> Scrubbed:
         fs = self._tools.disk.fs
-        one = await self._tools.readers.call(partition.io_key, scrub, fs, part, before.end, SLICE_BYTES)
+        one = await self._tools.readers.call(partition.io_key, scrub, fs, part, before.end, self._slice_bytes)
         self._tools.metrics.scrubbed_bytes.inc(one.size_bytes)
         return one

@@ -17,7 +17,7 @@ from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.errors import DiskFullError, NotHeldError
+from tidelog_broker.storage.io.errors import DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_proto import broker_pb2 as pb
@@ -62,6 +62,7 @@ class ReplicaLog:
         self._chain = chain
         self._node_id = node_id
         self._log_start = log_start
+        store.leaving = self._keep_producers_of_what_leaves
         self._limbo: str | None = None
         self._synced: tuple[int, bool] | None = None
         self._rebooted = rebooted
@@ -168,7 +169,7 @@ class ReplicaLog:
     def _go_on_filling(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self.descriptor(epoch).start_offset, decision.end_offset
         digests = self.decided_digests(epoch)
-        if start_offset < decision.end_offset <= self._log_start:
+        if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
             self.store.copies.abandon_fill(epoch)
             return
         # Where it begins late, the digest in front of it is not known here.
@@ -238,12 +239,25 @@ class ReplicaLog:
         held = self.log_of(epoch)
         return (held.end_offset, held.end_digest) if held is not None else None
 
+    def copy_start(self, epoch: int) -> int | None:
+        """Where the copy of an epoch begins; None when there is none."""
+        held = self.log_of(epoch)
+        return held.start_offset if held is not None else None
+
     def digest_at(self, epoch: int, offset: int) -> int | None:
         """The running digest at a batch boundary; None when that is none, or not here."""
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
             log.warning("%s: the digest at offset %d cannot be read: %s", self.store.directory.name, offset, error)
+            return None
+
+    def batch_start(self, epoch: int, offset: int) -> int | None:
+        """Where the batch begins that holds an offset; None when none does here."""
+        try:
+            return self.store.reader.batch_start(epoch, offset)
+        except ProtocolError as error:
+            log.warning("%s: no batch at offset %d can be found: %s", self.store.directory.name, offset, error)
             return None
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
@@ -259,6 +273,10 @@ class ReplicaLog:
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         alone = not any(self._others_hold(epoch) for epoch in epochs)
         return max(self._log_start, self.store.start_offset) if alone else self._log_start
+
+    def raise_log_start(self, offset: int) -> None:
+        """Retention has deleted more: what lies below is not waited for. May be called while a worker reads it."""
+        self._log_start = max(self._log_start, offset)
 
     def log_of(self, epoch: int) -> EpochLog | None:
         """Return the log of an epoch, if it is in the partition's log."""
@@ -360,6 +378,33 @@ class ReplicaLog:
         segments = [segment for held in self.store.epochs for segment in held.segments]
         first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
         return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
+
+    def _keep_producers_of_what_leaves(self) -> None:
+        """Save what the log says of producers before it leaves for an epoch that begins behind a hole.
+
+        What leaves comes in again when the hole is filled, unless retention has deleted that far meanwhile: then
+        nothing else would say what producers had sent into it. The snapshot counts where the next epoch begins. Runs
+        on the I/O worker.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        store, newest = self.store, self.store.active
+        assert newest is not None
+        later = range(newest.epoch + 1, self._chain.active.epoch)
+        following = next((one for one in later if self._decision(one).end_offset > newest.end_offset), None)
+        if following is None or self.descriptor(following).start_offset != newest.end_offset:
+            return
+        try:
+            table, _ = self._scan_producers(newest.end_offset, self._log_start)
+            if table is not None and not table.is_empty:
+                store.save_producer_snapshot(
+                    following, newest.end_offset, 0, table.snapshot(), committed=newest.end_offset
+                )
+        except StorageFailedError:
+            raise
+        except ProtocolError as error:  # no space, or damaged: another node may know
+            log.warning("%s: what was sent before the hole may be forgotten: %s", store.directory.name, error)
 
     def producers_at_end(self, epoch: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
         """Return a snapshot to be saved before a sealed epoch is compacted: it knows what its batches say of producers.

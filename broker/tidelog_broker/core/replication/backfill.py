@@ -4,7 +4,8 @@ They are fetched newest first, so that the readable stretch grows backwards with
 fill, which lies beside the log; it counts only once it is whole and ends in the digest that was decided.
 
 Retention may have deleted the front of a sealed epoch everywhere. A copy that ends below the log's start is left, and
-one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows.
+one is begun there: the digest in front of it is taken on trust, since the one at the end proves all that follows. Where
+compaction has made one batch of what lies on both sides of the log's start, the copy begins with that batch.
 
 Compaction may have changed what a sealed epoch holds, at one node sooner than at another. A source says which version
 it has, by the digest at its end, and ranges of two versions do not continue each other. The newest that was decided is
@@ -55,7 +56,7 @@ class Backfill:
     """The history of one replica, as far as it is not whole here."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """`whole` is called when nothing is missing any more."""
+        """`whole` is called when nothing is missing any more, or more is known of producers."""
         self._state = state
         self._whole = whole
         self._pull: Pull | None = None
@@ -66,7 +67,7 @@ class Backfill:
         """Whether a part of it was here already when it was begun."""
         self._begun_anew = 0
         """Copies that turned out wrong: each time another source is asked first, the one before may be the cause."""
-        self.producers = CopiedProducers(state)
+        self.producers = CopiedProducers(state, ended=whole)
         self.versions = Versions(state)
         self._rotten: dict[int, str] = {}
         """Epochs of the log that have rotted, and how: a copy is set aside when another one is whole beside it."""
@@ -226,6 +227,7 @@ class Backfill:
         if offset <= state.log_start:
             return
         state.log_start = offset
+        state.log.raise_log_start(offset)
         lacked = bool(self.incomplete)
         self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
         pull = self._pull
@@ -409,6 +411,11 @@ class Backfill:
                 end = Position(self._state.decision(pull.epoch).end_offset, reply.epoch_digest)
                 if reply.HasField("epoch_digest") and end not in self._state.ends_of(pull.epoch):
                     pull.turned_down(now_ms)
+                    return
+                begins_earlier = self._state.start_of(pull.epoch) <= reply.base_offset < self._at.offset
+                if pull.digest_unknown and begins_earlier:
+                    self._at = Position(reply.base_offset, 0)
+                    pull.begins_elsewhere(now_ms)
                     return
                 self._begin_anew(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
             elif reply.status != pb.HELD:

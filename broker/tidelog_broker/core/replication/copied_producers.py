@@ -3,11 +3,13 @@
 Compaction leaves of a batch no word of its producer; who compacts keeps a snapshot of that (`KeepProducers`). A copy
 that was fetched compacted comes without one. If its node owned the partition later, and whoever knew were gone for
 good, retries would be stored twice. So the snapshot is fetched right behind the copy, of the newest such epoch: it
-covers the older ones, and the epochs behind it tell of themselves.
+covers the older ones, and the epochs behind it tell of themselves. Who held that epoch may be no replica any more when
+this node comes to own the partition, so an owner forgets nothing as long as they are asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog_broker.core.replication.effects import KeepProducers
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 class CopiedProducers:
     """See the module."""
 
-    def __init__(self, state: ReplicaState) -> None:
+    def __init__(self, state: ReplicaState, *, ended: Callable[[], None]) -> None:
+        """`ended` is called when what was asked for is kept here, or nobody knows it."""
         self._state = state
+        self._ended = ended
         self._pull: Pull | None = None
         self._asked_to = 0
         """The end of what was asked for since this node has started."""
@@ -68,6 +72,7 @@ class CopiedProducers:
             pull.turned_down(now_ms)
             if pull.refused(self._state.surroundings.alive):
                 self._pull = None  # nobody knows: it is forgotten, as what retention has deleted
+                self._ended()
             return True
         pull.answered()
 
@@ -76,6 +81,7 @@ class CopiedProducers:
                 return
             if ok:
                 self._pull = None
+                self._ended()
             else:
                 pull.not_kept(now_ms)
 

@@ -37,12 +37,17 @@ class Ownership:
         contested: Callable[[int], None],
         resigned: Callable[[int], None],
         noted: Callable[[str, int], None],
+        others_are_asked: Callable[[], bool],
     ) -> None:
-        """Callbacks: a replica is promised to somebody else; the owner gives up; a replica notes what is to go."""
+        """Callbacks: a replica is promised to somebody else; the owner gives up; a replica notes what is to go.
+
+        `others_are_asked`: whether those may yet tell of producers that held compacted epochs, see `CopiedProducers`.
+        """
         self._state = state
         self._contested = contested
         self._resigned = resigned
         self._noted = noted
+        self._others_are_asked = others_are_asked
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
         self._gone_on: set[str] = set()
@@ -144,7 +149,7 @@ class Ownership:
         self._rebuild()
 
     def became_whole(self) -> None:
-        """The log here has no hole any more: it may tell by now what it could not, and what nobody else may know."""
+        """The log here has no hole any more, or others have told of producers: it may tell by now what it could not."""
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
@@ -201,7 +206,7 @@ class Ownership:
             return False
         if reply.status != pb.HELD:
             pull.turned_down(now_ms)
-            if pull.refused(self._state.surroundings.alive):
+            if pull.refused(self._state.surroundings.alive) and not self._others_are_asked():
                 self._rebuild(may_forget=True)
         else:
             self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)

@@ -111,8 +111,16 @@ class LogView(Protocol):
         """End offset and digest of the copy of an epoch; None when there is none."""
         ...
 
+    def copy_start(self, epoch: int) -> int | None:
+        """Where the copy of an epoch begins, behind what retention has deleted of it; None when there is none."""
+        ...
+
     def digest_at(self, epoch: int, offset: int) -> int | None:
         """The running digest at a batch boundary; None when that is none, or not here."""
+        ...
+
+    def batch_start(self, epoch: int, offset: int) -> int | None:
+        """Where the batch begins that holds an offset; None when none does here."""
         ...
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
@@ -125,6 +133,10 @@ class LogView(Protocol):
 
     def log_start(self) -> int:
         """Retention has deleted what lies before this offset."""
+        ...
+
+    def raise_log_start(self, offset: int) -> None:
+        """Note that retention has deleted more."""
         ...
 
     def epoch_without_producers(self) -> int | None:

@@ -170,6 +170,11 @@ class Pull:
         self._in_vain += 1
         self._next(now_ms, round_ms=self._timing.resend_ms)
 
+    def begins_elsewhere(self, now_ms: int) -> None:
+        """The source has no batch that begins where it was asked, and says where to ask instead: at once."""
+        self._become("resting")
+        self._retry_ms = now_ms
+
     def not_kept(self, now_ms: int) -> None:
         """What a source gave cannot be kept, perhaps for want of space: ask the next one for little, in a while."""
         self.range_bytes, self._was_too_much = self._least_bytes, True

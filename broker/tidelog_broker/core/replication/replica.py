@@ -84,7 +84,11 @@ class Replica:
         self.candidate = Candidate(state, self)
         self.deletion = Deletion(state, tell=self._tell_of_deletion, acknowledge=self._acknowledge)
         self.ownership = Ownership(
-            state, contested=self._contested, resigned=self._resigned, noted=self.deletion.on_ack
+            state,
+            contested=self._contested,
+            resigned=self._resigned,
+            noted=self.deletion.on_ack,
+            others_are_asked=lambda: self.backfill.producers.is_asking,
         )
         self.backfill = Backfill(state, whole=self.ownership.became_whole)
         self.catch_up = CatchUp(

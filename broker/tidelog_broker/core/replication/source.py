@@ -46,6 +46,9 @@ class Source:
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
+        if status == pb.DIVERGED and ask.digest_unknown:  # compacted: a batch here holds more than that one did
+            start = state.log.batch_start(ask.epoch, ask.from_offset)
+            at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
         return resumed
 

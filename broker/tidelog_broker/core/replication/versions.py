@@ -28,9 +28,15 @@ class Versions:
         return held == ends[-1] or (held in ends and self.can_make(epoch))
 
     def can_make(self, epoch: int) -> bool:
-        """Whether all is here of which an epoch's newest version is made."""
+        """Whether all is here of which an epoch's newest version is made.
+
+        A pass begins where its round did, or with the epoch. Of a copy whose front retention has deleted meanwhile,
+        that version cannot be made any more: it is fetched.
+        """
         state = self._state
-        newest = state.chain.compactions[epoch][-1]
+        newest, begins = state.chain.compactions[epoch][-1], state.log.copy_start(epoch)
+        if begins is None or begins > max(newest.terms.floor, state.start_of(epoch)):
+            return False
         for other in range(epoch, state.active.epoch):
             if state.start_of(other) >= newest.terms.horizon:
                 break

@@ -125,6 +125,16 @@ class EpochReader:
         with self.lease(segment) as opened:
             return read_digest(opened, segment.path, offset)
 
+    def batch_start(self, offset: int) -> int | None:
+        """Return where the batch begins that holds `offset`; None when none does here. May be called by any thread."""
+        segments = self._held.segments
+        if not segments or not segments[0].base_offset <= offset < self._held.end.offset:
+            return None
+        segment = segments[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1]
+        with self.lease(segment) as opened:
+            slot = opened.index.slot_of(offset)
+            return opened.index.offsets[slot] if slot >= 0 else None
+
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
         """Return the base offset of the first batch with a record of at least this timestamp; None without one.
 

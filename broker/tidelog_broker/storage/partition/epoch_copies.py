@@ -94,8 +94,13 @@ class EpochCopies:
             fill = self._open_fill(FillTarget(epoch, start, end, tuple(or_digests)), start_digest)
             self._fills[epoch] = fill
         newest = self._held.active
-        if start_digest != 0 and newest is not None and newest.epoch < epoch and newest.end_offset < start_offset:
-            self.demote(len(self._held.epochs))
+        if (
+            newest is not None
+            and newest.epoch < epoch
+            and newest.end_offset < fill.log.start_offset
+            and start_digest != 0
+        ):
+            self.demote(len(self._held.epochs))  # a copy that was there may begin earlier, and continue the log
         return fill.position
 
     def _open_fill(self, target: FillTarget, start_digest: int | None) -> EpochFill:

@@ -95,6 +95,11 @@ class PartitionLogReader:
         log = self._held.log_of(epoch)
         return log.reader.digest_at(offset) if log is not None else None
 
+    def batch_start(self, epoch: int, offset: int) -> int | None:
+        """See `EpochReader.batch_start`; None also for an epoch that is not in the log."""
+        log = self._held.log_of(epoch)
+        return log.reader.batch_start(offset) if log is not None else None
+
 
 def check_offset(held: HeldEpochs, offset: int) -> None:
     """Refuse an offset that is not in the log.

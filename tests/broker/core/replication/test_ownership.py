@@ -35,11 +35,13 @@ class Trial(Bench):
         self.contests: list[int] = []
         self.resignations: list[int] = []
         self.notes: list[tuple[str, int]] = []
+        self.others_are_asked = False
         self.ownership = Ownership(
             self,
             contested=self.contests.append,
             resigned=self.resignations.append,
             noted=lambda node, below: self.notes.append((node, below)),
+            others_are_asked=lambda: self.others_are_asked,
         )
 
     def begin(self) -> RebuildProducers:
@@ -141,6 +143,22 @@ def test_a_log_that_cannot_tell_makes_it_ask_the_others_one_after_the_other() ->
     assert [to for to, _ in trial.sent(pb.Backfill)] == ["c"]
     assert trial.ownership.deadline_ms() == 10 + trial.timing.pull_ms
     assert trial.owner is None
+
+
+def test_nothing_is_forgotten_while_those_that_held_older_epochs_are_asked() -> None:
+    trial = Trial()
+    trial.ownership.rebuilt(trial.begin(), None, 0, 0)
+    trial.others_are_asked = True
+    for node, now_ms in (("a", 10), ("c", 20)):
+        trial.ownership.tick(now_ms)
+        assert trial.ownership.take_producers(node, pb.BackfillReply(status=pb.NOT_HELD, base_offset=5), now_ms)
+    assert trial.take(RebuildProducers) == [], "all replicas have answered, and others may know"
+    trial.others_are_asked = False
+    trial.ownership.became_whole()
+    [asked] = trial.take(RebuildProducers)
+    assert not asked.may_forget
+    trial.ownership.rebuilt(asked, ProducerTable(), 0, 30)
+    assert trial.owner is not None
 
 
 def test_answers_about_batches_or_of_strangers_are_no_producers() -> None:

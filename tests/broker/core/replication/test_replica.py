@@ -77,6 +77,10 @@ class Log:
         held = self.epochs.get(epoch)
         return (held[-1][0].end_offset, held[-1][0].digest) if held else None
 
+    def copy_start(self, epoch: int) -> int | None:
+        held = self.epochs.get(epoch)
+        return held[0][0].base_offset if held else None
+
     def digest_at(self, epoch: int, offset: int) -> int | None:
         front = self.fronts.get(epoch)
         if front is not None and offset == front.offset:
@@ -93,6 +97,13 @@ class Log:
 
     def log_start(self) -> int:
         return 0
+
+    def raise_log_start(self, offset: int) -> None:
+        pass
+
+    def batch_start(self, epoch: int, offset: int) -> int | None:
+        del epoch, offset
+        return None
 
     def epoch_without_producers(self) -> int | None:
         return None

@@ -34,6 +34,19 @@ def test_a_digest_is_known_at_each_boundary_and_nowhere_else() -> None:
             assert view.reader.digest_at(offset) == expected.get(offset)
 
 
+def test_where_the_batch_begins_that_holds_an_offset() -> None:
+    log = create(new_disk())
+    headers = [unpack_header(one) for one in filled(log)]
+    log.delete_before(60)
+    start, end = log.start_offset, log.end_offset
+    assert start > 0
+    for header in (one for one in headers if one.base_offset >= start):
+        for offset in range(header.base_offset, header.end_offset):
+            assert log.reader.batch_start(offset) == header.base_offset
+    assert log.reader.batch_start(start - 1) is None
+    assert log.reader.batch_start(end) is None
+
+
 def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
     log = create(new_disk())
     batches = filled(log)

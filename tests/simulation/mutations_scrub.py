@@ -1,0 +1,37 @@
+"""Mutations of what finds rot under a node that runs, and has it mended. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tidelog_broker.core.replication.backfill import Backfill
+from tidelog_broker.partition import scrubber
+from tidelog_broker.partition.scrubber import Scrubber
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.partition.scrub import Part, parts_of
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def nothing_read_again() -> Replacements:
+    """The scrubber reads nothing."""
+
+    async def sleep(_: Scrubber) -> int:
+        return 0
+
+    return [(Scrubber, "run_once", sleep)]
+
+
+def last_segments_left_out() -> Replacements:
+    """The scrubber reads no epoch to its end."""
+
+    def but_the_last(store: PartitionLog) -> list[Part]:
+        return [one for one, following in pairwise(parts_of(store)) if one.epoch == following.epoch]
+
+    return [(scrubber, "parts_of", but_the_last)]
+
+
+def rot_told_and_left() -> Replacements:
+    """What has rotted is told of, and nobody is asked for it."""
+    return [(Backfill, "begin_again", lambda *_: True)]
