@@ -245,7 +245,7 @@ class Process:
             await reboot_note.note_reboot(self.machine, self.disk.fs, self.io, self._noted)
 
     def _noted(self) -> set[str]:
-        return {copy.log.directory.name for copy in self.partitions.values()}
+        return {copy.log.directory.name for copy in self.partitions.values() if copy.view.is_reboot_noted}
 
     def _opened(self, _: None, error: BaseException | None) -> None:
         if error is not None:

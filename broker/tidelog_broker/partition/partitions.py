@@ -256,7 +256,7 @@ class Partitions:
 
     def noted(self) -> set[str]:
         """Return the directories of logs that have nothing left to note of it."""
-        names = {partition.log.directory.name for partition in self.all()}
+        names = {one.log.directory.name for one in self.all() if one.driver.view.is_reboot_noted}
         for key in self.closed.used():
             record = self._topics.get(key[0])
             if record is not None and self._is_synced(key):

@@ -67,6 +67,8 @@ class ReplicaLog:
         self._synced: tuple[int, bool] | None = None
         self._rebooted = rebooted
         self._short = False
+        self.is_reboot_noted = True
+        """Whether nothing is left to be written down of the machine's going down."""
 
     @classmethod
     def open(
@@ -122,7 +124,10 @@ class ReplicaLog:
             if held.damage is not None and held.epoch < active and self._others_hold(held.epoch):
                 store.copies.set_aside(held.epoch, held.damage.reason)
         if store.repair.repairable_end(active) is not None and self._others_hold(active):
-            store.repair.cut_to_good(active)
+            try:
+                store.repair.cut_to_good(active)
+            except DiskFullError as error:
+                log.warning("%s; free some space and start this node again", error.message)
         still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
         if still and not self.repairing:
             self._limbo = store.limbo
@@ -150,7 +155,11 @@ class ReplicaLog:
         active = self._chain.active.epoch
         if not self.synced(active):
             if self._rebooted:
-                self.store.repair.note_short(active)
+                try:
+                    self.store.repair.note_short(active)
+                except DiskFullError as error:  # retention may make space, if the node starts
+                    log.warning("%s; the next start is told again", error.message)
+                    self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_short(active)
 
     def go_on_filling(self) -> None:

@@ -100,6 +100,38 @@ def test_the_damaged_open_epoch_is_cut_and_in_doubt_where_others_have_it(tmp_pat
     assert not view.repairing
 
 
+def test_on_a_full_disk_the_damaged_open_epoch_is_limbo_until_a_start_with_space(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 1, b"four")
+    disk.fill_up()
+    view = view_of(open_log(disk, tmp_path), chain)
+    assert view.limbo() is not None
+    assert not view.repairing
+    view.store.close()
+    disk.heal()
+    view = view_of(open_log(disk, tmp_path), chain)
+    assert (view.limbo(), view.doubt, (view.epoch_end(1) or (0, 0))[0]) == (None, "damaged", 4)
+
+
+def test_on_a_full_disk_a_reboot_is_doubt_now_and_left_to_be_noted_by_a_later_start(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path), flush=pb.NEVER)
+    disk.fill_up()
+    view = ReplicaLog.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True)
+    assert (view.doubt, view.is_reboot_noted) == ("short", False)
+    view.store.close()
+    disk.heal()
+    view = ReplicaLog.open(open_log(disk, tmp_path), chain, node_id="a", log_start=0, rebooted=True)
+    assert (view.doubt, view.is_reboot_noted) == ("short", True)
+    view.store.close()
+    assert view_of(open_log(disk, tmp_path), chain).doubt == "short"
+
+
 @pytest.mark.parametrize("lost", ["epoch-00000001", ""])
 def test_a_lost_directory_is_a_copy_in_doubt_that_begins_again_where_others_have_it(tmp_path: Path, lost: str) -> None:
     disk = FaultyDisk()

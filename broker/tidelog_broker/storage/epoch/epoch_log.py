@@ -343,6 +343,7 @@ class EpochLog:
         """Of a log in LIMBO, keep what lies in front of the damage: it is still in LIMBO, and takes appends.
 
         Raises:
+            DiskFullError: no space for the note that it was cut; nothing is.
             StorageFailedError: the disk failed, now or before.
         """
         assert self._held.damage is not None, "there is no damage"
@@ -352,6 +353,11 @@ class EpochLog:
             return
         try:
             write_note(self._disk.fs, self.directory)
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(f"{self.directory} cannot be cut in front of its damage: {error}") from error
+            raise self._fail("noting that the log is cut", error) from error
+        try:
             self._deferred.sync_names()
             self._cut(self.end_offset, self.end_digest)
         except OSError as error:

@@ -29,13 +29,14 @@ class EpochRepair:
         """Note durably that the newest epoch may lack what it acknowledged, because the machine went down.
 
         Raises:
+            DiskFullError: no space for the note.
             StorageFailedError: the disk failed.
         """
         try:
             note_short(self._held.disk.fs, self._held.directory, epoch)
         except OSError as error:
-            raise StorageFailedError(
-                f"{self._held.directory}: that epoch {epoch} is short cannot be noted: {error}"
+            raise space_or_failure(
+                f"{self._held.directory}: that epoch {epoch} is short cannot be noted", error
             ) from error
 
     def is_short(self, epoch: int) -> bool:
@@ -88,6 +89,7 @@ class EpochRepair:
         """Keep only the good prefix of the newest epoch and make it ready for `append_repair`. LIMBO stays.
 
         Raises:
+            DiskFullError: no space for the note that it was cut; nothing has changed.
             StorageFailedError: the disk failed.
         """
         self._repairing(epoch).cut_to_good()
