@@ -74,3 +74,21 @@ def damage(store: PartitionLog, epoch: int, body: bytes) -> None:
     raw = bytearray(path.read_bytes())
     raw[raw.index(body)] ^= 1
     path.write_bytes(raw)
+
+
+def reopened(disk: FaultyDisk, home: Path, *, broken: tuple[int, bytes] | None = None) -> None:
+    """Write two epochs of three batches, close the log, perhaps with damage."""
+    store = open_log(disk, home)
+    write_epoch(store, 0, b"zero", b"one", b"two")
+    write_epoch(store, 1, b"three", b"four", b"five")
+    store.close()
+    if broken is not None:
+        damage(store, *broken)
+
+
+def decided(disk: FaultyDisk, home: Path) -> tuple[int, int]:
+    """Return the end of epoch 0."""
+    store = open_log(disk, home)
+    end = store.epoch_end(0, 0)
+    store.close()
+    return end

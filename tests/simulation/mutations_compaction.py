@@ -17,6 +17,7 @@ from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
 from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.filesystem import FileSystem
@@ -125,7 +126,7 @@ def borders_not_looked_for() -> Replacements:
 
 def producers_leave_with_the_log() -> Replacements:
     """What a log said of producers is not kept when it leaves in front of a hole."""
-    return [(ReplicaLog, "_keep_producers_of_what_leaves", lambda _: None)]
+    return [(LoggedProducers, "_keep_what_leaves", lambda _: None)]
 
 
 # ------------------------------------------------------------------------------------------ how versions change
@@ -149,13 +150,13 @@ def older_holders_not_waited_for() -> Replacements:
 
 def producers_not_kept() -> Replacements:
     """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
-    scan = ReplicaLog._scan_producers
+    scan = LoggedProducers._scan
 
-    def forgetful(self: ReplicaLog, offset: int, log_start: int, *, may_forget: bool = False) -> Any:
+    def forgetful(self: LoggedProducers, offset: int, log_start: int, *, may_forget: bool = False) -> Any:
         del may_forget
         return scan(self, offset, log_start, may_forget=True)
 
-    return [(ReplicaLog, "producers_at_end", lambda *_, **__: None), (ReplicaLog, "_scan_producers", forgetful)]
+    return [(LoggedProducers, "at_end", lambda *_, **__: None), (LoggedProducers, "_scan", forgetful)]
 
 
 def older_copy_removed_first() -> Replacements:

@@ -16,6 +16,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.node.fences import FENCES
@@ -116,12 +117,12 @@ def reads_past_cut() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def producers_at(
-        self: ReplicaLog, offset: int, *, log_start: int, may_forget: bool = False
+    def at(
+        self: LoggedProducers, offset: int, *, log_start: int, may_forget: bool = False
     ) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
-    return [(ReplicaLog, "producers_at", producers_at)]
+    return [(LoggedProducers, "at", at)]
 
 
 def tells_before_sync() -> Replacements:

@@ -10,8 +10,8 @@ from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.retention import Retention
-from tidelog_broker.replication import replica_log, replicas
-from tidelog_broker.replication.replica_log import ReplicaLog
+from tidelog_broker.replication import logged_producers, replicas
+from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.storage.partition import partition_log
 from tidelog_broker.storage.partition.append_times import AppendTimes, SegmentTimes
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -129,7 +129,7 @@ def lost_copies_are_not_left_behind() -> Replacements:
 def snapshot_unchecked() -> Replacements:
     """A snapshot of the producers counts whatever log it was made from, also one of what was cut off since."""
 
-    def at_most(self: ReplicaLog, offset: int) -> Any:
+    def at_most(self: LoggedProducers, offset: int) -> Any:
         store = self.store
         at = min(offset, store.end_offset)
         headers = list(store.reader.scan_headers(store.start_offset))
@@ -137,15 +137,15 @@ def snapshot_unchecked() -> Replacements:
         for snapshot in store.reader.load_producer_snapshots():
             behind = [header for header in headers if header.base_offset >= snapshot.offset]
             table = ProducerTable.restore(snapshot.payload)
-            return replica_log._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
+            return logged_producers._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
         return None
 
-    return [(ReplicaLog, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]
+    return [(LoggedProducers, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]
 
 
 def producers_deleted_with_the_log() -> Replacements:
     """Retention leaves no snapshot behind."""
-    return [(ReplicaLog, "keep_producers", lambda *_, **__: None)]
+    return [(LoggedProducers, "keep", lambda *_, **__: None)]
 
 
 def producers_of_cut_batches_kept() -> Replacements:

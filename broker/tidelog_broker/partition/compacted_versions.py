@@ -209,7 +209,7 @@ class CompactedVersions:
     def _replace(self, made: Made, decided: int) -> None:
         """Put a version in place, once what its records said of producers is kept. Runs on the I/O worker."""
         view, store = self._driver.view, self._state.log
-        snapshot = view.producers_at_end(
+        snapshot = view.producers.at_end(
             made.epoch, committed=self._state.high_watermark, log_start=self._state.replica.state.log_start
         )
         if snapshot is not None:

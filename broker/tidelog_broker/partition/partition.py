@@ -192,7 +192,7 @@ class Partition:
                 "the longest copy does; records acknowledged shortly before may be gone",
                 self.name,
                 news.epoch,
-                pb.Flush.Name(self.driver.view.descriptor(news.epoch).flush).lower(),
+                pb.Flush.Name(self.replica.state.chain.descriptor(news.epoch).flush).lower(),
                 news.end_offset,
             )
 

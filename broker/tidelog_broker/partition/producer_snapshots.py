@@ -71,7 +71,7 @@ class SnapshotWriter:
         committed, store = self._state.high_watermark, self._state.log
 
         def rebuild_and_save() -> None:
-            table, _ = self._view.producers_at(offset, log_start=log_start)
+            table, _ = self._view.producers.at(offset, log_start=log_start)
             if table is not None:
                 store.save_producer_snapshot(epoch, offset, digest, table.snapshot(), committed=committed)
 

@@ -354,7 +354,7 @@ class Retention:
         state = self._state
         view, log_start = self._driver.view, state.replica.state.log_start
         try:
-            return view.keep_producers(offset, committed=committed, log_start=log_start)
+            return view.producers.keep(offset, committed=committed, log_start=log_start)
         except StorageFailedError:
             raise
         except ProtocolError as error:

@@ -338,7 +338,7 @@ class ReplicaDriver:
     def _is_own(self, effect: Append) -> bool:
         """Whether an append is of an epoch that this node owns, or owned before it was started again."""
         active = self.replica.state.chain.active
-        descriptor = active if active.epoch == effect.epoch else self.view.descriptor(effect.epoch)
+        descriptor = active if active.epoch == effect.epoch else self.replica.state.chain.descriptor(effect.epoch)
         return descriptor.owner == self.replica.state.node_id
 
     def _count(self, size_bytes: int) -> None:
@@ -489,9 +489,9 @@ class ReplicaDriver:
             self.pump()
 
         def rebuild() -> tuple[ProducerTable | None, int, KnownLater | None]:
-            found = self.view.producers_at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
+            found = self.view.producers.at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
             is_wanted = found[0] is None and effect.or_later
-            return (*found, self.view.producers_later(effect.offset) if is_wanted else None)
+            return (*found, self.view.producers.later(effect.offset) if is_wanted else None)
 
         self._tools.io.start(self._io_key, rebuild, done)
 

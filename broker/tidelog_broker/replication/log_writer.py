@@ -124,7 +124,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             if (
                 effect.epoch == unreadable
                 or effect.epoch in store.copies.fill_epochs
-                or view.log_of(effect.epoch) is not None
+                or store.log_of(effect.epoch) is not None
             ):
                 store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
@@ -134,9 +134,9 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
 
 def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
     try:
-        if not view.knows_producers_at(effect.for_epoch):
+        if not view.producers.knows_at(effect.for_epoch):
             snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
-            if effect.epoch != effect.for_epoch and not view.counts(snapshot):
+            if effect.epoch != effect.for_epoch and not view.producers.counts(snapshot):
                 return False  # the log here has not come so far yet
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset

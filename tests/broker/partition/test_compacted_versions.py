@@ -78,8 +78,8 @@ async def test_a_copy_that_came_compacted_brings_along_what_producers_had_sent(c
     copy = cluster.partition(away)
     await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not say")
     newest = max(copy.replica.state.chain.compactions)
-    assert copy.driver.view.knows_producers_at(newest)
-    table, _ = copy.driver.view.producers_at(4, log_start=0)
+    assert copy.driver.view.producers.knows_at(newest)
+    table, _ = copy.driver.view.producers.at(4, log_start=0)
     assert table is not None
     assert not table.is_empty
 

@@ -218,12 +218,12 @@ def test_producers_of_a_later_place_are_kept_if_the_log_is_the_same_there(tmp_pa
     write_epoch(copy, 0, b"a", b"b")
     theirs, mine = view_of(source, chain_of(first)), view_of(copy, chain_of(first))
     source.save_producer_snapshot(1, *second, b"state", committed=3)
-    assert theirs.producers_later(2) == (1, *second, b"state")
+    assert theirs.producers.later(2) == (1, *second, b"state")
     keep = KeepProducers(0, 1, *second, b"state")
     assert not log_writer.perform(mine, keep), "the log has not come so far"
     write_epoch(copy, 1, b"c")
     assert log_writer.perform(mine, keep)
-    assert mine.knows_producers_at(0)
+    assert mine.producers.knows_at(0)
     assert log_writer.perform(mine, keep), "twice is fine"
     (tmp_path / "other").mkdir()
     other = open_log(FaultyDisk(), tmp_path / "other")

@@ -5,35 +5,26 @@ from pathlib import Path
 
 import pytest
 from tests.broker.faulty_disk import FaultyDisk
-from tests.broker.replica_logs import ALONE, THREE, chain_of, damage, group, open_log, view_of, write_epoch
+from tests.broker.replica_logs import (
+    ALONE,
+    THREE,
+    chain_of,
+    damage,
+    decided,
+    group,
+    open_log,
+    reopened,
+    view_of,
+    write_epoch,
+)
 from tests.broker.storage.build import read_all
 
 from tidelog_broker.core.replication.chain import DecidedCompaction
 from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
-from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-
-
-def reopened(disk: FaultyDisk, home: Path, *, broken: tuple[int, bytes] | None = None) -> None:
-    """Write two epochs of three batches, close the log, perhaps with damage."""
-    store = open_log(disk, home)
-    write_epoch(store, 0, b"zero", b"one", b"two")
-    write_epoch(store, 1, b"three", b"four", b"five")
-    store.close()
-    if broken is not None:
-        damage(store, *broken)
-
-
-def decided(disk: FaultyDisk, home: Path) -> tuple[int, int]:
-    """Return the end of epoch 0."""
-    store = open_log(disk, home)
-    end = store.epoch_end(0, 0)
-    store.close()
-    return end
 
 
 def test_it_tells_what_is_held(tmp_path: Path) -> None:
@@ -225,78 +216,6 @@ def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path
     assert len(view.read_epoch(ReadLog("b", 1, 3, 5, 1 << 20)).batches) > 0
     for absent in (ReadLog("b", 2, 6, 7, 100), ReadLog("b", 1, 6, 7, 100), ReadLog("b", 1, 0, 3, 100)):
         assert not view.read_epoch(absent).batches
-
-
-def of_one(store: PartitionLog) -> bytes:
-    """A snapshot that knows one producer."""
-    table = ProducerTable()
-    table.apply(next(store.reader.scan_headers(0))._replace(producer_id=7, base_sequence=0))
-    return table.snapshot()
-
-
-def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    reopened(disk, tmp_path)
-    chain = chain_of(decided(disk, tmp_path))
-    store = open_log(disk, tmp_path)
-    view = view_of(store, chain)
-    assert view.producers_at(0, log_start=0)[0] is not None
-    table, timestamp_us = view.producers_at(6, log_start=0)
-    assert table is not None
-    assert timestamp_us == 7
-    assert view.producers_at(7, log_start=0) == (None, 0), "the log does not reach there"
-    store.delete_before(3)
-    assert view.producers_at(6, log_start=0) == (None, 0), "its front is missing"
-    assert view.producers_at(6, log_start=3)[0] is not None, "its front is gone for good"
-
-
-def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    reopened(disk, tmp_path)
-    chain = chain_of(decided(disk, tmp_path))
-    store = open_log(disk, tmp_path)
-    store.delete_before(3)
-    view = view_of(store, chain)
-    store.save_producer_snapshot(1, 5, 12345, ProducerTable().snapshot(), committed=9)
-    assert view.producers_at(6, log_start=0) == (None, 0), "another log's digest"
-    store.save_producer_snapshot(1, 3, 0, ProducerTable().snapshot(), committed=9)
-    assert view.producers_at(6, log_start=0)[0] is not None
-
-
-def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    reopened(disk, tmp_path)
-    chain = chain_of(decided(disk, tmp_path))
-    store = open_log(disk, tmp_path)
-    view = view_of(store, chain)
-    kept = view.keep_producers(3, committed=6, log_start=0)
-    assert kept is None, "nothing here is numbered"
-    header = next(store.reader.scan_headers(4))
-    store.save_producer_snapshot(header.epoch, header.end_offset, header.digest, of_one(store), committed=6)
-    store.save_producer_snapshot(1, 6, 12345, ProducerTable().snapshot(), committed=6)
-    store.delete_before(3)
-    table, _ = view.producers_at(6, log_start=0)
-    assert table is not None
-    assert len(table) == 1
-
-
-def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    reopened(disk, tmp_path)
-    chain = chain_of(decided(disk, tmp_path))
-    store = open_log(disk, tmp_path)
-    view = view_of(store, chain)
-    first = next(store.reader.scan_headers(0))
-    store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one(store), committed=6)
-    snapshot = view.keep_producers(3, committed=5, log_start=0)
-    assert snapshot is not None
-    assert 3 < snapshot.offset <= 5, "it must be known by a batch that stays, and is committed"
-    store.save_producer_snapshot(*snapshot, committed=5)
-    assert view.keep_producers(3, committed=5, log_start=0) is None, "there is one"
-    store.delete_before(3)
-    table, _ = view.producers_at(6, log_start=3)
-    assert table is not None
-    assert len(table) == 1, "who wrote only what is deleted is forgotten"
 
 
 def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:

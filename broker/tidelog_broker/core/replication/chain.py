@@ -54,6 +54,16 @@ class EpochChain:
         """The hash that the next decision must carry."""
         return decision_hash(self.decisions[-1]) if self.decisions else b""
 
+    def decision(self, epoch: int) -> pb.EpochDecision:
+        """Return the decision about a decided epoch."""
+        return pb.EpochDecision.FromString(self.decisions[epoch - self.genesis.epoch])
+
+    def descriptor(self, epoch: int) -> pb.EpochDescriptor:
+        """Return the descriptor of an epoch of the chain."""
+        if epoch == self.active.epoch:
+            return self.active
+        return self.genesis if epoch == self.genesis.epoch else self.decision(epoch - 1).next
+
     def extend(self, decision: bytes) -> pb.EpochDecision:
         """Add the decision about the active epoch; its successor becomes the active one.
 

@@ -185,7 +185,7 @@ class ReplicaState:
 
     def decision(self, epoch: int) -> pb.EpochDecision:
         """Return the decision about a decided epoch."""
-        return pb.EpochDecision.FromString(self.chain.decisions[epoch - self.chain.genesis.epoch])
+        return self.chain.decision(epoch)
 
     def ends_of(self, epoch: int) -> list[Position]:
         """Return how a whole copy of a decided epoch may end: as decided, or compacted, the newest last."""

@@ -153,6 +153,10 @@ class PartitionLog:
         """What all segments of the log hold, without what is being filled or set aside."""
         return self._held.size_bytes
 
+    def log_of(self, epoch: int) -> EpochLog | None:
+        """Return the log of an epoch, if it is in the partition's log."""
+        return self._held.log_of(epoch)
+
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
         """Return end offset and end digest of an epoch; of one that never got its first file, its start and 0."""
         return self._held.epoch_end(epoch, start_offset)

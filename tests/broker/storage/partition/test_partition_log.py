@@ -101,7 +101,7 @@ def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
 
 
 def test_all_in_front_of_an_epoch_that_has_no_records_yet_may_go() -> None:
-    """What is known of the producers there is saved where that epoch begins: see `ReplicaLog.keep_producers`."""
+    """What is known of the producers there is saved where that epoch begins: see `LoggedProducers.keep`."""
     log, _ = filled(new_disk())
     end_offset = log.end_offset
     log.start_epoch(3, end_offset)

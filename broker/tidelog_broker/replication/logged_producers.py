@@ -1,0 +1,253 @@
+"""What the headers of a partition's log say of its producers, and the snapshots that say what they do not any more.
+
+Retention and compaction take headers away, and a log that leaves in front of a hole does: before that, what they say is
+kept in a snapshot beside the log (`storage.partition.snapshots`). A snapshot counts by what the log holds around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.replication.effects import KnownLater
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, Flags
+
+log = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    """The producers' state at an offset, the last header in front of that if it is here, and the headers behind it."""
+
+    table: ProducerTable
+    last: BatchHeader | None
+    offset: int
+    headers: Iterator[BatchHeader]
+
+
+class LoggedProducers:
+    """See the module. All methods are for the partition's I/O worker, or a reader where they keep nothing.
+
+    Args:
+        store: the log.
+        chain: the partition's chain, which grows while this is used.
+        log_start: returns where retention has cut.
+    """
+
+    def __init__(self, store: PartitionLog, chain: EpochChain, log_start: Callable[[], int]) -> None:
+        self.store = store
+        self._chain = chain
+        self._log_start = log_start
+        store.leaving = self._keep_what_leaves
+
+    def at(self, offset: int, *, log_start: int, may_forget: bool = False) -> tuple[ProducerTable | None, int]:
+        """Rebuild what the log says of producers at `offset`, and the append timestamp there.
+
+        What retention has deleted, below `log_start`, is forgotten; with `may_forget`, what compaction has taken out
+        without a snapshot here, too.
+
+        Returns:
+            None for the table when the log here does not reach there without a hole, from a snapshot or from its start.
+        """
+        if offset == 0:
+            return ProducerTable(), 0
+        try:
+            table, _ = self._scan(offset, log_start, may_forget=may_forget)
+            return table, self._last_append_us(offset) if table is not None else 0
+        except ProtocolError as error:
+            log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
+            return None, 0
+
+    def _last_append_us(self, offset: int) -> int:
+        """Return when the last batch in front of an offset was appended; of a derived one, a moment later."""
+        while offset > self.store.start_offset:
+            last = next(self.store.reader.scan_headers(offset - 1), None)
+            if last is None or last.append_timestamp_us:
+                return last.append_timestamp_us if last is not None else 0
+            offset = last.base_offset  # compaction has left no record of it
+        return 0
+
+    def keep(self, below: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
+        """Return a snapshot to be saved before retention deletes what lies below an offset: it knows what that says.
+
+        Snapshots count by what the log holds in front of them, so the newest one would be lost with that. Runs on the
+        I/O worker.
+
+        Returns:
+            None when one counts that lies behind, or the log says nothing of producers.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        store = self.store
+        offset = min(committed, store.end_offset)
+        beginning = self._beginning(below)
+        snapshots = (one for one in store.reader.load_producer_snapshots() if below <= one.offset <= offset)
+        if any(self._behind(one) is not None and (one.offset > below or one[:3] == beginning) for one in snapshots):
+            return None
+        table, last = self._scan(offset, log_start)
+        if table is None or table.is_empty:
+            return None
+        if (
+            beginning is not None and beginning[1] == offset
+        ):  # all that is committed goes: only what follows tells of it
+            return ProducerSnapshot(*beginning, table.snapshot())
+        return (
+            ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot()) if last is not None else None
+        )
+
+    def _beginning(self, below: int) -> tuple[int, int, int] | None:
+        """Return epoch, offset and digest where the log begins once what lies below an offset has gone."""
+        segments = [segment for held in self.store.epochs for segment in held.segments]
+        first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
+        return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
+
+    def _keep_what_leaves(self) -> None:
+        """Save what the log says of producers before it leaves for an epoch that begins behind a hole.
+
+        What leaves comes in again when the hole is filled, unless retention has deleted that far meanwhile: then
+        nothing else would say what producers had sent into it. The snapshot counts where the next epoch begins. Runs
+        on the I/O worker.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        store, newest = self.store, self.store.active
+        assert newest is not None
+        later = range(newest.epoch + 1, self._chain.active.epoch)
+        following = next((one for one in later if self._chain.decision(one).end_offset > newest.end_offset), None)
+        if following is None or self._chain.descriptor(following).start_offset != newest.end_offset:
+            return
+        try:
+            table, _ = self._scan(newest.end_offset, self._log_start())
+            if table is not None and not table.is_empty:
+                store.save_producer_snapshot(
+                    following, newest.end_offset, 0, table.snapshot(), committed=newest.end_offset
+                )
+        except StorageFailedError:
+            raise
+        except ProtocolError as error:  # no space, or damaged: another node may know
+            log.warning("%s: what was sent before the hole may be forgotten: %s", store.directory.name, error)
+
+    def at_end(self, epoch: int, *, committed: int, log_start: int) -> ProducerSnapshot | None:
+        """Return a snapshot to be saved before a sealed epoch is compacted: it knows what its batches say of producers.
+
+        Runs on the I/O worker.
+
+        Returns:
+            None when one counts that lies there or behind; and where the log here does not tell, as it came compacted
+            from another node: before this one owns the partition it asks others, see `at`.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        if self.knows_at(epoch, committed=committed):
+            return None
+        decision = self._chain.decision(epoch)
+        end_offset = decision.end_offset
+        table, _ = self._scan(end_offset, log_start)
+        return None if table is None else ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
+
+    def knows_at(self, epoch: int, *, committed: int | None = None) -> bool:
+        """Whether a snapshot counts that lies at a decided epoch's end or behind it; not behind `committed`.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        end_offset = self._chain.decision(epoch).end_offset
+        snapshots = (one for one in self.store.reader.load_producer_snapshots() if end_offset <= one.offset)
+        if committed is not None:
+            snapshots = (one for one in snapshots if one.offset <= committed)
+        return any(self._behind(one) is not None for one in snapshots)
+
+    def counts(self, snapshot: ProducerSnapshot) -> bool:
+        """Whether a snapshot is of this log, see `_behind`.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        return self._behind(snapshot) is not None
+
+    def later(self, offset: int) -> KnownLater | None:
+        """Return the earliest snapshot that counts and lies at an offset or behind it; None without one.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        snapshots = [one for one in self.store.reader.load_producer_snapshots() if one.offset >= offset]
+        found = next(filter(self.counts, reversed(snapshots)), None)
+        return KnownLater(*found) if found is not None else None
+
+    def unknown_epoch(self) -> int | None:
+        """The newest epoch that is here as compaction left it, where no snapshot says what producers sent into it."""
+        chain = self._chain
+        for epoch, compactions in sorted(chain.compactions.items(), reverse=True):
+            held = self.store.log_of(epoch)
+            if held is not None and held.end_digest in {each.terms.end_digest for each in compactions}:
+                return None if self.knows_at(epoch) else epoch
+        return None
+
+    def _scan(
+        self, offset: int, log_start: int, *, may_forget: bool = False
+    ) -> tuple[ProducerTable | None, BatchHeader | None]:
+        """Return the table, and the header of the last batch below `offset` if one was seen."""
+        store = self.store
+        known = self._snapshot_at_most(offset)
+        if known is None:
+            if store.start_offset > log_start or not store.epochs:
+                return None, None
+            known = _Known(ProducerTable(), None, store.start_offset, store.reader.scan_headers(store.start_offset))
+        table, last, at, headers = known
+        for header in headers:
+            if header.end_offset > offset:
+                break
+            if header.flags & Flags.DERIVED:
+                if not may_forget:
+                    return None, None  # compaction has taken out what it said of producers
+                table = ProducerTable()  # what was known may be out of date: who is unknown begins anew, and is told
+            table.apply(header)
+            last, at = header, header.end_offset
+        return (table, last) if at == offset else (None, None)
+
+    def _snapshot_at_most(self, offset: int) -> _Known | None:
+        """Return the newest snapshot that counts, and what is behind it; see `_behind`."""
+        for snapshot in self.store.reader.load_producer_snapshots():
+            if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
+                return _Known(ProducerTable.restore(snapshot.payload), behind[0], snapshot.offset, behind[1])
+        return None
+
+    def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
+        """Return the last header that a snapshot covers and those behind it, if it counts.
+
+        A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
+        other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
+        made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. Where retention
+        has deleted that batch, the segment behind it tells the same digest. At the end that was decided for a whole
+        epoch it counts however compaction has changed that epoch since.
+        """
+        store, held = self.store, self.store.log_of(snapshot.epoch)
+        if held is not None and self._is_decided_end(held, snapshot):
+            return None, store.reader.scan_headers(snapshot.offset)
+        if held is not None and (held.start_offset, held.start_digest) == (snapshot.offset, snapshot.digest):
+            return None, store.reader.scan_headers(snapshot.offset)
+        if not store.start_offset < snapshot.offset <= store.end_offset:
+            return None
+        headers = store.reader.scan_headers(snapshot.offset - 1)
+        last = next(headers, None)
+        if last is None or (last.epoch, last.end_offset, last.digest) != snapshot[:3]:
+            return None
+        return last, headers
+
+    def _is_decided_end(self, held: EpochLog, snapshot: ProducerSnapshot) -> bool:
+        if not self._chain.genesis.epoch <= snapshot.epoch < self._chain.active.epoch:
+            return False
+        decision = self._chain.decision(snapshot.epoch)
+        is_whole = held.end_offset == decision.end_offset and held.damage is None
+        return is_whole and (decision.end_offset, decision.end_digest) == (snapshot.offset, snapshot.digest)

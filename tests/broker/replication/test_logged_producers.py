@@ -1,0 +1,100 @@
+"""What the headers of a log say of producers, and what is kept of that before they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker.faulty_disk import FaultyDisk
+from tests.broker.replica_logs import chain_of, decided, open_log, reopened, view_of
+
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+
+
+def of_one(store: PartitionLog) -> bytes:
+    """A snapshot that knows one producer."""
+    table = ProducerTable()
+    table.apply(next(store.reader.scan_headers(0))._replace(producer_id=7, base_sequence=0))
+    return table.snapshot()
+
+
+def test_producers_are_known_only_where_the_log_reaches_without_a_hole(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    assert view.producers.at(0, log_start=0)[0] is not None
+    table, timestamp_us = view.producers.at(6, log_start=0)
+    assert table is not None
+    assert timestamp_us == 7
+    assert view.producers.at(7, log_start=0) == (None, 0), "the log does not reach there"
+    store.delete_before(3)
+    assert view.producers.at(6, log_start=0) == (None, 0), "its front is missing"
+    assert view.producers.at(6, log_start=3)[0] is not None, "its front is gone for good"
+
+
+def test_a_snapshot_of_an_epochs_start_stands_for_what_is_missing_before(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    view = view_of(store, chain)
+    store.save_producer_snapshot(1, 5, 12345, ProducerTable().snapshot(), committed=9)
+    assert view.producers.at(6, log_start=0) == (None, 0), "another log's digest"
+    store.save_producer_snapshot(1, 3, 0, ProducerTable().snapshot(), committed=9)
+    assert view.producers.at(6, log_start=0)[0] is not None
+
+
+def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    kept = view.producers.keep(3, committed=6, log_start=0)
+    assert kept is None, "nothing here is numbered"
+    header = next(store.reader.scan_headers(4))
+    store.save_producer_snapshot(header.epoch, header.end_offset, header.digest, of_one(store), committed=6)
+    store.save_producer_snapshot(1, 6, 12345, ProducerTable().snapshot(), committed=6)
+    store.delete_before(3)
+    table, _ = view.producers.at(6, log_start=0)
+    assert table is not None
+    assert len(table) == 1
+
+
+def test_what_is_deleted_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    first = next(store.reader.scan_headers(0))
+    store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one(store), committed=6)
+    snapshot = view.producers.keep(3, committed=5, log_start=0)
+    assert snapshot is not None
+    assert 3 < snapshot.offset <= 5, "it must be known by a batch that stays, and is committed"
+    store.save_producer_snapshot(*snapshot, committed=5)
+    assert view.producers.keep(3, committed=5, log_start=0) is None, "there is one"
+    store.delete_before(3)
+    table, _ = view.producers.at(6, log_start=3)
+    assert table is not None
+    assert len(table) == 1, "who wrote only what is deleted is forgotten"
+
+
+def test_what_leaves_in_front_of_a_hole_says_first_what_it_knows_of_producers(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    end = store.epoch_end(0, 0)
+    third = (9, 77)
+    view = view_of(store, chain_of(end, store.epoch_end(1, 3), third))
+    first = next(store.reader.scan_headers(0))
+    store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one(store), committed=6)
+    store.start_epoch(3, 9)
+    assert (store.start_offset, store.end_offset) == (9, 9), "epoch 2 is missing, and the older ones wait for it"
+    [kept] = [one for one in store.reader.load_producer_snapshots() if one.offset == 6]
+    assert kept[:3] == (2, 6, 0), "it counts where the missing epoch begins"
+    assert len(ProducerTable.restore(kept.payload)) == 1
+    assert view.producers.at(9, log_start=0) == (None, 0)
