@@ -48,7 +48,7 @@ simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fai
 	@$(BIN)/python -m tests.simulation.whole.run $(if $(SEED),--seed $(SEED),--seeds $(or $(WHOLE),300))
 
 mutants: $(STAMP) ## get replication wrong in one way after the other, and see that the simulation notices
-	@$(BIN)/python -m tests.simulation.kill --seeds $(or $(SEEDS),200)
+	@$(BIN)/python -m tests.simulation.kill --seeds $(or $(SEEDS),80)
 	@$(BIN)/python -m tests.simulation.whole.kill --seeds $(or $(WHOLE),40)
 
 check: $(STAMP) ## format, lint and types

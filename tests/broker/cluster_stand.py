@@ -131,7 +131,7 @@ class ClusterStand:
             checked = NodeSettings(data=home, **DEFAULTS).model_copy(update=self.settings)
             node = StandNode(self, checked, directory, disk)
             await node.start()
-            node.broker.inline_writes.took(math.inf, math.inf, sleeps_before=-1)
+            node.broker.inline_writes.took(0, math.inf, math.inf, sleeps_before=-1)
             self.nodes[node_id] = node
         self.tell()
 

@@ -60,7 +60,7 @@ class Stand:
             await self.stop()
             raise
         # A held write must hold a worker and not the event loop that the test itself runs on.
-        node.broker.inline_writes.took(math.inf, math.inf, sleeps_before=-1)
+        node.broker.inline_writes.took(0, math.inf, math.inf, sleeps_before=-1)
         return node
 
     async def stop(self) -> int:

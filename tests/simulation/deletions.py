@@ -49,6 +49,8 @@ class Deletions:
         """The epoch and the end of a batch -> when it got its offsets, by a clock that is right."""
         self._noted: dict[str, int] = {}
         """Node -> below which it has deleted by itself, so that what was there before was there without a hole."""
+        self._kept: dict[str, int] = {}
+        """Node -> where its log is to begin, as it has written down; it may begin later, where something is missing."""
         self._began: dict[str, int] = {}
         """Node -> where a copy began that it has deleted more of since."""
         self._told: dict[str, int] = {}
@@ -100,6 +102,7 @@ class Deletions:
         node = copy.process.node_id
         self._began[node] = self._beginning(node, copy.log)
         self._noted[node] = max(self._noted.get(node, 0), below, copy.log.start_offset)
+        self._kept[node] = max(self._kept.get(node, 0), below)
 
     def _judge(self, copy: Copy, below: int) -> None:
         truth, require = self._truth, self._truth.require
@@ -140,8 +143,8 @@ class Deletions:
 
     def remembers(self, copy: Copy) -> None:
         """A node has started again: what it has deleted is not missing."""
-        noted, known = self._noted.get(copy.process.node_id, 0), copy.replica.state.log_start
-        self._truth.require(known >= noted, "I22", f"{copy.name} has deleted below {noted}, and knows of {known}")
+        kept, known = self._kept.get(copy.process.node_id, 0), copy.replica.state.log_start
+        self._truth.require(known >= kept, "I22", f"{copy.name} has deleted below {kept}, and knows of {known}")
 
     # ------------------------------------------------------------------------------------------ producers
 
@@ -156,6 +159,7 @@ class Deletions:
     def lost(self, node: str) -> None:
         """A node may have lost what it held: whatever it begins with, it begins late."""
         self._noted.pop(node, None)
+        self._kept.pop(node, None)
 
     def lacks(self, copy: Copy) -> int:
         """Below which offset a copy may never have had what was there."""

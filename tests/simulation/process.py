@@ -81,7 +81,7 @@ class Inline(InlineWrites):
     def allows(self, size_bytes: int, now_s: float) -> bool:
         return self._allowed and super().allows(size_bytes, 0.0)
 
-    def took(self, seconds: float, now_s: float, *, sleeps_before: int) -> None:
+    def took(self, size_bytes: int, seconds: float, now_s: float, *, sleeps_before: int) -> None:
         """No write is slow here."""
 
 

@@ -71,7 +71,7 @@ class CompactedVersions:
         self._stop = threading.Event()
         """Set once a pass that is under way has to end."""
         self._passing = threading.Event()
-        """Set while a pass is under way on its thread, which may be longer than anybody waits for it."""
+        """Set while the compactor's thread is at work here, which may be longer than anybody waits for it."""
 
     async def close(self) -> None:
         """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
@@ -139,6 +139,30 @@ class CompactedVersions:
                     has_changed = True
         if has_changed:
             self._driver.compacted()
+        await self.remove_replaced()
+
+    async def remove_replaced(self) -> None:
+        """Remove what has been replaced: deleting large files takes long, and no append waits for it.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        store = self._state.log
+        if not store.compacted.has_replaced or self.is_over:
+            return
+
+        def run() -> None:
+            try:
+                store.compacted.remove_replaced()
+            finally:
+                self._passing.clear()
+
+        self._passing.set()
+        try:
+            await self._tools.compactor.call(0, run)
+        except (WorkersFullError, RuntimeError):
+            self._passing.clear()  # it has not begun
+            raise
 
     def _may_not_replace(self) -> bool:
         return self._driver.is_learning or self._state.replica.backfill.producers.is_asking

@@ -102,6 +102,7 @@ class Compaction:
             return
         async with self._busy:
             try:
+                await self._versions.remove_replaced()  # by what was fetched
                 await self._versions.converge()
                 if self._is_due():
                     await self._compact(self._horizon(await self._last_appends()))

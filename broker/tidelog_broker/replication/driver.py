@@ -398,7 +398,7 @@ class ReplicaDriver:
                 except StorageError as error:
                     failed = error
                 ended = time.perf_counter()
-                inline_writes.took(ended - started, ended, sleeps_before=sleeps_before)
+                inline_writes.took(size_bytes, ended - started, ended, sleeps_before=sleeps_before)
                 self._appended(group, started, ok=True, error=failed)
                 return
         write = partial(log_writer.append, self.view, group, synced=synced)

@@ -6,6 +6,11 @@ throttles writers or memory is short. So the loop writes by itself only while th
 because it waited sends everything to the workers for a while, and then one more is tried. One that only lost the
 processor does not count: where processors are short, two thread switches are what costs. A clock does not tell them
 apart; the system does, since who waits gives the processor away, and who is preempted does not.
+
+How long a copy takes depends on where it goes: into a file that is used again at some gigabytes a second, into pages
+that nobody has written before at a tenth of that. Where thousands of logs grow, the loop would do little else. So it
+goes by what its last large writes took for their size, and leaves to a worker what would take longer than two thread
+switches; now and then it tries one again.
 """
 
 from __future__ import annotations
@@ -16,6 +21,16 @@ from typing import Final
 
 INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A group larger than this always goes to a worker: its copy alone would take about a millisecond."""
+
+LARGE_BYTES: Final = 64 * 1024
+"""What is smaller costs a worker more than the copy, wherever it goes."""
+
+WORTH_S: Final = 150e-6
+"""A large write that is expected to take longer is left to a worker."""
+
+TRIED_BYTES_MAX: Final = 1024 * 1024
+TRIED_S: Final = 0.05
+"""How large one is, and how long after the last, that is tried all the same."""
 
 SLOW_S: Final = 0.005
 PAUSE_S: Final = 0.5
@@ -28,13 +43,24 @@ class InlineWrites:
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0
+        self._s_per_byte = 0.0
+        """What the last large writes took, the fast ones first of all: a slow one may have lost the processor."""
+        self._measured_s = 0.0
 
     def allows(self, size_bytes: int, now_s: float) -> bool:
         """Whether a group of this size may be written from the event loop."""
-        return size_bytes <= INLINE_BYTES_MAX and now_s >= self._paused_until_s
+        if now_s < self._paused_until_s or size_bytes > INLINE_BYTES_MAX:
+            return False
+        if size_bytes < LARGE_BYTES or size_bytes * self._s_per_byte <= WORTH_S:
+            return True
+        return size_bytes <= TRIED_BYTES_MAX and now_s >= self._measured_s + TRIED_S
 
-    def took(self, seconds: float, now_s: float, *, sleeps_before: int) -> None:
+    def took(self, size_bytes: int, seconds: float, now_s: float, *, sleeps_before: int) -> None:
         """Note how long such a write took, at its end; `sleeps_before` is what `sleeps` returned at its beginning."""
+        if size_bytes >= LARGE_BYTES:
+            taken, known = seconds / size_bytes, self._s_per_byte
+            self._s_per_byte = taken if taken < known else known + (taken - known) / 8
+            self._measured_s = now_s
         if seconds > SLOW_S and sleeps() != sleeps_before:
             self._paused_until_s = now_s + PAUSE_S
 

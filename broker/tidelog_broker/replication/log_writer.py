@@ -21,6 +21,7 @@ from tidelog_broker.core.replication.effects import (
 )
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
+from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
@@ -166,6 +167,10 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
         return False  # a whole copy of another version has left the log meanwhile: the core looks again
+    if not _continues(position, effect):
+        log.info("%s: what is here of epoch %d is of another version", store.directory.name, effect.epoch)
+        store.copies.abandon_fill(effect.epoch)
+        return False
     try:
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
         store.copies.append_fill(effect.epoch, missing)
@@ -182,10 +187,21 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     return True
 
 
+def _continues(position: LogPosition, effect: AppendFill) -> bool:
+    """Whether a copy that reaches further than the core knew, as a former run has left it, holds what has come."""
+    if position.offset <= effect.base_offset:
+        return True
+    ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
+    return position in ends or position.offset > ends[-1][0]
+
+
 def _finish_fill(view: ReplicaLog, effect: FinishFill) -> None:
     try:
         if view.store.copies.fill_position(effect.epoch) is not None:
             view.store.copies.finish_fill(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
+    except DivergedError as error:  # the core looks at what is there, and fetches it again
+        log.warning("%s: %s", view.store.directory.name, error)
+        view.store.copies.abandon_fill(effect.epoch)
     view.go_on_filling()

@@ -221,7 +221,7 @@ async def test_the_loop_writes_by_itself_what_needs_no_sync_while_that_is_quick(
     stand.disk.fail = note
     node.broker.inline_writes._paused_until_s = 0
     await peer.publish(topic.topic_id, batch(b"x"))
-    node.broker.inline_writes.took(math.inf, math.inf, sleeps_before=-1)
+    node.broker.inline_writes.took(0, math.inf, math.inf, sleeps_before=-1)
     await peer.publish(topic.topic_id, batch(b"y"))
     here = threading.current_thread().name
     assert [writer == here for writer in writers] == [inline, False]

@@ -62,7 +62,7 @@ async def test_a_follower_feeds_its_ring_in_the_order_of_the_log(stand: ClusterS
     await stand.publish(b"c", to=owner)
     await settled(lambda: len(follower.driver._queue) == 2, "nothing waits for the write")
     # From here on, whatever is small is written on the loop.
-    stand.nodes[name].broker.inline_writes.took(math.inf, -math.inf, sleeps_before=-1)
+    stand.nodes[name].broker.inline_writes.took(0, math.inf, -math.inf, sleeps_before=-1)
     stand.disks[name].heal()
     await settled(lambda: follower.state.readable_end == 3, "it is not written")
     assert (follower.ring.end_offset, follower.log.end_offset) == (3, 3)

@@ -7,7 +7,17 @@ import time
 import pytest
 
 from tidelog_broker.replication import inline_writes as subject
-from tidelog_broker.replication.inline_writes import INLINE_BYTES_MAX, PAUSE_S, SLOW_S, InlineWrites, sleeps
+from tidelog_broker.replication.inline_writes import (
+    INLINE_BYTES_MAX,
+    LARGE_BYTES,
+    PAUSE_S,
+    SLOW_S,
+    TRIED_BYTES_MAX,
+    TRIED_S,
+    WORTH_S,
+    InlineWrites,
+    sleeps,
+)
 
 
 def test_only_groups_up_to_a_size() -> None:
@@ -19,13 +29,28 @@ def test_only_groups_up_to_a_size() -> None:
 def test_a_slow_write_pauses_them_and_then_one_more_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "sleeps", lambda: 7)
     policy = InlineWrites()
-    policy.took(SLOW_S, 10.0, sleeps_before=6)
+    policy.took(1, SLOW_S, 10.0, sleeps_before=6)
     assert policy.allows(1, 10.0)
-    policy.took(SLOW_S * 1.1, 10.0, sleeps_before=7)
+    policy.took(1, SLOW_S * 1.1, 10.0, sleeps_before=7)
     assert policy.allows(1, 10.0), "it only lost the processor"
-    policy.took(SLOW_S * 1.1, 10.0, sleeps_before=6)
+    policy.took(1, SLOW_S * 1.1, 10.0, sleeps_before=6)
     verdicts = [policy.allows(1, 10.0), policy.allows(1, 10.0 + PAUSE_S * 0.99), policy.allows(1, 10.0 + PAUSE_S)]
     assert verdicts == [False, False, True]
+
+
+def test_large_writes_into_slow_memory_are_left_to_workers_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "sleeps", lambda: 7)
+    policy, now_s = InlineWrites(), 10.0
+    for _ in range(30):
+        policy.took(LARGE_BYTES, 2 * WORTH_S, now_s, sleeps_before=7)
+    assert not policy.allows(LARGE_BYTES, now_s)
+    assert policy.allows(LARGE_BYTES - 1, now_s), "a small one costs a worker more than itself"
+    assert policy.allows(LARGE_BYTES, now_s + TRIED_S)
+    assert not policy.allows(TRIED_BYTES_MAX + 1, now_s + TRIED_S), "that would hold up the loop"
+    policy.took(LARGE_BYTES, WORTH_S / 2, now_s, sleeps_before=7)
+    assert policy.allows(LARGE_BYTES, now_s), "a fast one counts at once"
+    policy.took(LARGE_BYTES, 2 * WORTH_S, now_s, sleeps_before=7)
+    assert policy.allows(LARGE_BYTES, now_s), "a slow one may have lost the processor"
 
 
 def test_waiting_counts_and_working_does_not() -> None:

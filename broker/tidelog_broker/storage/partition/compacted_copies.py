@@ -121,5 +121,14 @@ class CompactedCopies:
         else:
             held.replace(old, self._path(epoch), decided, end)
 
+    @property
+    def has_replaced(self) -> bool:
+        """Whether there is something for `remove_replaced`."""
+        return bool(self._held.replaced)
+
+    def remove_replaced(self) -> None:
+        """See `HeldEpochs.remove_replaced`."""
+        self._held.remove_replaced()
+
     def _path(self, epoch: int) -> Path:
         return self._held.directory / making_dir_name(epoch)

@@ -225,7 +225,7 @@ class EpochCopies:
 
         May be called by any thread.
         """
-        if self._held.limbo is not None or not 0 < self._held.end_offset < offset:
+        if self._held.limbo is not None or not self._held.epochs or self._held.end_offset >= offset:
             return False
         newest = self._held.epochs[-1].epoch
         return any(

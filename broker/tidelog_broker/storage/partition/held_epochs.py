@@ -22,6 +22,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     missing_epoch,
 )
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 
 class LostEpoch(NamedTuple):
@@ -39,6 +40,7 @@ class HeldEpochs:
         epochs: the epochs' logs, oldest first; the last one is the active one.
         lost: what keeps the partition in LIMBO as a whole; None when nothing does.
         gone_below: what lies below this was deleted here.
+        replaced: directories of older versions, which are to be removed.
         segment_bytes: for epochs and segments that begin from now on.
     """
 
@@ -58,6 +60,7 @@ class HeldEpochs:
         self.epochs = tuple(epochs)
         self.lost = lost
         self.gone_below = 0
+        self.replaced: list[Path] = []
         self.segment_bytes = segment_bytes
 
     @property
@@ -127,7 +130,7 @@ class HeldEpochs:
         """Let a finished version of an epoch take the place of the older one; on the partition's appending thread.
 
         Args:
-            old: of the log, as long as the new one; its files are removed.
+            old: of the log, as long as the new one; its files wait for `remove_replaced`.
             made: the directory of the new version, durable. It is renamed.
             decided: the epoch at whose end this version was decided.
             end: how it ends.
@@ -149,9 +152,34 @@ class HeldEpochs:
         self.epochs = tuple(new if one is old else one for one in self.epochs)
         old.close(sync=False)
         try:
-            remove_epoch_dir(self.disk.fs, old.directory)
+            gone = self._replaced_path(old.directory)
+            self.disk.fs.rename(old.directory, gone)  # not synced: a start that finds both goes by the newer one
         except OSError as error:
-            raise StorageFailedError(f"{old.directory} cannot be removed: {error}; check the disk") from error
+            raise StorageFailedError(f"{old.directory} cannot be renamed: {error}; check the disk") from error
+        self.replaced.append(gone)
+
+    def _replaced_path(self, directory: Path) -> Path:
+        number = 1
+        while self.disk.fs.exists(path := directory.with_name(f"{directory.name}.{number}{NEW_SUFFIX}")):
+            number += 1
+        return path
+
+    def remove_replaced(self) -> None:
+        """Remove the files of versions that others have replaced; not on the appending thread, as it takes long.
+
+        A start removes what is left.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        while self.replaced:
+            path = self.replaced[0]
+            try:
+                if self.disk.fs.exists(path):
+                    remove_epoch_dir(self.disk.fs, path)
+            except OSError as error:
+                raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
+            self.replaced.pop(0)
 
     def make_directory(self) -> None:
         """Make the partition's directory if it is not there.
