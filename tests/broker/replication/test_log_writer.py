@@ -154,6 +154,40 @@ def test_a_sealed_epoch_is_filled_beside_the_log_and_comes_in_whole(tmp_path: Pa
     assert log_writer.perform(view, FinishFill(0)), "twice is fine"
 
 
+@pytest.mark.parametrize("whose", [b"a", b"x"])
+def test_a_copy_that_reaches_further_than_was_known_is_gone_on_with_only_if_it_is_the_same(
+    tmp_path: Path, whose: bytes
+) -> None:
+    """As a start finds one: of another version it may end between other batches, or between the same ones."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "copy").mkdir()
+    source = open_log(FaultyDisk(), tmp_path / "source")
+    end = write_epoch(source, 0, b"a", b"b", b"c")
+    batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
+    copy = open_log(FaultyDisk(), tmp_path / "copy")
+    write_epoch(copy, 0, whose)
+    view = view_of(copy, chain_of(end))
+    assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end)) == (whose == b"a")
+    if whose == b"x":
+        assert view.fill_position(0) is None, "the core looks again, and finds nothing"
+        assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end))
+    assert log_writer.perform(view, AppendFill(0, 0, 2, 3, batches[2:], *end))
+    assert log_writer.perform(view, FinishFill(0))
+    assert read_all(view.store) == read_all(source)
+
+
+def test_a_copy_that_is_not_whole_is_fetched_again_and_ends_no_node(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "copy").mkdir()
+    source = open_log(FaultyDisk(), tmp_path / "source")
+    end = write_epoch(source, 0, b"a", b"b", b"c")
+    batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
+    view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain_of(end))
+    assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end))
+    assert log_writer.perform(view, FinishFill(0))
+    assert view.fill_position(0) is None
+
+
 def test_a_copy_begins_where_retention_has_left_off_and_leaves_what_lies_before(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "copy").mkdir()

@@ -182,6 +182,18 @@ def test_a_log_in_front_of_a_hole_that_retention_has_made_gives_way_to_the_copy_
     assert list(log.copies.fill_epochs) == []
 
 
+def test_an_empty_epoch_in_front_of_a_hole_that_nothing_fills_is_overtaken_too() -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    behind = HISTORY[4]
+    log.copies.begin_fill(4, behind.start_offset, behind.end_offset, behind.end_digest)
+    log.copies.append_fill(4, behind.batches)
+    assert not log.copies.finish_fill(4)
+    assert log.copies.is_overtaken(behind.start_offset)
+    log.delete_before(behind.start_offset)
+    assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
+
+
 def test_power_cuts_while_a_copy_comes_into_the_log() -> None:
     for cut in range(60):
         sim = new_disk()
