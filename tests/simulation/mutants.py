@@ -176,7 +176,7 @@ DELETED = [
     Mutant("log start lost at a planned end", deletion.lost_at_planned_end, mixture=RETENTION),
     Mutant("deleted by the owner alone", deletion.counted_by_the_owner_alone, mixture=RETENTION),
     Mutant("retention by wall clock", retention.by_wall_clock, mixture=AGES),
-    Mutant("stamps by wall clock", retention.stamped_by_wall_clock, mixture=AGES),
+    Mutant("stamps by wall clock", retention.stamped_by_wall_clock, mixture=AGES, first_seed=70),
     Mutant("the oldest record of a segment decides", retention.oldest_record_decides, mixture=AGES),
     Mutant("hold ignored", retention.hold_ignored, mixture=AGES),
     Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES),
@@ -192,23 +192,16 @@ COMPACTION = [
     Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
     Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
     Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),
-    Mutant("only the newest version given", compaction.only_the_newest_is_given, mixture=COMPACTED, first_seed=350),
+    Mutant("only the newest version given", compaction.only_the_newest_is_given, mixture=COMPACTED, first_seed=915),
     Mutant(
         "in place before the decision",
         compaction.put_in_place_before_the_decision_is_durable,
         mixture=COMPACTED,
         first_seed=370,
     ),
-    Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED, first_seed=650),
-    Mutant("older holders not waited for", compaction.older_holders_not_waited_for, first_seed=5125),
-    Mutant("made without its front", compaction.made_without_its_front, mixture=COMPACTED_AND_DELETED, first_seed=400),
+    Mutant("producers not fetched", compaction.producers_not_fetched, mixture=COMPACTED, first_seed=430),
+    Mutant("made without its front", compaction.made_without_its_front, mixture=COMPACTED_AND_DELETED, first_seed=780),
     Mutant("borders not looked for", compaction.borders_not_looked_for, mixture=COMPACTED_AND_DELETED),
-    Mutant(
-        "producers leave with the log",
-        compaction.producers_leave_with_the_log,
-        mixture=COMPACTED_AND_DELETED,
-        first_seed=460,
-    ),
 ]
 """Of what is left of a key's records."""
 

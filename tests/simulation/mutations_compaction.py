@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.copied_producers import CopiedProducers
-from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
@@ -124,28 +123,12 @@ def borders_not_looked_for() -> Replacements:
     return [(ReplicaLog, "batch_start", lambda *_: None)]
 
 
-def producers_leave_with_the_log() -> Replacements:
-    """What a log said of producers is not kept when it leaves in front of a hole."""
-    return [(LoggedProducers, "_keep_what_leaves", lambda _: None)]
-
-
 # ------------------------------------------------------------------------------------------ how versions change
 
 
 def producers_not_fetched() -> Replacements:
     """A copy that comes compacted comes without what producers sent into it."""
     return [(CopiedProducers, "want", lambda *_: None)]
-
-
-def older_holders_not_waited_for() -> Replacements:
-    """An owner that asks the replicas of the epoch before hears nothing of those that held older ones."""
-    take_producers = Ownership.take_producers
-
-    def at_once(self: Ownership, *told: Any) -> bool:
-        with patch.object(self, "_others_are_asked", lambda: False):
-            return take_producers(self, *told)
-
-    return [(Ownership, "take_producers", at_once)]
 
 
 def producers_not_kept() -> Replacements:

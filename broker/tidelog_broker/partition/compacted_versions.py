@@ -87,7 +87,8 @@ class CompactedVersions:
     @property
     def is_converging(self) -> bool:
         """Whether a copy here is to be replaced still, and can be; what differs waits for the next round instead."""
-        return any(True for _ in self._outdated())
+        versions = self._state.replica.backfill.versions
+        return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
     @property
     def is_over(self) -> bool:
@@ -137,9 +138,15 @@ class CompactedVersions:
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
                     behind.discard(made.epoch)
                     has_changed = True
-        if has_changed:
+        if has_changed or self._is_to_be_fetched():
             self._driver.compacted()
         await self.remove_replaced()
+
+    def _is_to_be_fetched(self) -> bool:
+        """Whether a newest version cannot be made here any more, and the core has not noticed."""
+        backfill = self._state.replica.backfill
+        outdated = (epoch for epoch, _, _ in self._outdated())
+        return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
 
     async def remove_replaced(self) -> None:
         """Remove what has been replaced: deleting large files takes long, and no append waits for it.
@@ -188,7 +195,8 @@ class CompactedVersions:
             ends, newest = known.ends_of(epoch), compactions[-1].terms
             held = self._driver.view.epoch_end(epoch)
             is_here = held is not None and Position(*held) in ends and held != ends[-1]
-            if is_here and (epoch, newest.end_digest) not in self._differing and newest.floor < ends[-1].offset:
+            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # else retention takes it
+            if is_here and is_kept and (epoch, newest.end_digest) not in self._differing:
                 yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
 
     def _outdated_terms(self) -> Sequence[tuple[int, Terms]]:
