@@ -87,8 +87,7 @@ class CompactedVersions:
     @property
     def is_converging(self) -> bool:
         """Whether a copy here is to be replaced still, and can be; what differs waits for the next round instead."""
-        versions = self._state.replica.backfill.versions
-        return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
+        return any(True for _ in self._outdated())
 
     @property
     def is_over(self) -> bool:
@@ -138,15 +137,9 @@ class CompactedVersions:
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
                     behind.discard(made.epoch)
                     has_changed = True
-        if has_changed or self._is_to_be_fetched():
+        if has_changed:
             self._driver.compacted()
         await self.remove_replaced()
-
-    def _is_to_be_fetched(self) -> bool:
-        """Whether a newest version cannot be made here any more, and the core has not noticed."""
-        backfill = self._state.replica.backfill
-        outdated = (epoch for epoch, _, _ in self._outdated())
-        return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
 
     async def remove_replaced(self) -> None:
         """Remove what has been replaced: deleting large files takes long, and no append waits for it.

@@ -194,7 +194,9 @@ class Compaction:
         """
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
-        while self._versions.is_converging or history.is_lacking or not self._versions.can_pass(terms, epochs):
+        while (
+            self._versions.is_converging or history.missing() is not None or not self._versions.can_pass(terms, epochs)
+        ):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
