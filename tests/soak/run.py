@@ -181,6 +181,8 @@ class Soak:
         records = await self._read_state(client)
         await insist(partial(client.compact_topic, STATE))
         compacted = await self._read_state(client)
+        if len(compacted) > KEYS:
+            self.faults.append(f"{STATE} has {len(compacted):,} records behind a pass, and only {KEYS} keys")
         for number in self.rng.sample(range(KEYS), ASKED):
             await self._check_key(client, key_of(number))
         began_s = time.monotonic()

@@ -62,6 +62,11 @@ class HotRing:
         while self.size_bytes > bytes_max:
             self.size_bytes -= len(self._entries.popleft().data)
 
+    def drop_below(self, offset: int) -> None:
+        """Drop the batches that end at or below `offset`."""
+        while self._entries and self._entries[0].end_offset <= offset:
+            self.size_bytes -= len(self._entries.popleft().data)
+
     def read(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return batches from the one that holds `offset` on, at least one, about `bytes_max` bytes of them.
 
@@ -111,6 +116,12 @@ class RingBudget:
             del self._rings[key]
             if oldest is self._newest:
                 self._newest = None
+
+    def drop_below(self, ring: HotRing, offset: int) -> None:
+        """Drop what lies below an offset: the log holds something else by now, as it is compacted."""
+        before = ring.size_bytes
+        ring.drop_below(offset)
+        self.size_bytes -= before - ring.size_bytes
 
     def forget(self, ring: HotRing) -> None:
         """Drop what a ring holds: its partition is gone, or what comes next does not continue it."""

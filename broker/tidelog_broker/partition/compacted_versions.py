@@ -54,11 +54,20 @@ class CompactedVersions:
         state, changes: of the partition.
         driver: its replica's.
         tools, io_key: the node's, and the partition's I/O worker.
+        replaced: called with the end of each epoch whose compacted version is in the log from now on.
     """
 
     def __init__(
-        self, state: PartitionState, changes: Changes, driver: ReplicaDriver, *, tools: PartitionTools, io_key: int
+        self,
+        state: PartitionState,
+        changes: Changes,
+        driver: ReplicaDriver,
+        *,
+        tools: PartitionTools,
+        io_key: int,
+        replaced: Callable[[int], None],
     ) -> None:
+        self._replaced = replaced
         self._state = state
         self._changes = changes
         self._driver = driver
@@ -87,7 +96,8 @@ class CompactedVersions:
     @property
     def is_converging(self) -> bool:
         """Whether a copy here is to be replaced still, and can be; what differs waits for the next round instead."""
-        return any(True for _ in self._outdated())
+        versions = self._state.replica.backfill.versions
+        return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
     @property
     def is_over(self) -> bool:
@@ -137,9 +147,15 @@ class CompactedVersions:
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
                     behind.discard(made.epoch)
                     has_changed = True
-        if has_changed:
+        if has_changed or self._is_to_be_fetched():
             self._driver.compacted()
         await self.remove_replaced()
+
+    def _is_to_be_fetched(self) -> bool:
+        """Whether a newest version cannot be made here any more, and the core has not noticed."""
+        backfill = self._state.replica.backfill
+        outdated = (epoch for epoch, _, _ in self._outdated())
+        return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
 
     async def remove_replaced(self) -> None:
         """Remove what has been replaced: deleting large files takes long, and no append waits for it.
@@ -211,6 +227,7 @@ class CompactedVersions:
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
             return False
         await self._tools.io.call(self._io_key, self._replace, made, decided)
+        self._replaced(end.offset)
         self._changes.wake()
         return True
 

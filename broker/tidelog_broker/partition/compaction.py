@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -52,6 +52,7 @@ class Compaction:
         state, changes: of the partition.
         driver: its replica's.
         tools, io_key: the node's, and the partition's I/O worker.
+        replaced: called with the end of each epoch whose compacted version is in the log from now on.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class Compaction:
         *,
         tools: PartitionTools,
         io_key: int,
+        replaced: Callable[[int], None],
     ) -> None:
         self._state = state
         self._changes = changes
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._versions = CompactedVersions(state, changes, driver, tools=tools, io_key=io_key)
+        self._versions = CompactedVersions(state, changes, driver, tools=tools, io_key=io_key, replaced=replaced)
         self._left: frozenset[int] = frozenset()
         """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
@@ -194,9 +196,7 @@ class Compaction:
         """
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
-        while (
-            self._versions.is_converging or history.missing() is not None or not self._versions.can_pass(terms, epochs)
-        ):
+        while self._versions.is_converging or history.is_lacking or not self._versions.can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(

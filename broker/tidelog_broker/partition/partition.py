@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from tidelog_broker.base.tallies import PartitionFigures
 from tidelog_broker.core.replication.effects import Append, EpochDecided
@@ -63,7 +64,14 @@ class Partition:
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)
         self.log.indexes.switch(indexed_columns(record.config))
-        self.compaction = Compaction(self.state, self.changes, driver, tools=tools, io_key=io_key)
+        self.compaction = Compaction(
+            self.state,
+            self.changes,
+            driver,
+            tools=tools,
+            io_key=io_key,
+            replaced=partial(tools.rings.drop_below, self.ring),  # readers get what a pass has left
+        )
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.deletion = RecordDeletion(self.state, self.changes, driver, self.access)

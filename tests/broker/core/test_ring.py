@@ -79,6 +79,19 @@ def test_the_ring_fed_least_recently_gives_way_first() -> None:
     assert budget.size_bytes == 30
 
 
+def test_what_lies_below_an_offset_is_dropped_and_counted_out() -> None:
+    budget, ring = RingBudget(1000), HotRing(bytes_max=1000, start_offset=0)
+    for offset in (0, 2, 4):
+        budget.push(ring, RingEntry(offset, offset + 2, 2, memoryview(bytes(10))))
+    budget.drop_below(ring, 3)
+    assert (ring.start_offset, ring.end_offset, ring.size_bytes, budget.size_bytes) == (2, 6, 20, 20)
+    assert ring.read(0, 100) is None
+    budget.drop_below(ring, 6)
+    assert (ring.start_offset, ring.size_bytes, budget.size_bytes) == (6, 0, 0)
+    budget.push(ring, RingEntry(6, 7, 1, memoryview(bytes(10))))
+    assert budget.size_bytes == 10
+
+
 def test_a_small_part_of_a_large_frame_is_copied_out_of_it() -> None:
     budget = RingBudget(1000)
     ring = HotRing(bytes_max=1000, start_offset=0)

@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 async def compacting(path: Path) -> AsyncIterator[ClusterStand]:
     """Run three nodes with a topic that is compacted when it is asked for."""
     async with standing(path) as stand:
-        await stand.start(retention_interval_ms=20, ring_bytes=0)
+        await stand.start(retention_interval_ms=20, ring_bytes=1 << 20)
         await configure(stand, cleanup=pb.COMPACT, dirty_percent=100, tombstone_retention_ms=60_000)
         yield stand
 

@@ -102,8 +102,18 @@ class Backfill:
     @property
     def outdated_below(self) -> int:
         """The end of the newest epoch that consumers may not read although it is in the log; 0 without one."""
-        ends = (self._state.decision(epoch).end_offset for epoch in self.incomplete if self._is_outdated(epoch))
-        return max(ends, default=0)
+        outdated = (
+            epoch for epoch in self.incomplete if self._is_outdated(epoch) and not self.versions.has_later(epoch)
+        )
+        return max((self._state.decision(epoch).end_offset for epoch in outdated), default=0)
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether something is missing that a pass of compaction needs; not what only differs by its front."""
+        state, versions = self._state, self.versions
+        return state.is_member and any(
+            not self._is_outdated(one) or not versions.has_later(one) for one in self._wanted()
+        )
 
     def _is_outdated(self, epoch: int) -> bool:
         """Whether an epoch that is not whole here is in the log as an older version of it."""

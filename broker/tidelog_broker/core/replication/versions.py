@@ -28,15 +28,24 @@ class Versions:
         return held == ends[-1] or (held in ends and self.can_make(epoch))
 
     def can_make(self, epoch: int) -> bool:
-        """Whether all is here of which an epoch's newest version is made.
+        """Whether all is here of which an epoch's newest version is made."""
+        return self._has_front(epoch) and self.has_later(epoch)
 
-        A pass begins where its round did, or with the epoch. Of a copy whose front retention has deleted meanwhile,
-        that version cannot be made any more: it is fetched.
+    def _has_front(self, epoch: int) -> bool:
+        """Whether the copy here begins where a pass does: with its round, or with the epoch.
+
+        Where retention has deleted its front meanwhile, the version of that round is fetched, or another round comes.
         """
+        state, begins = self._state, self._state.log.copy_start(epoch)
+        floor = state.chain.compactions[epoch][-1].terms.floor
+        return begins is not None and begins <= max(floor, state.start_of(epoch))
+
+    def has_later(self, epoch: int) -> bool:
+        """Whether the log has an epoch and all later ones that its newest version depends on, as the round had them."""
         state = self._state
-        newest, begins = state.chain.compactions[epoch][-1], state.log.copy_start(epoch)
-        if begins is None or begins > max(newest.terms.floor, state.start_of(epoch)):
-            return False
+        if epoch not in state.chain.compactions:
+            return True
+        newest = state.chain.compactions[epoch][-1]
         for other in range(epoch, state.active.epoch):
             if state.start_of(other) >= newest.terms.horizon:
                 break
