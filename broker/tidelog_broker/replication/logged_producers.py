@@ -45,7 +45,7 @@ class LoggedProducers:
         self.store = store
         self._chain = chain
         self._log_start = log_start
-        store.leaving = self._keep_what_leaves
+        store.before_leaving = self._keep_what_leaves
 
     def at(self, offset: int, *, log_start: int, may_forget: bool = False) -> tuple[ProducerTable | None, int]:
         """Rebuild what the log says of producers at `offset`, and the append timestamp there.
@@ -95,13 +95,13 @@ class LoggedProducers:
         table, last = self._scan(offset, log_start)
         if table is None or table.is_empty:
             return None
-        if (
-            beginning is not None and beginning[1] == offset
-        ):  # all that is committed goes: only what follows tells of it
-            return ProducerSnapshot(*beginning, table.snapshot())
-        return (
-            ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot()) if last is not None else None
-        )
+        if beginning is not None and beginning[1] == offset:
+            return ProducerSnapshot(
+                *beginning, table.snapshot()
+            )  # all goes that is committed: what follows tells of it
+        if last is None:
+            return None
+        return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _beginning(self, below: int) -> tuple[int, int, int] | None:
         """Return epoch, offset and digest where the log begins once what lies below an offset has gone."""

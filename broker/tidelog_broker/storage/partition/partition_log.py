@@ -56,7 +56,7 @@ class PartitionLog:
         self.reader = PartitionLogReader(held)
         """Reads what is here, on any thread."""
         self.indexes = RecordIndexes(held)
-        self.leaving: Callable[[], None] = lambda: None
+        self.before_leaving: Callable[[], None] = lambda: None
         """Called before what the log holds leaves it, as the next epoch begins behind a hole."""
         """By which records are found by key and tag."""
         self.matching = MatchingReader(held, self.indexes)
@@ -239,7 +239,7 @@ class PartitionLog:
             assert old.end_offset <= start_offset, f"epoch {epoch} at {start_offset}, the log ends at {old.end_offset}"
             assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
             if old.end_offset < start_offset:
-                self.leaving()
+                self.before_leaving()
                 self.copies.demote(len(self._held.epochs))
             else:
                 if old.is_repairing:
