@@ -31,7 +31,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -227,6 +227,8 @@ def open_node_dir(
     files: FileSystem = fs or RealFileSystem()
     try:
         _make_dirs(files, path)
+        if is_new_dir(path, fs=files):
+            _keep_names(files, path)
         lock = _lock_dir(files, path)
         try:
             return _begin(files, path, lock, _Asked(node_id, cluster_id, replaces=replaces))
@@ -246,9 +248,19 @@ def _make_dirs(fs: FileSystem, path: Path) -> None:
     if not fs.exists(path):
         _make_dirs(fs, path.parent)
         fs.make_dir(path)
-        fs.sync_dir(path.parent)
     elif not fs.is_dir(path):
         raise NodeDirError(f"{path} is not a directory")
+
+
+def _keep_names(fs: FileSystem, path: Path) -> None:
+    """Make the name of a new directory durable, and those of its parents, up to the root.
+
+    Also where they were found: an earlier start may have been killed between making one and syncing it, and with that
+    name a machine that loses power later would take the whole node.
+    """
+    for parent in path.parents:
+        with suppress(PermissionError):  # somebody else's, who made what is in it: this node can read what it makes
+            fs.sync_dir(parent)
 
 
 def _lock_dir(fs: FileSystem, path: Path) -> File:

@@ -406,3 +406,21 @@ def test_power_cuts_while_it_is_new_leave_something_that_can_be_opened() -> None
         TypedJournal.open(sim, directory.meta_journal, CHAINS).close()
     else:
         raise AssertionError("it never opened")
+
+
+def test_a_first_start_that_is_killed_leaves_nothing_that_a_later_power_cut_takes() -> None:
+    """What the second start finds it did not make itself, so nobody but it makes those names durable."""
+    path = Path("/home/of/nodes/data")
+    for cut in range(60):
+        sim = new_disk()
+        sim.cut_at = sim.steps + cut
+        with suppress(PowerCutError):
+            open_node_dir(path, fs=sim)
+            break
+        sim = sim.restart()
+        first = open_node_dir(path, fs=sim)
+        for seed in range(8):
+            again = open_node_dir(path, fs=sim.power_cut(Random(seed)))
+            assert again.directory_id == first.directory_id
+    else:
+        raise AssertionError("it never opened")
