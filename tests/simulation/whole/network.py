@@ -1,7 +1,8 @@
 """Links between whole nodes: requests, answers and one-way messages that come late, twice, out of order or not at all.
 
 A link is greeted by the shipped handshake and answered by the shipped `Server.dispatch`. Worse than a connection is
-that single messages of it are lost, repeated and overtaken; a real one only breaks.
+that single messages of it are lost, repeated and overtaken; a real one only breaks. Only what makes or deletes a topic
+is not repeated: no connection does, nor who asks, and nothing tells a second request from the first that comes late.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX
 if TYPE_CHECKING:
     from tests.simulation.whole.life import Life
 
+_NEVER_REPEATED = {"topic_create", "topic_delete"}
 LOOK_US = (10_000, 200_000)
 GREET_TIMEOUT_S = 1.0
 
@@ -128,7 +130,7 @@ class Outgoing:
     def request(
         self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Send a request; it may come to nothing, or be handled twice."""
+        """Send a request; it may come to nothing, or be handled twice, see the module."""
         if self.why:
             raise unreachable(self.peer_id)
         loop = self.caller.loop
@@ -138,8 +140,14 @@ class Outgoing:
         future: asyncio.Future[Frame] = loop.create_future()
         late = ProtocolError(pb.TIMED_OUT, f"{self.peer_id!r} has not answered; the outcome is unknown")
         self._pending[number] = (future, loop.call_later(timeout_s, self._fail, number, late))
-        greeting = envelope.WhichOneof("kind") in {"peer_hello", "peer_proof"}
-        self._send(self.caller, self.called, lambda: self.incoming.take(raw, data), surely=greeting)
+        kind = envelope.WhichOneof("kind")
+        self._send(
+            self.caller,
+            self.called,
+            lambda: self.incoming.take(raw, data),
+            surely=kind in {"peer_hello", "peer_proof"},
+            once=kind in _NEVER_REPEATED,
+        )
         return future
 
     def send(self, message: LinkMessage, batches: Sequence[memoryview]) -> None:
@@ -161,9 +169,11 @@ class Outgoing:
         self.called.after(1000, self.incoming.cut_off)
         self.broken()
 
-    def _send(self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool = False) -> None:
+    def _send(
+        self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool = False, once: bool = False
+    ) -> None:
         if not self.why:
-            sender.world.send(sender, receiver, lambda: receiver.run(arrive), surely=surely)
+            sender.world.send(sender, receiver, lambda: receiver.run(arrive), surely=surely, once=once)
 
     def _answer(self, envelope: pb.Envelope, attachment: bytes) -> None:
         raw = envelope.SerializeToString()

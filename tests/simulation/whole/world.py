@@ -96,14 +96,16 @@ class World:
         """Draw whether somebody is not heard who is there."""
         return not self.calm and self.wrong_suspicions > 0 and self.clock.random.random() < self.wrong_suspicions
 
-    def send(self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool) -> None:
-        """Send something: it comes late, or twice, or not; `surely`: late only."""
+    def send(
+        self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool, once: bool = False
+    ) -> None:
+        """Send something: it comes late, or twice, or not; `surely`: late only; `once`: not twice."""
         if sender.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
             return
         random = self.clock.random
         times = 1
         if not surely:
-            times = 0 if random.random() < self.loss else 2 if random.random() < self.duplication else 1
+            times = 0 if random.random() < self.loss else 2 if random.random() < self.duplication and not once else 1
 
         def arrives() -> None:
             if self.reaches(sender, receiver):
