@@ -39,11 +39,23 @@ STORAGE = "tidelog_broker.storage"
 
 ROOMS = {
     "tidelog_broker": (
-        *("cli", "node", "server", "broker", "metadata", "rebalance", "partition", "replication", "cluster", "wire"),
+        *(
+            "cli",
+            "node",
+            "server",
+            "broker",
+            "groups",
+            "metadata",
+            "rebalance",
+            "partition",
+            "replication",
+            "cluster",
+            "wire",
+        ),
         *("base", "storage", "core"),
     ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
-    CORE: ("membership", "placement", "replication", "*"),
+    CORE: ("membership", "groups", "placement", "replication", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066."""
 

@@ -24,7 +24,8 @@ from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
-from tidelog_broker.core.groups import GroupBounds, GroupOffsets
+from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
+from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.ring import RingBudget
@@ -36,6 +37,7 @@ from tidelog_broker.core.topics import (
     PartitionKey,
     TopicRegistry,
 )
+from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
@@ -124,9 +126,9 @@ class Broker:
         """Where clients reach this node, once it listens."""
         self.topics = TopicRegistry()
         self.nodes = NodeRegistry()
-        self.groups = GroupOffsets(
-            GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
-        )
+        bounds = GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
+        self.groups = GroupOffsets(bounds)
+        self.group_records = GroupRecords()
         self.cluster = cluster(
             self.node_id,
             self.incarnation,
@@ -167,7 +169,23 @@ class Broker:
             cluster=self.cluster,
             routes=self.routes,
         )
-        self.offsets_log = OffsetsLog(self.tasks, lambda: self.partitions.get(*OFFSETS_KEY), self.groups, self._is_gone)
+        self.offsets_log = OffsetsLog(
+            self.tasks,
+            lambda: self.partitions.get(*OFFSETS_KEY),
+            positions=self.groups,
+            groups=self.group_records,
+            is_gone=self._is_gone,
+        )
+        self.coordinator = Coordinator(
+            tasks=self.tasks,
+            offsets_log=self.offsets_log,
+            partition=lambda: self.partitions.find(OFFSETS_KEY),
+            groups=self.group_records,
+            positions=self.groups,
+            topics=self.topics,
+            bounds=bounds,
+            is_stopping=lambda: life.stopping,
+        )
         self.controller = self._make_controller()
         self.mover = self._make_mover()
 

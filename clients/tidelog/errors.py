@@ -310,6 +310,30 @@ class StoredOnQuorumError(TidelogError):
     default_code = pb.STORED_ON_QUORUM
 
 
+class GroupError(TidelogError):
+    """Something about a consumer group."""
+
+    default_code = pb.GROUP_NOT_EMPTY
+
+
+class MemberFencedError(GroupError):
+    """This consumer is no member of its group any more, or the partition is another member's: nothing was committed."""
+
+    default_code = pb.MEMBER_FENCED
+
+
+class GroupNotEmptyError(GroupError):
+    """The group has members, so that nobody else commits for it, and it cannot be deleted."""
+
+    default_code = pb.GROUP_NOT_EMPTY
+
+
+class UnknownGroupError(GroupError):
+    """There is no such group."""
+
+    default_code = pb.UNKNOWN_GROUP
+
+
 class NodeFailedError(TidelogError):
     """The node failed in the middle."""
 
@@ -358,6 +382,9 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.LIMBO: LimboError,
     pb.STORED_ON_QUORUM: StoredOnQuorumError,
     pb.QUORUM_LOST: QuorumLostError,
+    pb.MEMBER_FENCED: MemberFencedError,
+    pb.GROUP_NOT_EMPTY: GroupNotEmptyError,
+    pb.UNKNOWN_GROUP: UnknownGroupError,
     pb.INTERNAL: InternalError,
 }
 """Codes that are not here (of a newer node) become plain `TidelogError`s."""

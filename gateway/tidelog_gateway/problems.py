@@ -39,6 +39,9 @@ _STATUS: Final[dict[int, int]] = {
     pb.UNKNOWN_PARTITION: 404,
     pb.OFFSET_OUT_OF_RANGE: 410,
     pb.UNKNOWN_SUBSCRIPTION: 404,
+    pb.MEMBER_FENCED: 409,
+    pb.GROUP_NOT_EMPTY: 409,
+    pb.UNKNOWN_GROUP: 404,
     pb.PRODUCER_FENCED: 409,
     pb.OVERLOADED: 429,
 }

@@ -41,6 +41,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LIMBO: _ClassVar[ErrorCode]
     QUORUM_LOST: _ClassVar[ErrorCode]
     STORED_ON_QUORUM: _ClassVar[ErrorCode]
+    MEMBER_FENCED: _ClassVar[ErrorCode]
+    GROUP_NOT_EMPTY: _ClassVar[ErrorCode]
+    UNKNOWN_GROUP: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
 
 class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -62,6 +65,14 @@ class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUORUM: _ClassVar[Acks]
     ONE: _ClassVar[Acks]
     ALL: _ClassVar[Acks]
+
+class Assignor(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ASSIGNOR_UNSPECIFIED: _ClassVar[Assignor]
+    STICKY: _ClassVar[Assignor]
+    RANGE: _ClassVar[Assignor]
+    ROUND_ROBIN: _ClassVar[Assignor]
+    BY_LOAD: _ClassVar[Assignor]
 
 class ReplicaStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -113,6 +124,9 @@ TIMED_OUT: ErrorCode
 LIMBO: ErrorCode
 QUORUM_LOST: ErrorCode
 STORED_ON_QUORUM: ErrorCode
+MEMBER_FENCED: ErrorCode
+GROUP_NOT_EMPTY: ErrorCode
+UNKNOWN_GROUP: ErrorCode
 INTERNAL: ErrorCode
 FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
@@ -125,6 +139,11 @@ COMPACT_AND_DELETE: Cleanup
 QUORUM: Acks
 ONE: Acks
 ALL: Acks
+ASSIGNOR_UNSPECIFIED: Assignor
+STICKY: Assignor
+RANGE: Assignor
+ROUND_ROBIN: Assignor
+BY_LOAD: Assignor
 HELD: ReplicaStatus
 GAP: ReplicaStatus
 FENCED: ReplicaStatus
@@ -140,7 +159,7 @@ INGESTION: NodeRole
 PERSISTENCE: NodeRole
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +216,14 @@ class Envelope(_message.Message):
     CHAIN_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     NODE_ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     NODE_ANNOUNCE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_DESCRIBE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_LIST_FIELD_NUMBER: _ClassVar[int]
+    GROUP_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_DELETE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_DELETE_REPLY_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
     hello: Hello
@@ -253,7 +280,15 @@ class Envelope(_message.Message):
     chain_digests: ChainDigests
     node_announce: NodeAnnounce
     node_announce_reply: NodeAnnounceReply
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ...) -> None: ...
+    group_heartbeat: GroupHeartbeat
+    group_heartbeat_reply: GroupHeartbeatReply
+    group_describe: GroupDescribe
+    group_describe_reply: GroupDescribeReply
+    group_list: GroupList
+    group_list_reply: GroupListReply
+    group_delete: GroupDelete
+    group_delete_reply: GroupDeleteReply
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch", "topic_id")
@@ -790,26 +825,32 @@ class SubscriptionEnded(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("group", "reset", "entries")
+    __slots__ = ("group", "reset", "entries", "member_id", "generation")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     group: str
     reset: bool
     entries: _containers.RepeatedCompositeFieldContainer[CommitEntry]
-    def __init__(self, group: _Optional[str] = ..., reset: _Optional[bool] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ...) -> None: ...
+    member_id: str
+    generation: int
+    def __init__(self, group: _Optional[str] = ..., reset: _Optional[bool] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CommitEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "next_offset", "note")
+    __slots__ = ("topic_id", "partition", "next_offset", "note", "epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     next_offset: int
     note: str
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class CommitReply(_message.Message):
     __slots__ = ("results",)
@@ -846,7 +887,7 @@ class CommittedReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., last: _Optional[_Union[CommittedEntry, _Mapping]] = ...) -> None: ...
 
 class CommittedResult(_message.Message):
-    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic")
+    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic", "epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -855,6 +896,7 @@ class CommittedResult(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: Error
     topic_id: bytes
     partition: int
@@ -863,7 +905,150 @@ class CommittedResult(_message.Message):
     note: str
     commit_timestamp_us: int
     topic: str
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class GroupWish(_message.Message):
+    __slots__ = ("topics", "pattern", "assignor", "instance_id", "session_timeout_ms", "client_id", "host", "born_us")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    BORN_US_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    pattern: str
+    assignor: Assignor
+    instance_id: str
+    session_timeout_ms: int
+    client_id: str
+    host: str
+    born_us: int
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., instance_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., born_us: _Optional[int] = ...) -> None: ...
+
+class TopicPartitions(_message.Message):
+    __slots__ = ("topic_id", "partitions", "generations", "topic")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    generations: _containers.RepeatedScalarFieldContainer[int]
+    topic: str
+    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class GroupHeartbeat(_message.Message):
+    __slots__ = ("group", "member_id", "join", "leave", "seen_revision", "held", "wait_ms", "loads")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    join: GroupWish
+    leave: bool
+    seen_revision: int
+    held: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    wait_ms: int
+    loads: _containers.RepeatedCompositeFieldContainer[PartitionLoad]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., join: _Optional[_Union[GroupWish, _Mapping]] = ..., leave: _Optional[bool] = ..., seen_revision: _Optional[int] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., wait_ms: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[PartitionLoad, _Mapping]]] = ...) -> None: ...
+
+class PartitionLoad(_message.Message):
+    __slots__ = ("topic_id", "partition", "bytes_per_s")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    bytes_per_s: float
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
+
+class GroupHeartbeatReply(_message.Message):
+    __slots__ = ("revision", "generation", "unchanged", "assigned")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    generation: int
+    unchanged: bool
+    assigned: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., unchanged: _Optional[bool] = ..., assigned: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class GroupDescribe(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupDescribeReply(_message.Message):
+    __slots__ = ("summary", "members", "topics")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    summary: GroupSummary
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicName]
+    def __init__(self, summary: _Optional[_Union[GroupSummary, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicName, _Mapping]]] = ...) -> None: ...
+
+class TopicName(_message.Message):
+    __slots__ = ("topic_id", "name")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    name: str
+    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+
+class GroupList(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    def __init__(self, after: _Optional[str] = ...) -> None: ...
+
+class GroupListReply(_message.Message):
+    __slots__ = ("groups", "more")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
+    more: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class GroupSummary(_message.Message):
+    __slots__ = ("group", "generation", "members", "positions", "assignor", "state", "coordinator", "last_commit_us")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_US_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    generation: int
+    members: int
+    positions: int
+    assignor: Assignor
+    state: str
+    coordinator: str
+    last_commit_us: int
+    def __init__(self, group: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., state: _Optional[str] = ..., coordinator: _Optional[str] = ..., last_commit_us: _Optional[int] = ...) -> None: ...
+
+class GroupDelete(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupDeleteReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class TopicCreate(_message.Message):
     __slots__ = ("name", "config")
@@ -1472,7 +1657,7 @@ class TopicRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
-    __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision")
+    __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -1480,6 +1665,7 @@ class OffsetRecord(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic_id: bytes
     partition: int
@@ -1487,7 +1673,44 @@ class OffsetRecord(_message.Message):
     note: str
     commit_timestamp_us: int
     revision: int
-    def __init__(self, group: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, group: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class OffsetsValue(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: GroupRecord
+    def __init__(self, group: _Optional[_Union[GroupRecord, _Mapping]] = ...) -> None: ...
+
+class GroupRecord(_message.Message):
+    __slots__ = ("group", "revision", "generation", "target_revision", "assignor", "members", "deleted")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_REVISION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    revision: int
+    generation: int
+    target_revision: int
+    assignor: Assignor
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    deleted: bool
+    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("member_id", "wish", "held", "target")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    wish: GroupWish
+    held: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    target: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, member_id: _Optional[str] = ..., wish: _Optional[_Union[GroupWish, _Mapping]] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class Ballot(_message.Message):
     __slots__ = ("round", "node_id", "incarnation")

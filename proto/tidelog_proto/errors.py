@@ -61,6 +61,9 @@ NATURE: Final[dict[int, Nature]] = {
     pb.QUORUM_LOST: _RETRY,
     # Stored and committed in an epoch that has ended; only that all of its replicas hold it cannot be said.
     pb.STORED_ON_QUORUM: Nature(retriable=False, definite=False),
+    pb.MEMBER_FENCED: _FINAL,
+    pb.GROUP_NOT_EMPTY: _FINAL,
+    pb.UNKNOWN_GROUP: _FINAL,
     pb.INTERNAL: _UNKNOWN,
 }
 

@@ -53,6 +53,12 @@ PUBLISH_TIMEOUT_MS_DEFAULT: Final = 30_000
 NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
+INSTANCE_ID_BYTES_MAX: Final = 255
+
+GROUP_SESSION_MS_DEFAULT: Final = 10_000
+"""So long a member of a group may be silent, unless it says otherwise."""
+GROUP_SESSION_MS_MIN: Final = 500
+GROUP_SESSION_MS_MAX: Final = 1_800_000
 
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; the first is that of 1970."""

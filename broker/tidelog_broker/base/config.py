@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from tidelog_broker.base.steady_clock import SETTLE_S_DEFAULT
-from tidelog_broker.core.groups import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
+from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX

@@ -56,6 +56,8 @@ class TopicRegistry:
         """Whether others may know more: in a cluster a topic is known to some nodes a moment before the rest."""
         self.newest_serial = 0
         """Of all topics that were ever made, deleted ones included: the next one gets 1 more."""
+        self.changes = 0
+        """How often anything has changed here."""
         self._denied: dict[bytes, None] = {}
         """Ids of no topic, the oldest first."""
 
@@ -67,6 +69,7 @@ class TopicRegistry:
         if not record.config.cleanup:
             record = _with_cleanup(record)
         self._by_id[record.topic_id] = record
+        self.changes += 1
         self.newest_serial = max(self.newest_serial, record.serial)
         if record.deleted:
             named = self._by_name.get(record.name)

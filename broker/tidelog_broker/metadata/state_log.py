@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.groups.positions import GroupOffsets
+from tidelog_broker.core.groups.records import GroupRecords, group_in
+from tidelog_broker.core.groups.records import wrapped as wrapped_group
 from tidelog_broker.core.placement.registry import NodeRegistry, node_in, wrapped
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.topics import TopicRegistry
@@ -79,6 +81,8 @@ class StateLog:
         self._snapshotting = False
         self._unsettled = 0
         """Appends on their way, those included whose writers have stopped waiting."""
+        self._barring = 0
+        """Those of them that take something back: a snapshot begun now would say it once more behind them."""
 
     @property
     def _partition(self) -> Partition:
@@ -130,7 +134,7 @@ class StateLog:
                 self._bytes_since_snapshot += len(view)
         return self.applied
 
-    async def write(self, records: list[StateRecord]) -> None:
+    async def write(self, records: Sequence[StateRecord]) -> None:
         """Write records, wait until they are durable, apply them.
 
         Raises:
@@ -139,7 +143,22 @@ class StateLog:
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
             self._bytes_since_snapshot += await self._append(values)
-        if not self._snapshotting and self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
+        self._begin_snapshot_if_due()
+
+    async def take_back(self, record: StateRecord) -> None:
+        """Write a record after which something stands no longer that no revision of its own outdates.
+
+        Raises:
+            ProtocolError: as `write`; EPOCH_CHANGING while a snapshot is written, which might have it still.
+        """
+        if self._snapshotting:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._partition.name} is being written anew; send again")
+        self._bytes_since_snapshot += await self._append([record.SerializeToString()], bars=True)
+
+    def _begin_snapshot_if_due(self) -> None:
+        if self._snapshotting or self._barring:
+            return
+        if self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
             self._snapshotting = True
             self._tasks.spawn(self.snapshot(), f"snapshot {self._partition.name}")
 
@@ -148,8 +167,11 @@ class StateLog:
             if value is not None:
                 self._apply(value)
 
-    async def _append(self, values: list[bytes]) -> int:
-        """Append values and apply them in the moment in which they are durable; return the bytes written."""
+    async def _append(self, values: list[bytes], *, bars: bool = False) -> int:
+        """Append values and apply them in the moment in which they are durable; return the bytes written.
+
+        `bars`: no snapshot begins before that.
+        """
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
         settled: asyncio.Future[None] = self._tasks.loop.create_future()
@@ -157,6 +179,7 @@ class StateLog:
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "the broker's own batches carry no producer id"
             self._unsettled -= 1
+            self._barring -= bars
             if not isinstance(outcome, ProtocolError):
                 # Here and not after the wait: a snapshot that begins in between must hold all below the end.
                 self._apply_all(values)
@@ -170,6 +193,7 @@ class StateLog:
                 settled.set_result(None)
 
         self._unsettled += 1
+        self._barring += bars
         self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -285,19 +309,53 @@ class MetaLog(StateLog):
 
 
 class OffsetsLog(StateLog):
-    """`__offsets`: where the groups stand. `is_gone` tells of a topic id that its topic was deleted."""
+    """`__offsets`: where the groups stand, and who their members are.
+
+    Args:
+        tasks, find: as `StateLog`.
+        positions, groups: the state.
+        is_gone: tells of a topic id that its topic was deleted.
+    """
 
     def __init__(
-        self, tasks: Tasks, find: Callable[[], Partition], groups: GroupOffsets, is_gone: Callable[[bytes], bool]
+        self,
+        tasks: Tasks,
+        find: Callable[[], Partition],
+        *,
+        positions: GroupOffsets,
+        groups: GroupRecords,
+        is_gone: Callable[[bytes], bool],
     ) -> None:
-        super().__init__(tasks, find, apply=self._take, live=groups.records)
+        super().__init__(tasks, find, apply=self._take, live=self._standing)
+        self._positions = positions
         self._groups = groups
         self._is_gone = is_gone
 
+    def _standing(self) -> Iterator[StateRecord]:
+        yield from self._positions.records()
+        for record in self._groups.records():
+            yield wrapped_group(record)
+
     def _take(self, value: bytes) -> None:
+        group = group_in(value)
+        if group is not None:
+            if self._groups.apply(group) and group.deleted:
+                self._positions.forget_group(group.group)
+            return
         record = pb.OffsetRecord.FromString(value)
         if not self._is_gone(record.topic_id):  # else the topic was deleted while this was on its way
-            self._groups.apply(record)
+            self._positions.apply(record)
+
+    async def write_group(self, record: pb.GroupRecord) -> None:
+        """Make a group's new record durable and apply it; one that deletes takes the group's positions with it.
+
+        Raises:
+            ProtocolError: as `StateLog.write`, or `take_back`.
+        """
+        if record.deleted:
+            await self.take_back(wrapped_group(record))
+        else:
+            await self.write([wrapped_group(record)])
 
     async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
         """Make prepared positions durable and apply them.
@@ -307,9 +365,9 @@ class OffsetsLog(StateLog):
                 Others may come about, so what follows them gets a higher revision.
         """
         try:
-            await self.write(list(records))
+            await self.write(records)
         except ProtocolError as error:
             if NATURE[error.code].definite:
                 for record in records:
-                    self._groups.withdraw(record)
+                    self._positions.withdraw(record)
             raise

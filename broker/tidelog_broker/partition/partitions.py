@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups import GroupOffsets
+from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.partition.closed import ClosedPartitions
 from tidelog_broker.partition.opening import PartitionOpener, Then

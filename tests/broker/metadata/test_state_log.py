@@ -7,7 +7,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.core.groups import OffsetKey
+from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.metadata import internal_topics

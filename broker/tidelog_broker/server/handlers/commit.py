@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups import OffsetKey, Place
+from tidelog_broker.core.groups.positions import OffsetKey, Place
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.forwarding import at_owner
@@ -44,7 +44,7 @@ async def commit(broker: Broker, request: Request) -> None:
 
 
 async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
-    await broker.offsets_log.ready()
+    await broker.coordinator.ready()
     _check_answer(broker, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
@@ -57,9 +57,16 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         try:
             _check_entry(broker, entry)
-            key = OffsetKey(asked.group, entry.topic_id, entry.partition)
+            place = (entry.topic_id, entry.partition)
+            broker.coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
+            key = OffsetKey(asked.group, *place)
             record = broker.groups.prepare(
-                key, next_offset=entry.next_offset, note=entry.note, reset=asked.reset, now_us=now_us
+                key,
+                next_offset=entry.next_offset,
+                note=entry.note,
+                reset=asked.reset,
+                now_us=now_us,
+                epoch=entry.epoch,
             )
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
@@ -191,4 +198,5 @@ def _fill(result: pb.CommittedResult, record: pb.OffsetRecord) -> None:
     result.found = True
     result.next_offset = record.next_offset
     result.note = record.note
+    result.epoch = record.epoch
     result.commit_timestamp_us = record.commit_timestamp_us

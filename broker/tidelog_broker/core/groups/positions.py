@@ -12,7 +12,7 @@ and what is durable is taken whatever the bounds say by then; it is only a new c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -70,7 +70,7 @@ class GroupOffsets:
         return self._count
 
     def prepare(
-        self, key: OffsetKey, *, next_offset: int, note: str, reset: bool, now_us: int
+        self, key: OffsetKey, *, next_offset: int, note: str, reset: bool, now_us: int, epoch: int = 0
     ) -> pb.OffsetRecord | None:
         """Return the record to write for a commit, or None when an equal or newer position is durable.
 
@@ -88,7 +88,7 @@ class GroupOffsets:
             if behind or repeated:
                 if pending is None:
                     return None
-                next_offset, note = pending.next_offset, pending.note
+                next_offset, note, epoch = pending.next_offset, pending.note, pending.epoch
         self._check_room(key, newest, note)
         record = pb.OffsetRecord(
             group=key.group,
@@ -98,6 +98,7 @@ class GroupOffsets:
             note=note,
             commit_timestamp_us=now_us,
             revision=(newest.revision if newest else 0) + 1,
+            epoch=epoch,
         )
         self._pending[key] = record
         if newest is None:
@@ -143,6 +144,38 @@ class GroupOffsets:
             if record is not None:
                 yield record
             at += 1
+
+    def names(self) -> Collection[str]:
+        """The groups that have positions, or are to have them."""
+        return self._groups.keys()
+
+    def count_of(self, name: str) -> int:
+        """Return how many durable positions a group has."""
+        group = self._groups.get(name)
+        return 0 if group is None else len(group.records)
+
+    def last_commit_us(self, name: str) -> int:
+        """Return when the newest position of a group was committed, in µs since 1970; 0 if there is none."""
+        group = self._groups.get(name)
+        records = () if group is None else group.records.values()
+        return max((record.commit_timestamp_us for record in records), default=0)
+
+    def forget_group(self, name: str) -> None:
+        """Drop a group with all its positions, those that are on their way included."""
+        group = self._groups.pop(name, None)
+        if group is None:
+            return
+        for place in group.places:
+            record = group.records.get(place)
+            if record is not None:
+                self._count -= 1
+                self.size_bytes -= _size_bytes(record)
+            self._pending.pop(OffsetKey(name, *place), None)
+        for topic_id in {place[0] for place in group.places}:
+            groups = self._of_topic[topic_id]
+            groups.discard(name)
+            if not groups:
+                del self._of_topic[topic_id]
 
     def forget_topic(self, topic_id: bytes) -> None:
         """Drop the positions on a deleted topic, those that are on their way included."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.groups import POSITION_BYTES, GroupBounds, GroupOffsets, OffsetKey
+from tidelog_broker.core.groups.positions import POSITION_BYTES, GroupBounds, GroupOffsets, OffsetKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

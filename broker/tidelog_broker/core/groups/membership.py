@@ -1,0 +1,373 @@
+"""One consumer group: its members, what each is to read, and what each may still be reading. No I/O and no clock.
+
+A partition is *held* by a member from the moment in which it is granted until the member has reported that it has given
+it up, or is a member no longer. What a member is to have stands in the *target*, which is made anew when members,
+their wishes or topics change; with every new target the *generation* grows. Only what nobody holds is granted, so two
+members never hold one partition, and within a generation one member at most is granted it.
+
+The whole group is one record of `__offsets` (`GroupRecord`). What members are told is made of the newest record that is
+durable (`Standing`), never of what has merely been decided here: a coordinator that follows knows all that anybody was
+told. So each change goes the same way: decide, `next_record`, write it, `written`, tell. Where the write fails,
+everything begins again from the record that stands.
+
+A report says which record the member has seen when it made it. Only a member that has seen the target by which it is
+to give something up can have given it up: what an older report does not name may be on its way to the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.topics import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+MEMBERS_MAX: Final = 1_000
+"""Of one group."""
+PARTITIONS_MAX: Final = 20_000
+"""Of all topics that a group reads."""
+WISHES_BYTES_MAX: Final = 256 * 1024
+"""Of all members of a group, so that its record stays below a megabyte."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. `held`: partition -> the generation in which it was granted; `target`: what it is to have."""
+
+    wish: pb.GroupWish
+    held: dict[PartitionKey, int] = field(default_factory=dict[PartitionKey, int])
+    target: set[PartitionKey] = field(default_factory=set[PartitionKey])
+    first_revision: int = 0
+    """Of the record that takes it in: what an earlier one says of its id was said of an earlier life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a member is told: the generation, what it may read, and the record that first said so."""
+
+    generation: int
+    assigned: frozenset[PartitionKey]
+    revision: int
+
+
+Subscribed = Callable[[pb.GroupWish], Mapping[bytes, int]]
+"""Tells which topics a wish stands for now, by id, and how many partitions each has."""
+
+
+class Group:
+    """See the module.
+
+    Args:
+        name: what it is called.
+        subscribed: see there.
+    """
+
+    def __init__(self, name: str, subscribed: Subscribed) -> None:
+        self.name = name
+        self._subscribed = subscribed
+        self._members: dict[str, Member] = {}
+        self._generation = 0
+        self._revision = 0
+        """Of the newest record that was made, whether or not it has come about."""
+        self._target_revision = 0
+        """Of the record that has the target as it is."""
+        self._assignor = pb.ASSIGNOR_UNSPECIFIED
+        self._given: frozenset[PartitionKey] = frozenset()
+        """All partitions that the target is about."""
+        self._needs_target = False
+        self._target_is_new = False
+        self._changed = False
+        self._standing = pb.GroupRecord(group=name)
+        self._told: dict[str, Told] = {}
+        self.loads: dict[PartitionKey, float] = {}
+        """By what members have said, for who wants it evened out; it is not kept."""
+
+    # ------------------------------------------------------------------------------------------ what stands
+
+    @property
+    def member_ids(self) -> Collection[str]:
+        """Those that are members as far as anything is decided."""
+        return self._members.keys()
+
+    @property
+    def standing(self) -> pb.GroupRecord:
+        """The newest durable record."""
+        return self._standing
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no members, neither decided nor durable."""
+        return not self._members and not self._standing.members
+
+    def member(self, member_id: str) -> Member | None:
+        """Return a member."""
+        return self._members.get(member_id)
+
+    def told(self, member_id: str) -> Told | None:
+        """Return what a member is to be told; None while its joining is not durable, or when it is gone."""
+        member = self._members.get(member_id)
+        is_durable = member is not None and member.first_revision <= self._standing.revision
+        return self._told.get(member_id) if is_durable else None
+
+    def restart(self, record: pb.GroupRecord | None) -> None:
+        """Begin from a durable record: what was decided after it is forgotten.
+
+        A record that was made here and has not come about by then may come about still: what is made from now on has a
+        higher revision.
+        """
+        record = record if record is not None else pb.GroupRecord(group=self.name)
+        self._members = {
+            member.member_id: Member(member.wish, _held_of(member), keys_of(member.target)) for member in record.members
+        }
+        self._generation = record.generation
+        self._revision = max(self._revision, record.revision)
+        self._target_revision = record.target_revision
+        self._assignor = record.assignor
+        self._given = frozenset().union(*(member.target for member in self._members.values()))
+        self._needs_target = self._target_is_new = self._changed = False
+        self._told = {}
+        self._stand(record)
+        self.look_at_topics()
+
+    # -------------------------------------------------------------------------------------------- decisions
+
+    def join(self, member_id: str, wish: pb.GroupWish) -> list[str]:
+        """Take a member in, which has nothing yet. Return whom it takes the place of.
+
+        Who names the instance of another member gets what that one held, and that one is a member no longer. One that
+        is a member already has asked twice, or its first question comes late: that changes nothing. For another wish
+        it joins under another id.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST: there are as many members as may be, or more partitions; MEMBER_FENCED: a
+                member that was born later has the instance.
+        """
+        if member_id in self._members:
+            return []
+        replaced = [
+            other
+            for other, member in self._members.items()
+            if wish.instance_id and member.wish.instance_id == wish.instance_id
+        ]
+        if any(self._members[other].wish.born_us > wish.born_us for other in replaced):
+            raise ProtocolError(
+                pb.MEMBER_FENCED,
+                f"a later process has the instance id {wish.instance_id!r} in the group {self.name!r}: "
+                "give each its own",
+            )
+        if len(self._members) - len(replaced) >= MEMBERS_MAX:
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
+            )
+        self._check_size(wish)
+        joined = Member(wish, first_revision=self._revision + 1)
+        for other in replaced:
+            joined.target = self._members.pop(other).target
+        self._members[member_id] = joined
+        self._assignor = wish.assignor or self._assignor
+        self._needs_target = True
+        return replaced
+
+    def remove(self, member_id: str) -> bool:
+        """Take a member out; it holds nothing any more. Return whether there was one."""
+        if self._members.pop(member_id, None) is None:
+            return False
+        self._needs_target = True
+        return True
+
+    def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
+        """Take in what a member has; what it is to give up and has given up is free."""
+        member = self._members.get(member_id)
+        if member is None:
+            return
+        if seen_revision < self._target_revision or self._needs_target:
+            return
+        for key in [key for key in member.held if key not in member.target and key not in held]:
+            del member.held[key]
+            self._changed = True
+
+    def look_at_topics(self) -> None:
+        """Make a new target if there are other topics or partitions than the target is about."""
+        if self._members and self._wanted() != self._given:
+            self._needs_target = True
+
+    def delete(self) -> pb.GroupRecord:
+        """Return the record with which the group is gone, and its positions.
+
+        Raises:
+            ProtocolError: GROUP_NOT_EMPTY: it has members.
+        """
+        if not self.is_empty:
+            count = len(self._members) or len(self._standing.members)
+            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"the group {self.name!r} has {count} members: stop them first")
+        self._revision += 1
+        return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
+
+    # ---------------------------------------------------------------------------------------------- records
+
+    def next_record(self) -> pb.GroupRecord | None:
+        """Return the record that says all that was decided; None if nothing was since the last."""
+        if self._needs_target:
+            self._make_target()
+        self._grant()
+        if not self._changed:
+            return None
+        self._changed = False
+        self._revision += 1
+        if self._target_is_new:
+            self._target_is_new = False
+            self._target_revision = self._revision
+        record = pb.GroupRecord(
+            group=self.name,
+            revision=self._revision,
+            generation=self._generation,
+            target_revision=self._target_revision,
+            assignor=self._assignor,
+        )
+        for member_id, member in self._members.items():
+            record.members.append(
+                pb.GroupMember(
+                    member_id=member_id,
+                    wish=member.wish,
+                    held=_grants(member.held),
+                    target=partitions_of(member.target),
+                )
+            )
+        return record
+
+    def written(self, record: pb.GroupRecord) -> list[str]:
+        """Take note that a record is durable; return the members that are to be told something new by it."""
+        return self._stand(record)
+
+    def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
+        """See that a member may commit a position of a partition.
+
+        Args:
+            member_id: who commits; empty for somebody who is no member.
+            generation: the one that the member was told last.
+            key: which partition.
+
+        Raises:
+            ProtocolError: MEMBER_FENCED: it is no member, or others read what it names; GROUP_NOT_EMPTY: members
+                commit for this group and nobody else does.
+        """
+        if not member_id:
+            if not self.is_empty:
+                raise ProtocolError(
+                    pb.GROUP_NOT_EMPTY,
+                    f"the group {self.name!r} has members, and only they commit: stop them, or use another group",
+                )
+            return
+        member = self._members.get(member_id)
+        if member is None:
+            raise fenced(self.name)
+        since = member.held.get(key)
+        if since is None or since > generation:
+            raise ProtocolError(
+                pb.MEMBER_FENCED,
+                f"the partition {key[1]} of {key[0].hex()} is not this member's in the group {self.name!r}, "
+                f"generation {generation}: another one has it, or is to have it",
+            )
+
+    # -------------------------------------------------------------------------------------------- internals
+
+    def _wanted(self) -> frozenset[PartitionKey]:
+        topics: dict[bytes, int] = {}
+        for member in self._members.values():
+            topics |= self._subscribed(member.wish)
+        return frozenset((topic_id, number) for topic_id, count in topics.items() for number in range(count))
+
+    def _check_size(self, wish: pb.GroupWish) -> None:
+        topics = dict(self._subscribed(wish))
+        size_bytes = wish.ByteSize()
+        for member in self._members.values():
+            topics |= self._subscribed(member.wish)
+            size_bytes += member.wish.ByteSize()
+        if size_bytes > WISHES_BYTES_MAX:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the members of the group {self.name!r} name more than fits {WISHES_BYTES_MAX} bytes: use a pattern",
+            )
+        if sum(topics.values()) > PARTITIONS_MAX:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the topics of the group {self.name!r} have {sum(topics.values())} partitions together; "
+                f"a group reads at most {PARTITIONS_MAX}",
+            )
+
+    def _make_target(self) -> None:
+        """Say anew who is to have what. A member with an instance comes by its name: a restart changes nothing."""
+        self._needs_target = False
+        self._generation += 1
+        self._changed = self._target_is_new = True
+        ordered = sorted(self._members, key=lambda each: (self._members[each].wish.instance_id or each, each))
+        asked = {each: frozenset(self._subscribed(self._members[each].wish)) for each in ordered}
+        self._given = self._wanted()
+        has = {key: each for each, member in self._members.items() for key in member.target}
+        question = Question(asked, sorted(self._given), has, self.loads)
+        for each, keys in assign(self._assignor, question).items():
+            self._members[each].target = keys
+
+    def _grant(self) -> None:
+        """Give members what they are to have and nobody holds."""
+        held = {key for member in self._members.values() for key in member.held}
+        for member in self._members.values():
+            for key in sorted(member.target - held):
+                member.held[key] = self._generation
+                self._changed = True
+
+    def _stand(self, record: pb.GroupRecord) -> list[str]:
+        """Let a record be what members are told."""
+        self._standing = record
+        before, self._told = self._told, {}
+        news: list[str] = []
+        for member in record.members:
+            assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
+            old = before.get(member.member_id)
+            told = Told(record.generation, assigned, record.revision)
+            if old is not None and (old.generation, old.assigned) == (told.generation, told.assigned):
+                told = old
+            else:
+                news.append(member.member_id)
+            self._told[member.member_id] = told
+        return news
+
+
+def fenced(group: str) -> ProtocolError:
+    """Return the error for who is no member any more, or never was."""
+    return ProtocolError(
+        pb.MEMBER_FENCED,
+        f"this is no member of the group {group!r}: it was silent for longer than its session timeout, or another "
+        "process has its instance id; what it read since its last commit is read again by others. Join anew",
+    )
+
+
+def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
+    """Return partitions as they travel: by topic, in order."""
+    by_topic: dict[bytes, pb.TopicPartitions] = {}
+    for topic_id, partition in sorted(keys):
+        by_topic.setdefault(topic_id, pb.TopicPartitions(topic_id=topic_id)).partitions.append(partition)
+    return list(by_topic.values())
+
+
+def keys_of(topics: Iterable[pb.TopicPartitions]) -> set[PartitionKey]:
+    """Return the partitions of a message."""
+    return {(topic.topic_id, partition) for topic in topics for partition in topic.partitions}
+
+
+def _grants(held: Mapping[PartitionKey, int]) -> list[pb.TopicPartitions]:
+    topics = partitions_of(held)
+    for topic in topics:
+        topic.generations.extend(held[topic.topic_id, partition] for partition in topic.partitions)
+    return topics
+
+
+def _held_of(member: pb.GroupMember) -> dict[PartitionKey, int]:
+    return {
+        (topic.topic_id, partition): generation
+        for topic in member.held
+        for partition, generation in zip(topic.partitions, topic.generations, strict=True)
+    }

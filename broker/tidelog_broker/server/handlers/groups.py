@@ -1,0 +1,125 @@
+"""Consumer groups: HEARTBEAT of their members, DESCRIBE, LIST and DELETE, on the node that owns `__offsets`."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.groups.subscriptions import check_wish
+from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import (
+    CLIENT_ID_BYTES_MAX,
+    GROUP_SESSION_MS_MAX,
+    GROUP_SESSION_MS_MIN,
+    INSTANCE_ID_BYTES_MAX,
+)
+from tidelog_proto.names import check_group_name
+
+PAGE_GROUPS: Final = 1_000
+HELD_MAX: Final = 100_000
+"""Partitions that one report names."""
+
+_MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
+
+
+async def heartbeat(broker: Broker, request: Request) -> None:
+    """Handle GROUP_HEARTBEAT; the answer may be held back.
+
+    Raises:
+        ProtocolError: MEMBER_FENCED; INVALID_REQUEST for what no member may say.
+    """
+    asked = request.envelope.group_heartbeat
+    _check(asked)
+    gone = partial(broker.coordinator.disconnected, asked.group, asked.member_id)
+    is_member_itself = request.connection.peer_id is None
+    if is_member_itself:
+        request.connection.closed_listeners.add(gone)
+    try:
+        request.reply(await at_owner(broker, OFFSETS_KEY, request, partial(_heartbeat, broker)))
+    finally:
+        request.connection.closed_listeners.discard(gone)
+
+
+async def _heartbeat(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
+    return pb.Envelope(group_heartbeat_reply=await broker.coordinator.heartbeat(envelope.group_heartbeat))
+
+
+async def describe(broker: Broker, request: Request) -> None:
+    """Handle GROUP_DESCRIBE.
+
+    Raises:
+        ProtocolError: UNKNOWN_GROUP, or a bad name.
+    """
+    check_group_name(request.envelope.group_describe.group)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await broker.coordinator.ready(confirmed=True)
+        reply = broker.coordinator.describe(envelope.group_describe.group, broker.node_id)
+        return pb.Envelope(group_describe_reply=reply)
+
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+
+
+async def list_some(broker: Broker, request: Request) -> None:
+    """Handle GROUP_LIST: a page, by name."""
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await broker.coordinator.ready(confirmed=True)
+        async with broker.bounds.turns.turn(request.connection):
+            after = envelope.group_list.after
+            names = sorted(name for name in broker.coordinator.names() if name > after)
+            page = [broker.coordinator.summary(name, broker.node_id) for name in names[:PAGE_GROUPS]]
+        return pb.Envelope(group_list_reply=pb.GroupListReply(groups=page, more=len(names) > PAGE_GROUPS))
+
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+
+
+async def delete(broker: Broker, request: Request) -> None:
+    """Handle GROUP_DELETE.
+
+    Raises:
+        ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, or a bad name.
+    """
+    check_group_name(request.envelope.group_delete.group)
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await broker.coordinator.ready()
+        await broker.coordinator.delete(envelope.group_delete.group)
+        return pb.Envelope(group_delete_reply=pb.GroupDeleteReply())
+
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+
+
+def _check(asked: pb.GroupHeartbeat) -> None:
+    """Refuse what no member may say.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST or INVALID_TOPIC, with what is wrong.
+    """
+    check_group_name(asked.group)
+    if not _MEMBER_ID.fullmatch(asked.member_id):
+        raise ProtocolError(pb.INVALID_REQUEST, "a member's id is 16 to 64 letters and digits")
+    if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a member says of at most {HELD_MAX} partitions that it has them")
+    if not asked.HasField("join"):
+        return
+    wish = asked.join
+    check_wish(wish)
+    if wish.session_timeout_ms and not GROUP_SESSION_MS_MIN <= wish.session_timeout_ms <= GROUP_SESSION_MS_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a session timeout is {GROUP_SESSION_MS_MIN} to {GROUP_SESSION_MS_MAX} ms, not {wish.session_timeout_ms}",
+        )
+    for name, value, bytes_max in (
+        ("an instance id", wish.instance_id, INSTANCE_ID_BYTES_MAX),
+        ("a client id", wish.client_id, CLIENT_ID_BYTES_MAX),
+        ("a host", wish.host, INSTANCE_ID_BYTES_MAX),
+    ):
+        if len(value.encode()) > bytes_max or not (value.isprintable() or not value):
+            raise ProtocolError(pb.INVALID_REQUEST, f"{name} is at most {bytes_max} bytes of printable text")

@@ -1,0 +1,122 @@
+"""What a member of a consumer group says and does, without I/O: which partitions it may read, and until when.
+
+The coordinator says what the member is to have; the member says what it has. It begins with nothing that is not in the
+newest answer, and goes on naming what it is to give up until it has: only then does another member get it. It counts as
+a member for its session timeout from when it *sent* the last question that was answered. The coordinator counts from
+when that came, so a member that cannot be heard has stopped by itself before its partitions are another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog_proto import broker_pb2 as pb
+
+Place = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class Change(NamedTuple):
+    """What an answer asks of the member: to begin with some partitions, and to give others up."""
+
+    begins: frozenset[Place]
+    gives_up: frozenset[Place]
+
+
+NOTHING = Change(frozenset(), frozenset())
+
+
+@dataclass(slots=True)
+class Membership:
+    """One life as a member; who is fenced begins another one, with another id.
+
+    Attributes:
+        group: its name.
+        member_id: 16 to 64 letters and digits, made up for this life.
+        wish: what it asks for.
+        session_s: so long it is a member without an answer.
+        generation: to be named in commits.
+        assigned: what it is to have, by the newest answer.
+        held: what it has begun with and has not given up.
+        names: topic id -> name, of what is assigned.
+    """
+
+    group: str
+    member_id: str
+    wish: pb.GroupWish
+    session_s: float
+    generation: int = 0
+    assigned: frozenset[Place] = frozenset()
+    held: set[Place] = field(default_factory=set[Place])
+    names: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    _revision: int = 0
+    _is_joined: bool = False
+    _ends_at: float = 0.0
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the coordinator has taken it in."""
+        return self._is_joined
+
+    def heartbeat(self, *, wait_ms: int) -> pb.GroupHeartbeat:
+        """Return what to say now."""
+        said = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
+        if not self._is_joined:
+            said.join.CopyFrom(self.wish)
+            return said
+        said.seen_revision = self._revision
+        said.held.extend(by_topic(self.held))
+        return said
+
+    def leaving(self) -> pb.GroupHeartbeat:
+        """Return the last word of one that has given everything up."""
+        return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, leave=True)
+
+    def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
+        """Take an answer to a question that was sent at a time; return what it asks for.
+
+        One that was overtaken by a newer one asks for nothing. One that has been under way for the whole session is
+        none: by now the member may be one no longer.
+        """
+        if now >= sent_at + self.session_s:
+            return NOTHING
+        self._is_joined = True
+        self._ends_at = max(self._ends_at, sent_at + self.session_s)
+        if reply.revision < self._revision:
+            return NOTHING
+        self.generation = max(self.generation, reply.generation)
+        if reply.unchanged:
+            return NOTHING
+        self._revision = reply.revision
+        self.names = {topic.topic_id: topic.topic for topic in reply.assigned}
+        self.assigned = frozenset((topic.topic_id, number) for topic in reply.assigned for number in topic.partitions)
+        return Change(self.assigned - self.held, frozenset(self.held - self.assigned))
+
+    def begin(self, places: Iterable[Place], *, now: float) -> frozenset[Place]:
+        """Note that the member begins with partitions; return those of them that it may begin with by now."""
+        may = frozenset() if self.is_over(now) else frozenset(places) & self.assigned - self.held
+        self.held |= may
+        return may
+
+    def gave_up(self, places: Collection[Place]) -> None:
+        """Note that the member reads partitions no longer, and has committed what it was going to."""
+        self.held.difference_update(places)
+
+    def is_over(self, now: float) -> bool:
+        """Whether others may have the partitions by now, as nothing was heard from the coordinator for too long."""
+        return self._is_joined and now >= self._ends_at
+
+    @property
+    def ends_at(self) -> float:
+        """When it is over, if nothing is heard."""
+        return self._ends_at
+
+
+def by_topic(places: Iterable[Place]) -> list[pb.TopicPartitions]:
+    """Return partitions as they travel: by topic, in order."""
+    topics: dict[bytes, pb.TopicPartitions] = {}
+    for topic_id, partition in sorted(places):
+        topics.setdefault(topic_id, pb.TopicPartitions(topic_id=topic_id)).partitions.append(partition)
+    return list(topics.values())

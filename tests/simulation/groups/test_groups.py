@@ -1,0 +1,36 @@
+"""The world of groups: clean over its seeds, the same each time, and not blind."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.groups.mutants import MUTANTS
+from tests.simulation.groups.world import World
+from tests.simulation.truth import ViolationError
+
+SEEDS = 60
+MUTANT_SEEDS = 400
+
+
+def test_what_members_read_and_commit_is_theirs_alone() -> None:
+    for seed in range(SEEDS):
+        World(seed).run()
+
+
+def test_a_seed_is_the_same_world_each_time() -> None:
+    events = set()
+    for _ in range(2):
+        world = World(7)
+        world.run()
+        events.add((world.clock.events, world.clock.now_us, tuple(sorted(world.acknowledged.items()))))
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_group_that_is_wrong_is_noticed(name: str) -> None:
+    with MUTANTS[name]():
+        for seed in range(MUTANT_SEEDS):
+            try:
+                World(seed).run()
+            except ViolationError:
+                return
+    raise AssertionError(f"nothing notices that {name}")

@@ -1,0 +1,492 @@
+"""A group's coordinators, its members, and a log in between: everything late, lost, repeated, paused or killed.
+
+The shipped `Group` and `Sessions` run at whoever coordinates, the shipped `Membership` in every member. A write to the
+log comes about late, or not, or is said to have failed and comes about all the same. Coordinators change at any time,
+and one that was paused answers nothing, as it confirms with a quorum that it is the owner before it does.
+
+Invariants:
+    G1  two members never read one partition at a time, those that are over by their own clocks excepted
+    G2  a commit is taken from the member that has the partition, and from nobody else
+    G3  a member begins where the partition's newest commit that was acknowledged is, or further on
+    G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests.simulation.clock import Clock
+from tests.simulation.truth import ViolationError
+
+from tidelog.group_membership import Membership, Place
+from tidelog_broker.core.groups.membership import Group, fenced, keys_of, partitions_of
+from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+TOPICS = (b"a" * 16, b"b" * 16, b"c" * 16)
+GROUP = "g"
+SESSION_S = 2.0
+WAIT_S = 0.6
+TICK_US = 50_000
+QUESTION_TIMEOUT_US = 1_000_000
+COUNT = 10_000
+FAULTS_US = 20_000_000
+CALM_US = 30_000_000
+
+
+@dataclass
+class Written:
+    """What is on its way to the log: a record, or a position."""
+
+    apply: Callable[[], None]
+    settle: Callable[[ProtocolError | None], None]
+
+
+class Log:
+    """`__offsets`, as its owner of the moment writes to it: in order; what an earlier owner still writes fails."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.records = GroupRecords()
+        self.positions: dict[Place, int] = {}
+        self.owner = 0
+        self._due_us = 0
+
+    def write(self, owner: int, apply: Callable[[], None], settle: Callable[[ProtocolError | None], None]) -> None:
+        """Write something; `settle` is told what became of it, or that nobody knows."""
+        clock, random = self._world.clock, self._world.clock.random
+        self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
+        fails = not self._world.calm and random.random() < 0.08
+        unknown = not self._world.calm and random.random() < 0.08
+
+        def come() -> None:
+            if owner != self.owner:
+                settle(ProtocolError(pb.TIMED_OUT, "another owner"))
+            elif fails:
+                settle(ProtocolError(pb.DISK_FULL, "simulated"))
+            else:
+                apply()
+                settle(ProtocolError(pb.TIMED_OUT, "simulated") if unknown else None)
+
+        def lose() -> None:
+            if owner == self.owner:
+                apply()
+
+        if unknown and random.random() < 0.5:  # said to have failed before it has come about
+            clock.after(self._due_us - clock.now_us, lose)
+            clock.after(
+                random.randrange(max(self._due_us - clock.now_us, 1)), lambda: settle(ProtocolError(pb.TIMED_OUT, ""))
+            )
+        else:
+            clock.after(self._due_us - clock.now_us, come)
+
+
+@dataclass
+class Waiting:
+    """A heartbeat whose answer is held back."""
+
+    asked: pb.GroupHeartbeat
+    answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]
+    until_us: int
+
+
+class Coordinator:
+    """What the shipped shell does, in as many lines as it takes without an event loop."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.group = Group(GROUP, lambda _: dict(world.topics))
+        self.sessions = Sessions()
+        self.waiting: dict[str, Waiting] = {}
+        self.writing = False
+        self.paused = False
+        self.group.restart(world.log.records.get(GROUP))
+        for member_id in self.group.member_ids:
+            self._hear(member_id)
+        self._tick()
+
+    @property
+    def stands(self) -> bool:
+        return self.world.log.owner == self.number and not self.paused
+
+    def ask(self, asked: pb.GroupHeartbeat, answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]) -> None:
+        if not self.stands:
+            return
+        if asked.leave:
+            if self.group.remove(asked.member_id):
+                self.settle()
+            return
+        if asked.HasField("join"):
+            try:
+                replaced = self.group.join(asked.member_id, asked.join)
+            except ProtocolError as error:
+                answer(error)
+                return
+            self.sessions.forget(Who(GROUP, other) for other in replaced)
+        if self.group.member(asked.member_id) is None:
+            answer(fenced(GROUP))
+            return
+        self._hear(asked.member_id)
+        if not asked.HasField("join"):
+            self.group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
+        wait_us = asked.wait_ms * 1000 if not asked.HasField("join") else QUESTION_TIMEOUT_US
+        self.waiting[asked.member_id] = Waiting(asked, answer, self.world.clock.now_us + wait_us)
+        self.settle()
+        self.look()
+
+    def commit(
+        self, member_id: str, generation: int, place: Place, offset: int, answer: Callable[[bool], None]
+    ) -> None:
+        if not self.stands:
+            return
+        try:
+            self.group.check_commit(member_id, generation, place)
+        except ProtocolError:
+            answer(False)
+            return
+        self.world.committing(member_id, place)
+        positions = self.world.log.positions
+
+        def apply() -> None:
+            positions[place] = max(positions.get(place, 0), offset)
+
+        self.world.log.write(self.number, apply, lambda error: answer(True) if error is None else None)
+
+    def settle(self) -> None:
+        """Write what was decided, one record after the other."""
+        if self.writing or (record := self.group.next_record()) is None:
+            return
+        self.writing = True
+
+        def settled(error: ProtocolError | None) -> None:
+            self.writing = False
+            if error is not None:
+                self.group.restart(self.world.log.records.get(GROUP))
+                for member_id in self.group.member_ids:
+                    if Who(GROUP, member_id) not in self.sessions:
+                        self._hear(member_id)
+            else:
+                self.group.written(record)
+            self.look()
+            self.settle()
+
+        self.world.log.write(self.number, lambda: self._apply(record), settled)
+
+    def look(self) -> None:
+        """Answer whoever is to be told something, or has waited for long enough."""
+        if not self.stands:
+            return
+        for member_id, waiting in list(self.waiting.items()):
+            told = self.group.told(member_id)
+            if self.group.member(member_id) is None:
+                waiting.answer(fenced(GROUP))
+            elif told is not None and told.revision > waiting.asked.seen_revision:
+                reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation)
+                reply.assigned.extend(partitions_of(told.assigned))
+                waiting.answer(reply)
+            elif told is not None and self.world.clock.now_us >= waiting.until_us:
+                seen = waiting.asked.seen_revision
+                waiting.answer(pb.GroupHeartbeatReply(revision=seen, generation=told.generation, unchanged=True))
+            else:
+                continue
+            del self.waiting[member_id]
+
+    def _apply(self, record: pb.GroupRecord) -> None:
+        self.world.log.records.apply(record)
+
+    def _hear(self, member_id: str) -> None:
+        self.sessions.heard(Who(GROUP, member_id), until=self.world.now_s + SESSION_S)
+
+    def _tick(self) -> None:
+        if self.world.log.owner != self.number:
+            return
+        if not self.paused:
+            for who in self.sessions.expired(self.world.now_s):
+                self.group.remove(who.member_id)
+            self.group.look_at_topics()
+            self.settle()
+            self.look()
+        self.world.clock.after(TICK_US, self._tick)
+
+
+@dataclass
+class Reader:
+    """A member's process. `reading`: where it is in each partition that it reads."""
+
+    world: World
+    name: str
+    instance_id: str = ""
+    lives: int = 0
+    membership: Membership | None = None
+    reading: dict[Place, int] = field(default_factory=dict[Place, int])
+    paused: bool = False
+    asked_at: int = 0
+    is_asking: bool = False
+    ending: set[Place] = field(default_factory=set[Place])
+
+    def begin(self) -> None:
+        self.lives += 1
+        wish = pb.GroupWish(
+            topics=["t"],
+            instance_id=self.instance_id,
+            session_timeout_ms=int(SESSION_S * 1000),
+            born_us=self.world.clock.now_us,
+        )
+        member_id = f"{self.name}x{self.lives}".ljust(16, "0")
+        self.membership = Membership(GROUP, member_id, wish, SESSION_S)
+        self.reading, self.ending = {}, set()
+        self.is_asking = False
+        self.ask()
+
+    def end(self, *, says_so: bool) -> None:
+        """The process ends: after a commit and a last word, or just so."""
+        membership, self.membership = self.membership, None
+        self.reading = {}
+        if membership is not None and says_so:
+            self.world.send(lambda: self.world.coordinator.ask(membership.leaving(), lambda _: None))
+
+    def ask(self) -> None:
+        membership = self.membership
+        if membership is None or self.is_asking:
+            return
+        if self.paused:
+            self.world.clock.after(100_000, self.ask)
+            return
+        self.check_session()
+        if membership is not self.membership:
+            return
+        self.is_asking = True
+        sent_at, number = self.world.now_s, self.world.clock.now_us
+        self.asked_at = number
+        said = membership.heartbeat(wait_ms=int(WAIT_S * 1000))
+
+        def answered(reply: pb.GroupHeartbeatReply | ProtocolError) -> None:
+            self.world.send(lambda: self.when_awake(lambda: self.take(membership, reply, sent_at, number)))
+
+        self.world.send(lambda: self.world.coordinator.ask(said, answered))
+        self.world.clock.after(
+            QUESTION_TIMEOUT_US + int(WAIT_S * 1e6), lambda: self.when_awake(lambda: self.give_up(number))
+        )
+
+    def give_up(self, number: int) -> None:
+        if self.is_asking and self.asked_at == number:
+            self.is_asking = False
+            self.ask()
+
+    def take(
+        self, membership: Membership, reply: pb.GroupHeartbeatReply | ProtocolError, sent_at: float, number: int
+    ) -> None:
+        if membership is not self.membership:
+            return
+        if self.asked_at == number:
+            self.is_asking = False
+        if isinstance(reply, ProtocolError):
+            self.begin()
+            return
+        self.check_session()
+        if membership is not self.membership:
+            return
+        change = membership.answered(reply, sent_at=sent_at, now=self.world.now_s)
+        for place in sorted(change.gives_up - self.ending):
+            self.give_up_place(membership, place)
+        for place in sorted(change.begins):
+            self.world.clock.after(
+                self.world.clock.random.randrange(20_000),
+                partial(self.when_awake, partial(self.read, membership, place)),
+            )
+        self.ask()
+
+    def give_up_place(self, membership: Membership, place: Place) -> None:
+        """Commit, then read no longer; the commit may take a while."""
+        self.ending.add(place)
+
+        def ended() -> None:
+            if membership is self.membership and place in self.ending:
+                self.ending.discard(place)
+                if place not in membership.assigned:
+                    self.reading.pop(place, None)
+                    membership.gave_up([place])
+                    self.ask()
+
+        self.commit(place, lambda _: self.when_awake(ended))
+        self.world.clock.after(self.world.clock.random.randrange(400_000), lambda: self.when_awake(ended))
+
+    def read(self, membership: Membership, place: Place) -> None:
+        """Begin with a partition, where the group is: that is asked of the coordinator, which answers exactly."""
+        if membership is not self.membership:
+            return
+        if not self.world.coordinator.stands:  # asked again and again until it answers
+            self.world.clock.after(50_000, partial(self.when_awake, partial(self.read, membership, place)))
+            return
+        if not membership.begin([place], now=self.world.now_s):
+            return
+        offset = self.world.log.positions.get(place, 0)
+        self.reading[place] = offset
+        self.world.begins(self, place, offset)
+
+    def work(self) -> None:
+        """Read on, and commit now and then."""
+        if self.membership is None or self.paused:
+            return
+        self.check_session()
+        for place in list(self.reading):
+            self.reading[place] += self.world.clock.random.randrange(3)
+        if self.reading:
+            self.commit(self.world.clock.random.choice(sorted(self.reading)), lambda _: None)
+
+    def commit(self, place: Place, done: Callable[[bool], None]) -> None:
+        membership = self.membership
+        if membership is None or place not in self.reading:
+            return
+        offset = self.reading[place]
+        generation = membership.generation
+
+        def answered(taken: bool) -> None:
+            if taken:
+                self.world.committed(place, offset)
+            self.world.send(lambda: done(taken))
+
+        coordinate = self.world.coordinator.commit
+        self.world.send(lambda: coordinate(membership.member_id, generation, place, offset, answered))
+
+    def check_session(self) -> None:
+        membership = self.membership
+        if membership is not None and membership.is_over(self.world.now_s):
+            self.begin()
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        if self.paused:
+            self.world.clock.after(100_000, lambda: self.when_awake(action))
+        else:
+            action()
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.clock = Clock(seed)
+        random = self.clock.random
+        self.calm = False
+        self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
+        self.loss = random.choice([0.0, 0.05, 0.2])
+        self.acknowledged: dict[Place, int] = {}
+        self.log = Log(self)
+        self.coordinator = Coordinator(self, 0)
+        self.readers = [
+            Reader(self, f"r{number}", instance_id=f"i{number}" if random.random() < 0.3 else "")
+            for number in range(random.choice([1, 2, 4, 6]))
+        ]
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_us / 1e6
+
+    def send(self, arrive: Callable[[], None]) -> None:
+        """Let something arrive late, twice or not at all."""
+        random = self.clock.random
+        times = 1 if self.calm else 0 if random.random() < self.loss else 2 if random.random() < 0.05 else 1
+        for _ in range(times):
+            mean_us = 2_000 if random.random() < 0.97 or self.calm else 900_000
+            self.clock.after(int(random.expovariate(1.0) * mean_us), arrive)
+
+    # ------------------------------------------------------------------------------------------- invariants
+
+    def begins(self, reader: Reader, place: Place, offset: int) -> None:
+        """A member begins to read a partition."""
+        for other in self.readers:
+            membership = other.membership
+            if other is reader or membership is None or place not in other.reading:
+                continue
+            same = reader.instance_id and reader.instance_id == other.instance_id
+            if not same and not membership.is_over(self.now_s):
+                raise ViolationError("G1", f"{reader.name} and {other.name} read {place} at {self.clock.now_us}")
+        if offset < self.acknowledged.get(place, 0):
+            raise ViolationError(
+                "G3", f"{reader.name} begins {place} at {offset}, committed {self.acknowledged[place]}"
+            )
+
+    def committing(self, member_id: str, place: Place) -> None:
+        """A commit is taken in."""
+        for other in self.readers:
+            membership = other.membership
+            if membership is None or place not in other.reading or membership.is_over(self.now_s):
+                continue
+            if membership.member_id != member_id:
+                raise ViolationError("G2", f"{member_id} commits for {place}, which {membership.member_id} reads")
+
+    def committed(self, place: Place, offset: int) -> None:
+        """A commit is acknowledged."""
+        self.acknowledged[place] = max(self.acknowledged.get(place, 0), offset)
+
+    # ---------------------------------------------------------------------------------------------- the run
+
+    def run(self) -> None:
+        """Let things go wrong, then let all be well, and see that all is read.
+
+        Raises:
+            ViolationError: an invariant broke.
+        """
+        for reader in self.readers:
+            self.clock.after(self.clock.random.randrange(2_000_000), reader.begin)
+        self._later(self._next_fault)
+        self._work()
+        self.clock.run_until(self.clock.now_us + FAULTS_US)
+        self.calm = True
+        for reader in self.readers:
+            reader.paused = False
+            if reader.membership is None:
+                reader.begin()
+        self.coordinator.paused = False
+        end_us = self.clock.now_us + CALM_US
+        while fault := self._unsettled():
+            if self.clock.now_us > end_us:
+                raise ViolationError("G4", fault)
+            self.clock.run_until(self.clock.now_us + 200_000)
+
+    def _unsettled(self) -> str:
+        wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
+        counts = [len(reader.reading) for reader in self.readers]
+        read = [place for reader in self.readers for place in reader.reading]
+        if sorted(read) != sorted(wanted):
+            return f"{sorted(read)} are read, not {sorted(wanted)}"
+        return f"uneven: {counts}" if max(counts) - min(counts) > 1 else ""
+
+    def _work(self) -> None:
+        for reader in self.readers:
+            reader.work()
+        self.clock.after(self.clock.random.randrange(200_000) + 1000, self._work)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        self.clock.after(int(self.clock.random.expovariate(1.0) * 500_000), action)
+
+    def _next_fault(self) -> None:
+        if self.calm:
+            return
+        random = self.clock.random
+        reader = random.choice(self.readers)
+        kind = random.choice(["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete"])
+        if kind in {"kill", "leave"}:
+            reader.end(says_so=kind == "leave")
+            self._later(lambda: reader.begin() if reader.membership is None else None)
+        elif kind == "pause":
+            reader.paused = True
+            self.clock.after(random.choice([300_000, 1_500_000, 4_000_000]), lambda: setattr(reader, "paused", False))
+        elif kind == "failover":
+            self.log.owner += 1
+            self.coordinator = Coordinator(self, self.log.owner)
+        elif kind == "stall":
+            coordinator = self.coordinator
+            coordinator.paused = True
+            self.clock.after(random.choice([300_000, 3_000_000]), lambda: setattr(coordinator, "paused", False))
+        elif kind == "grow":
+            topic = random.choice(list(self.topics) or list(TOPICS))
+            self.topics[topic] = min(self.topics.get(topic, 0) + random.choice([1, 2]), 12)
+        elif len(self.topics) > 1:
+            del self.topics[random.choice(list(self.topics))]
+        self._later(self._next_fault)
