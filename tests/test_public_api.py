@@ -34,6 +34,7 @@ PUBLIC = {
     "Replica",
     "TidelogError",
     "Topic",
+    "TopicPartition",
     "errors",
 }
 

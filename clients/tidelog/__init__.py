@@ -29,6 +29,7 @@ from tidelog.model import (
     Recovery,
     Replica,
     Topic,
+    TopicPartition,
 )
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
@@ -58,5 +59,6 @@ __all__ = [
     "Replica",
     "TidelogError",
     "Topic",
+    "TopicPartition",
     "errors",
 ]

@@ -1,64 +1,149 @@
-"""What has arrived for a consumer and was not handed out yet, and who waits for it: what `Serving` reports to."""
+"""What has arrived for a consumer and was not handed out yet, and who waits for it.
+
+A queue in the order of arrival. What belongs to a paused partition lies beside it. A partition that cannot be read on
+puts its error in line, behind what arrived of it; the others go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from tidelog.errors import OverloadedError, UsageError
+from tidelog.model import TopicPartition
+from tidelog.prefetch import NONE, Credit
 from tidelog.subscription import Prefetched
+
+
+class _Failure(NamedTuple):
+    """Stands in line for the error of a partition."""
+
+    where: TopicPartition
+    error: BaseException
 
 
 class Arrivals:
     """A queue that credits bound. It ends when it is closed, or with an error behind what arrived before.
 
     Args:
-        begun: told of partitions that are read from now on, and where they begin.
         admit: asked with the bytes of what arrives whether that may be kept; None: always.
     """
 
-    def __init__(self, begun: Callable[[dict[int, int]], None], admit: Callable[[int], bool] | None = None) -> None:
-        self._begun = begun
+    def __init__(self, admit: Callable[[int], bool] | None = None) -> None:
         self._admit = admit
         self._refused = False
-        self._queue: deque[Prefetched] = deque()
+        self._queue: deque[Prefetched | _Failure] = deque()
+        self._paused: dict[TopicPartition, deque[Prefetched]] = {}
+        self._failures: dict[TopicPartition, BaseException] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._closed = False
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there is something to take right now, if only an error."""
+        return bool(self._queue or self._failures) or self._error is not None or self._closed
 
     async def take(self) -> Prefetched | None:
         """Wait for the next batch and return it, with its credit given back; None when this was closed.
 
         Raises:
             UsageError: another task waits already.
-            TidelogError: why nothing more arrives.
+            TidelogError: why nothing more arrives, or not of one partition; that one is told of again when there is
+                nothing else to take, until `drop`.
         """
-        while not self._queue:
-            if self._closed:
-                return None
-            if self._error is not None:
-                raise self._error
-            if self._waiter is not None and not self._waiter.done():
-                raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        item = self._queue.popleft()
-        if item.credit is not None:
-            item.subscription.give_back(item.credit)
-        return item
+        while True:
+            while not self._queue:
+                await self._wait()
+                if self._closed and not self._queue:
+                    return None
+            item = self._queue.popleft()
+            if isinstance(item, _Failure):
+                if self._failures.get(item.where) is item.error:
+                    raise item.error
+                continue
+            _free(item)
+            return item
 
-    def drop(self, partition: int) -> None:
-        """Let go of what has arrived of a partition."""
+    async def _wait(self) -> None:
+        if self._closed:
+            return
+        if self._error is not None:
+            raise self._error
+        for failure in self._failures.values():
+            raise failure
+        if self._waiter is not None and not self._waiter.done():
+            raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Let go of what has arrived of some partitions, and of their errors."""
+        kept: deque[Prefetched | _Failure] = deque()
         for item in self._queue:
-            if item.credit is not None and item.partition == partition:
-                item.subscription.give_back(item.credit)
-        self._queue = deque(item for item in self._queue if item.partition != partition)
+            if item.where not in partitions:
+                kept.append(item)
+            elif isinstance(item, Prefetched):
+                _free(item)
+        self._queue = kept
+        for where in partitions:
+            self._failures.pop(where, None)
+            for item in self._paused.pop(where, ()):
+                _free(item)
 
     def close(self) -> None:
         """Let go of everything; whoever waits comes to the end."""
         self._closed = True
         self._queue.clear()
+        self._paused.clear()
+        self._failures.clear()
+        self._wake()
+
+    # --- pausing ---------------------------------------------------------------------------------------
+
+    @property
+    def beside(self) -> Credit:
+        """How much lies beside the line."""
+        total = NONE
+        for items in self._paused.values():
+            for item in items:
+                total = total.plus(_size(item))
+        return total
+
+    def pause(self, where: TopicPartition, first: Prefetched | None, room: Credit) -> int | None:
+        """Put beside the line what has arrived of a partition.
+
+        Args:
+            where: the partition.
+            first: what comes before all that is in line, if there is something.
+            room: how much of it may be kept; what comes behind that is let go.
+
+        Returns:
+            Where the first batch that was let go begins; None when all is kept.
+        """
+        mine: deque[Prefetched] = deque() if first is None else deque([first])
+        others: deque[Prefetched | _Failure] = deque()
+        for item in self._queue:
+            if isinstance(item, Prefetched) and item.where == where:
+                mine.append(item)
+            else:
+                others.append(item)
+        self._queue = others
+        self._paused[where] = kept = deque[Prefetched]()
+        for index, item in enumerate(mine):
+            room = room.minus(_size(item))
+            if room.records < 0 or room.bytes < 0:
+                for gone in list(mine)[index:]:
+                    _free(gone)
+                return item.batch.base_offset
+            kept.append(item)
+        return None
+
+    def resume(self, where: TopicPartition) -> None:
+        """Put what was put beside the line back into it; what arrives from now on comes behind it."""
+        self._queue.extend(self._paused.pop(where, ()))
         self._wake()
 
     # --- what serving reports --------------------------------------------------------------------------
@@ -74,9 +159,11 @@ class Arrivals:
         self._queue.extend(items)
         self._wake()
 
-    def added(self, positions: dict[int, int]) -> None:
-        """Partitions are read from now on."""
-        self._begun(positions)
+    def failed(self, where: TopicPartition, error: BaseException) -> None:
+        """One partition cannot be read on; the user is told behind what has arrived of it."""
+        self._failures[where] = error
+        self._queue.append(_Failure(where, error))
+        self._wake()
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on; the user is told after what has arrived."""
@@ -87,3 +174,12 @@ class Arrivals:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _size(item: Prefetched) -> Credit:
+    return Credit(len(item.batch), item.batch.header.length)
+
+
+def _free(item: Prefetched) -> None:
+    if item.credit is not None:
+        item.lender.give_back(item.credit)

@@ -19,6 +19,7 @@ from tidelog import admin, compaction, lookup, paging, reading, record_deletion,
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
 from tidelog.filters import record_filter
 from tidelog.lane import BATCH_BYTES_TARGET
@@ -496,8 +497,8 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
-        *,
+        *topics: str,
+        pattern: str | None = None,
         group: str | None = None,
         start: Start = "earliest",
         partitions: Partitions = None,
@@ -507,31 +508,43 @@ class Client:
         admit: Callable[[int], bool] | None = None,
         key: bytes | None = None,
         tag: str | None = None,
+        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        on_undecodable: OnUndecodable = "error",
+        dead_letter: str | None = None,
     ) -> Consumer:
-        """Return a consumer of a topic, or of the records in it that match.
+        """Return a consumer of topics, or of the records in them that match.
 
         Args:
-            topic: its name.
+            topics: their names. Without any, and without a pattern, it reads what it is told to: `Consumer.assign`.
+            pattern: instead, a regular expression (RE2) over whole names; topics that match later are taken in, too.
             group: begin where this group committed, and commit for it.
             start: where to begin without a committed position: "earliest", "latest", a datetime (with a zone), an
-                offset for every partition, or {partition: offset}, which wins over committed positions and reads
-                only these partitions unless `partitions` names more.
-            partitions: which to read; None for all, new ones included, unless `start` names some; "all" in any case. In
-                a new one reading begins where the group committed, or at its beginning.
-            on_out_of_range: when retention has overtaken the position: raise "error", or go on at "earliest" or
-                "latest".
-            prefetch_bytes: how much may be received ahead of you, for each node that serves you.
+                offset for every partition, or {partition: offset}, by TopicPartition or, of one topic, by number. That
+                wins over committed positions, and of the topics it names only these partitions are read.
+            partitions: which to read, of several topics as {topic: numbers}; None for all, new ones included, unless
+                `start` names some; "all" in any case. New ones begin where the group committed, or at their beginning.
+            on_out_of_range: when retention has overtaken the position of a partition: raise "error" and wait for a
+                seek, or go on at "earliest" or "latest".
+            prefetch_bytes: how much may be received ahead of you, of all partitions together; one more batch may come
+                from each node.
             prefetch_records: the same in records.
             admit: asked with the bytes of what arrives together before it is kept. Where it says no, that is dropped,
                 and reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
             key: only records with this key.
             tag: only records with this tag.
+            value_deserializer: "json", "utf-8" or a function of bytes that makes the records' values; None stays None.
+            key_deserializer: the same for keys.
+            on_undecodable: when a record does not decode: raise "error" (RecordError), or "skip" and count it.
+            dead_letter: instead, a topic where such records are put before reading goes on behind them.
 
         Raises:
-            InvalidRequestError: an argument has no such value.
+            InvalidRequestError, InvalidTopicError: an argument has no such value.
         """
         self._check_usable(bind=False)
         options = ConsumerOptions.of(
+            topics,
+            pattern=pattern,
             group=group,
             start=start,
             partitions=partitions,
@@ -539,8 +552,15 @@ class Client:
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
             wanted=record_filter(key, tag),
+            decoding=Decoding.of(
+                value=value_deserializer,
+                key=key_deserializer,
+                on_undecodable=on_undecodable,
+                dead_letter=dead_letter,
+            ),
+            dead_letter=dead_letter,
         )
-        consumer = Consumer(self._router, topic, options, self._check_usable, admit)
+        consumer = Consumer(self._router, options, self._check_usable, self.producer, admit)
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
         return consumer
 

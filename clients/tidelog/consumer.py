@@ -1,54 +1,68 @@
 """The consumer: reads partitions in order and without end, through lost connections and moved partitions.
 
-`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
-credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's,
-and only the latter are committed.
+It puts together who does what: `Intake` looks for what is to be read, `Assignment` reads it, the cursor hands out
+records. Here are the verbs of the user, and what needs a node to be asked: where to begin, to seek and to commit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from tidelog import reading
-from tidelog.arrivals import Arrivals
-from tidelog.consumer_options import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
+from tidelog.admin import NewestOf
+from tidelog.assignment import Assignment
+from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
-from tidelog.errors import InvalidRequestError, UnknownPartitionError
-from tidelog.model import Committed, ConsumedBatch, Record
+from tidelog.dead_letters import DeadLetters
+from tidelog.errors import InvalidRequestError, TidelogError, error_of_local
+from tidelog.intake import Intake
+from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
+from tidelog.producer import Producer
 from tidelog.routing import Router
-from tidelog.subscription_keeper import Serving
+from tidelog_proto.errors import ProtocolError
 
-__all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "Start"]
+__all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
+
+SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
+"""An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
 
 
 class Consumer:
-    """Reads one topic. Made by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
+    """Reads topics. Made by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
 
-    Use it as an async context manager, or `close` it. One task at a time may iterate. It reads the topic that has the
-    name when it begins: when that one is deleted, iterating ends with UnknownTopicError, whatever is made under its
-    name.
+    Use it as an async context manager, or `close` it. One task at a time may iterate. Records of one partition come in
+    their order. It reads the topics that have their names when it begins: when one is deleted, iterating ends with
+    UnknownTopicError, whatever is made under its name; with a pattern reading goes on without it.
+
+    Args:
+        router: the client's.
+        options: what was asked for.
+        check: refuses use where the client is of no use.
+        make_producer: makes a producer for a topic, for what does not decode.
+        admit: see `Arrivals`.
     """
 
     def __init__(
         self,
         router: Router,
-        topic: str,
         options: ConsumerOptions,
         check: Callable[[], None],
+        make_producer: Callable[[str], Producer],
         admit: Callable[[int], bool] | None = None,
     ) -> None:
-        self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
-        self._cursor = Cursor()
-        self._arrivals = Arrivals(self._cursor.begin, admit)
-        self._serving = Serving(router, topic, options, self._arrivals)
+        self._assignment = Assignment(router, options, admit)
+        self._cursor = self._assignment.cursor
+        self._intake = Intake(router, options, self._assignment)
+        self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         self._begun = False
-        self._finding: asyncio.Task[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -65,31 +79,78 @@ class Consumer:
         """Whether it was closed."""
         return self._closed
 
+    @property
+    def skipped(self) -> int:
+        """How many records were passed over because they do not decode (`on_undecodable="skip"`)."""
+        return self._cursor.skipped
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the user is: for the blocking consumer, which hands out records in a thread of its own."""
+        return self._cursor
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the next batch, or an error, is there already."""
+        return self._assignment.has_arrivals
+
     # ---------------------------------------------------------------------------------------------- reading
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self
 
     async def __anext__(self) -> Record:
+        cursor = self._cursor
         while True:
-            record = self._cursor.next_record()
-            if record is not None:
-                return record
-            batch = await self.next_batch()
-            if batch is None:
+            try:
+                for record in cursor.records:
+                    return record
+            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+                cursor.failed(error)
+                continue
+            if not await self.fill():
                 raise StopAsyncIteration
-            self._cursor.load(batch)
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
-        """Iterate over batches: columns instead of records."""
-        rest = self._cursor.rest()
-        if rest is not None:
-            yield rest
-        while (batch := await self.next_batch()) is not None:
-            self._cursor.whole(batch)
-            if len(batch):
+        """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
+        while True:
+            batch = self._cursor.rest()
+            if batch is not None:
                 yield batch
-            del batch  # nobody but the user keeps it while the next one is waited for
+                del batch  # nobody but the user keeps it while the next one is waited for
+            elif not await self.fill():
+                return
+
+    async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
+        """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
+
+        The list is empty when nothing came in time, or the consumer was closed. The first call begins, which may take
+        longer.
+
+        Raises:
+            InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
+            TidelogError: as iterating; records that come before the error are returned first.
+        """
+        if max_records < 1 or timeout_s < 0:
+            raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
+        self._check_usable()
+        await self.begin()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        taken = self._cursor.take(max_records)
+        while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
+            waits = not taken and self._cursor.undecodable is None  # a dead letter takes the time that it takes
+            try:
+                async with asyncio.timeout_at(deadline if waits else None):
+                    if not await self.fill():
+                        break
+                taken += self._cursor.take(max_records - len(taken))
+            except TimeoutError:
+                break
+            except TidelogError:
+                if not taken:
+                    raise
+                break
+        return taken
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.
@@ -103,52 +164,172 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        item = await self._arrivals.take()
-        return None if item is None else ConsumedBatch(self.topic, item.partition, item.batch)
+        return await self._assignment.next_batch()
+
+    async def fill(self) -> bool:
+        """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
+
+        Iterating does it by itself; the blocking consumer asks for it.
+
+        Raises:
+            TidelogError: as `next_batch`; a dead letter was not acknowledged.
+        """
+        undecodable = self._cursor.undecodable
+        if undecodable is not None:
+            self._check_usable()
+            await self._dead_letters.put(undecodable)
+            self._cursor.pass_over(undecodable)
+            return True
+        batch = await self.next_batch()
+        if batch is None:
+            return False
+        try:
+            self._cursor.load(batch)
+        except ProtocolError as error:  # without it there would be a gap
+            failure = error_of_local(error)
+            self._assignment.broken(failure)
+            raise failure from error
+        return True
+
+    # ------------------------------------------------------------------------------------------- assignment
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read, the paused ones too."""
+        return self._assignment.partitions
+
+    async def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Read more partitions from now on, each from an offset; None: from where the consumer would begin in it.
+
+        That is where the group committed, or what `start` says. A partition that is read already goes on at the
+        offset, and with None is left where it is.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
+            InvalidRequestError: an offset is negative.
+            TidelogError: no node can be reached, or none can tell where to begin.
+        """
+        self._check_usable()
+        await self.begin()
+        standing = self._assignment.partitions
+        known = {where: offset for where, offset in positions.items() if offset is not None}
+        unknown: dict[str, list[int]] = {}
+        for where, offset in positions.items():
+            if offset is None and where not in standing:
+                unknown.setdefault(where.topic, []).append(where.partition)
+        for topic, numbers in unknown.items():
+            options = replace(self._options.of_topic(topic), partitions=tuple(numbers))
+            beginning = await resolve_start(self._router, topic, options)
+            found = dict(beginning.positions)
+            if beginning.search is not None:
+                await find_rest(self._router, topic, beginning.search, found.update)
+            known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
+        await self._assignment.assign(known)
+
+    async def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read some partitions no more. What was received of them ahead is dropped and never handed out.
+
+        Raises:
+            UnknownPartitionError: one is not read; nothing is changed.
+        """
+        self._assignment.check(partitions)
+        self._assignment.unassign(partitions)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of some partitions until `resume`; the others are read on.
+
+        What was received ahead waits, as far as half of `prefetch_bytes` goes; the rest comes again later.
+
+        Raises:
+            UnknownPartitionError: one is not read; nothing is changed.
+        """
+        self._assignment.pause(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Hand out what comes of some partitions again, from where it stopped.
+
+        Raises:
+            UnknownPartitionError: one is not read; nothing is changed.
+        """
+        self._assignment.resume(partitions)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return self._assignment.paused
 
     # -------------------------------------------------------------------------------------------- positions
 
-    def position(self) -> dict[int, int]:
+    def position(self) -> dict[TopicPartition, int]:
         """Return partition -> offset of the next record that will be handed out."""
         return self._cursor.positions
 
-    async def commit(self, *, note: str = "") -> dict[int, Committed]:
+    async def commit(self, *, note: str = "") -> dict[TopicPartition, Committed]:
         """Store the positions of what was handed out for the group; return what holds now.
 
         Raises:
             InvalidRequestError: the consumer has no group.
-            UnknownTopicError: the topic that was read is gone; one of its name that was made since is another.
+            UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
-        if self._options.group is None:
+        group = self._options.group
+        if group is None:
             raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
         self._check_usable()
-        positions = self._cursor.uncommitted()
-        held = await reading.commit(
-            self._router,
-            self._options.group,
-            self.topic,
-            positions,
-            reset=False,
-            note=note,
-            topic_id=self._serving.topic_id or None,
-        )
-        self._cursor.committed(positions)
+        by_topic: dict[str, dict[int, int]] = {}
+        for where, offset in self._cursor.uncommitted().items():
+            by_topic.setdefault(where.topic, {})[where.partition] = offset
+        held: dict[TopicPartition, Committed] = {}
+        for topic, positions in by_topic.items():
+            topic_id = self._assignment.topic_ids.get(topic)
+            stored = await reading.commit(
+                self._router, group, topic, positions, reset=False, note=note, topic_id=topic_id
+            )
+            held |= {TopicPartition(topic, number): each for number, each in stored.items()}
+            self._cursor.committed({TopicPartition(topic, number): offset for number, offset in positions.items()})
         return held
 
-    async def seek(self, partition: int, offset: int) -> None:
-        """Go on at `offset` in one partition; what was received ahead of it is dropped.
+    async def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
+        """Go on somewhere else in one partition; what was received ahead of it is dropped.
+
+        Args:
+            partition: which one; a number where one topic is read.
+            to: an offset; "earliest" or "latest"; a datetime with a zone, for the first record of then or later (or the
+                end); or a key, for the newest record that has it.
 
         Raises:
             UnknownPartitionError: this consumer does not read the partition.
+            InvalidRequestError: there is no such place: a negative offset, a key without a record.
+            TidelogError: nobody can tell where it is.
         """
         await self.begin()
-        if partition not in self._serving.partitions:
-            raise UnknownPartitionError(f"this consumer reads partitions {self._serving.partitions}, not {partition}")
-        if offset < 0:
+        where = self._named(partition)
+        self._assignment.check([where])
+        if isinstance(to, bytes):
+            if not await self.seek_to_key(where, to):
+                raise InvalidRequestError(f"{where.topic}/{where.partition} has no record of the key {to!r}")
+            return
+        if not isinstance(to, int):
+            found = await reading.list_offsets(self._router, where.topic, to, [where.partition])
+            to = found[where.partition].offset
+        if to < 0:
             raise InvalidRequestError("offsets are not negative")
-        self._arrivals.drop(partition)
-        self._cursor.seek(partition, offset)
-        self._serving.seek(partition, offset)
+        self._assignment.seek(where, to)
+
+    async def seek_to_key(self, partition: TopicPartition | int, key: bytes) -> bool:
+        """Go on at the newest record of a key in one partition; False, and nothing changes, where there is none.
+
+        Topics with an index of keys answer at once; of others the owner looks through the partition.
+
+        Raises:
+            UnknownPartitionError: this consumer does not read the partition.
+            TidelogError: nobody can tell where it is.
+        """
+        await self.begin()
+        where = self._named(partition)
+        self._assignment.check([where])
+        found = await reading.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
+        if not found[where.partition].found:
+            return False
+        self._assignment.seek(where, found[where.partition].offset)
+        return True
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
@@ -164,38 +345,29 @@ class Consumer:
         if not self._may_begin():
             return
         self._check_usable()
-        beginning = await resolve_start(self._router, self.topic, self._options)
+        beginnings = await self._intake.find()
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
         self._begun = True
-        unknown = beginning.search.missing if beginning.search else ()
-        self._serving.begin(beginning.positions, beginning.topic_id, unknown)
-        self._find_rest(beginning)
+        self._intake.begin(beginnings)
 
     async def close(self) -> None:
         """Stop. Whoever iterates comes to the end. Nothing is committed by this. Doing it twice does nothing."""
         if self._closed:
             return
         self._closed = True
-        if self._finding is not None:
-            self._finding.cancel()
-            await asyncio.gather(self._finding, return_exceptions=True)
-        await self._serving.close()
-        self._arrivals.close()
+        await self._intake.close()
+        await self._assignment.close()
+        await self._dead_letters.close()
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def _find_rest(self, beginning: Beginning) -> None:
-        if beginning.search is None:
-            return
-
-        def found(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._arrivals.broken(error)
-
-        finding = find_rest(self._router, self.topic, beginning.search, self._serving.add)
-        self._finding = asyncio.get_running_loop().create_task(finding, name=f"begin {self.topic}")
-        self._finding.add_done_callback(found)
-
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed
+
+    def _named(self, partition: TopicPartition | int) -> TopicPartition:
+        if isinstance(partition, TopicPartition):
+            return partition
+        if len(self._options.topics) != 1:
+            raise InvalidRequestError(f"of which topic is partition {partition}? give TopicPartition(topic, number)")
+        return TopicPartition(self._options.topics[0], partition)

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 from tidelog import reading
-from tidelog.admin import checked_group, microseconds
+from tidelog.admin import checked_group, checked_topic, microseconds
 from tidelog.backoff import Backoff
+from tidelog.deserializers import Decoding
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.filters import RecordFilter
-from tidelog.model import Committed
+from tidelog.model import Committed, TopicPartition
+from tidelog.prefetch import Credit
 from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
+from tidelog.topic_pattern import TopicPattern
 
-Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
+Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int] | Mapping[TopicPartition, int]
 """The log's ends, a time (with a zone), an offset for every partition, or partition -> offset."""
 
-Partitions = Iterable[int] | Literal["all"] | None
-"""Which to read. "all" takes in those that are added later, too, and so does None, unless `start` names some."""
+Partitions = Iterable[int] | Mapping[str, Iterable[int]] | Literal["all"] | None
+"""Which to read: numbers of one topic, or topic -> numbers. "all" takes in those that are added later, too, and so does
+None, unless `start` names some."""
 
 OnOutOfRange = Literal["error", "earliest", "latest"]
 
@@ -44,57 +48,144 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """What a consumer was asked for in one topic.
+
+    Attributes:
+        group: whose positions come before `start`.
+        start: of this topic, so a mapping is by number.
+        partitions: which to read; None for all, later ones too.
+    """
+
+    group: str | None
+    start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
+    partitions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """What `Client.consumer` was asked for. See there."""
 
+    topics: tuple[str, ...]
+    pattern: TopicPattern | None
     group: str | None
     start: Start
-    partitions: tuple[int, ...] | None
+    partitions: Literal["all"] | Mapping[str, tuple[int, ...]] | None
     on_out_of_range: OnOutOfRange
-    prefetch_bytes: int
-    prefetch_records: int
-    wanted: RecordFilter | None = None
+    prefetch: Credit
+    wanted: RecordFilter | None
+    decoding: Decoding
+    dead_letter: str | None
 
     @classmethod
     def of(
         cls,
+        topics: Sequence[str],
         *,
-        group: str | None,
-        start: Start,
-        partitions: Partitions,
-        on_out_of_range: OnOutOfRange,
-        prefetch_bytes: int | None,
-        prefetch_records: int | None,
+        pattern: str | None = None,
+        group: str | None = None,
+        start: Start = "earliest",
+        partitions: Partitions = None,
+        on_out_of_range: OnOutOfRange = "error",
+        prefetch_bytes: int | None = None,
+        prefetch_records: int | None = None,
         wanted: RecordFilter | None = None,
+        decoding: Decoding | None = None,
+        dead_letter: str | None = None,
     ) -> ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
         Raises:
             InvalidRequestError: one of them has no such value.
         """
+        if topics and pattern is not None:
+            raise InvalidRequestError("a consumer reads topics by name, or those that match a pattern, not both")
         if group is not None:
             checked_group(group)
-        if isinstance(start, datetime):
-            microseconds(start)
-        elif isinstance(start, Mapping):
-            if partitions is None:
-                partitions = start.keys()
-            if any(offset < 0 for offset in start.values()):
-                raise InvalidRequestError("offsets are not negative")
-        elif start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
-            raise InvalidRequestError(
-                f"start is 'earliest', 'latest', a datetime, an offset or partition -> offset, not {start!r}"
-            )
         if on_out_of_range not in get_args(OnOutOfRange):
             raise InvalidRequestError(f"on_out_of_range is one of {get_args(OnOutOfRange)}, not {on_out_of_range!r}")
         prefetch_bytes = PREFETCH_BYTES_DEFAULT if prefetch_bytes is None else prefetch_bytes
         prefetch_records = PREFETCH_RECORDS_DEFAULT if prefetch_records is None else prefetch_records
         if prefetch_bytes <= 0 or prefetch_records <= 0:
             raise InvalidRequestError("prefetch_bytes and prefetch_records are above zero")
-        if isinstance(partitions, str) and partitions != "all":
+        if dead_letter is not None:
+            checked_topic(dead_letter)
+        names = tuple(dict.fromkeys(topics))
+        return cls(
+            names,
+            None if pattern is None else TopicPattern(pattern),
+            group,
+            _checked_start(names, start),
+            _checked_partitions(names, partitions),
+            on_out_of_range,
+            Credit(prefetch_records, prefetch_bytes),
+            wanted,
+            decoding or Decoding(),
+            dead_letter,
+        )
+
+    def of_topic(self, topic: str) -> TopicOptions:
+        """Return what was asked for in one topic."""
+        start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
+        if isinstance(self.start, Mapping):
+            named = self._named(topic)
+            start = named or "earliest"
+        else:
+            named, start = {}, self.start
+        if self.partitions == "all":
+            return TopicOptions(self.group, start, None)
+        if isinstance(self.partitions, Mapping):
+            return TopicOptions(self.group, start, self.partitions.get(topic, ()))
+        return TopicOptions(self.group, start, tuple(named) or None)
+
+    def _named(self, topic: str) -> dict[int, int]:
+        """Return where partitions of a topic begin that `start` names."""
+        assert isinstance(self.start, Mapping)
+        named: dict[int, int] = {}
+        for where, offset in self.start.items():
+            if not isinstance(where, TopicPartition):
+                named[where] = offset
+            elif where.topic == topic:
+                named[where.partition] = offset
+        return named
+
+
+def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
+    if isinstance(start, datetime):
+        microseconds(start)
+    elif isinstance(start, Mapping):
+        if any(offset < 0 for offset in start.values()):
+            raise InvalidRequestError("offsets are not negative")
+        by_number = [where for where in start if not isinstance(where, TopicPartition)]
+        if by_number and len(topics) != 1:
+            raise InvalidRequestError(f"of which topic is partition {by_number[0]!r}? give TopicPartition(...): offset")
+        strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
+        if strange:
+            raise InvalidRequestError(f"start names {strange[0].topic!r}, which this consumer does not read")
+    elif start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
+        raise InvalidRequestError(
+            f"start is 'earliest', 'latest', a datetime, an offset or partition -> offset, not {start!r}"
+        )
+    return start
+
+
+def _checked_partitions(
+    topics: tuple[str, ...], partitions: Partitions
+) -> Literal["all"] | Mapping[str, tuple[int, ...]] | None:
+    if partitions is None:
+        return None
+    if isinstance(partitions, str):
+        if partitions != "all":
             raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
-        chosen = None if partitions is None or partitions == "all" else tuple(dict.fromkeys(partitions))
-        return cls(group, start, chosen, on_out_of_range, prefetch_bytes, prefetch_records, wanted)
+        return "all"
+    if isinstance(partitions, Mapping):
+        by_topic = cast("Mapping[str, Iterable[int]]", partitions)
+        if set(by_topic) != set(topics):
+            raise InvalidRequestError(f"partitions names topics {sorted(by_topic)}; {sorted(topics)} are read")
+        return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
+    if len(topics) != 1:
+        raise InvalidRequestError("of several topics partitions are chosen by topic -> numbers")
+    return {topics[0]: tuple(dict.fromkeys(partitions))}
 
 
 _Positions = tuple[dict[int, int], OffsetSearch | None]
@@ -109,7 +200,7 @@ class Beginning(NamedTuple):
     search: OffsetSearch | None = None
 
 
-async def resolve_start(router: Router, topic: str, options: ConsumerOptions) -> Beginning:
+async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Beginning:
     """Return where to begin, as far as that can be found within `PATIENCE_S`; the rest is for `find_rest`.
 
     Raises:
@@ -132,7 +223,7 @@ async def resolve_start(router: Router, topic: str, options: ConsumerOptions) ->
     return await router.about_topic(topic, attempt, repeatable=True)
 
 
-async def resolve_added(router: Router, topic: str, options: ConsumerOptions, partitions: list[int]) -> dict[int, int]:
+async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:
     """Return where to begin in partitions that were added since: where the group committed, or at their beginning.
 
     Raises:
@@ -145,7 +236,7 @@ async def resolve_added(router: Router, topic: str, options: ConsumerOptions, pa
     return positions
 
 
-async def _positions(router: Router, topic: str, options: ConsumerOptions, there_are: list[int]) -> _Positions:
+async def _positions(router: Router, topic: str, options: TopicOptions, there_are: list[int]) -> _Positions:
     wanted = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
     if isinstance(options.start, Mapping):

@@ -1,83 +1,259 @@
 """Where the user of a consumer is: which records were handed out, and what is left of the batch at hand. No I/O.
 
-The asynchronous and the blocking consumer both use it, so "what was handed out" means the same in both.
+The asynchronous and the blocking consumer both use it, so "what was handed out" means the same in both. The records of
+the batch at hand come out of an iterator that is made of whole columns; nothing is noted for a single record. Where the
+user is follows from how far that iterator has come, when somebody asks.
+
+In the blocking client one thread takes records while another takes partitions away: a lock holds them apart where the
+batch at hand changes, and the list of values that the iterator runs over is emptied, so that it ends at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import length_hint
+from typing import NamedTuple
 
-from tidelog.model import ConsumedBatch, Record
+from tidelog.deserializers import Decoding, decoded
+from tidelog.errors import RecordError
+from tidelog.model import ConsumedBatch, Record, RecordColumns, TopicPartition, record_columns, records_from
+from tidelog_proto.batch import RecordBatch
+
+
+class Undecodable(NamedTuple):
+    """A record that does not decode, as it was sent, and why."""
+
+    record: Record
+    error: Exception
 
 
 class Cursor:
-    """Positions of what was handed out, by partition: each the offset of the next record."""
+    """Positions of what was handed out, by partition: each the offset of the next record.
 
-    def __init__(self) -> None:
-        self._positions: dict[int, int] = {}
-        self._uncommitted: dict[int, int] = {}
+    Attributes:
+        records: the records of the batch at hand that were not handed out yet. Whoever takes one has been handed it.
+        skipped: how many records were passed over because they do not decode.
+        undecodable: the record at the position when that does not decode and somebody has to take it away: `pass_over`.
+    """
+
+    def __init__(self, decoding: Decoding | None = None) -> None:
+        self.records: Iterator[Record] = iter(())
+        self.skipped = 0
+        self.undecodable: Undecodable | None = None
+        self._decoding = decoding or Decoding()
+        self._positions: dict[TopicPartition, int] = {}
+        self._moved: dict[TopicPartition, int] = {}
+        self._lock = threading.Lock()
         self._batch: ConsumedBatch | None = None
-        self._records: Iterator[Record] = iter(())
-        self._left = 0
+        self._where = TopicPartition("", 0)
+        self._offsets: Sequence[int] = ()
+        self._iterator: Iterator[int] = iter(())
+        """Over these. How much is left of it says how many records were handed out."""
+        self._values: list[bytes | None] = []
+
+    # -------------------------------------------------------------------------------------------- positions
 
     @property
-    def positions(self) -> dict[int, int]:
-        """Return partition -> next offset, for partitions that something is known of."""
-        return dict(self._positions)
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return partition -> next offset, for partitions that are read."""
+        with self._lock:
+            self._settle()
+            return dict(self._positions)
 
-    def begin(self, positions: dict[int, int]) -> None:
+    def begin(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note where partitions begin that nothing was handed out of yet."""
-        for partition, offset in positions.items():
-            self._positions.setdefault(partition, offset)
+        with self._lock:
+            for where, offset in positions.items():
+                self._positions.setdefault(where, offset)
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Go on at `offset`; what is left of a loaded batch of this partition is dropped."""
+        with self._lock:
+            self._leave([where])
+            self._move(where, offset)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Read some partitions no more: nothing of them is handed out any more; return where each of them ends."""
+        with self._lock:
+            self._leave(partitions)
+            for where in partitions:
+                self._moved.pop(where, None)
+            return {where: self._positions.pop(where) for where in partitions if where in self._positions}
+
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """Return the positions that moved since `committed`."""
+        with self._lock:
+            self._settle()
+            return dict(self._moved)
+
+    def committed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note that these positions are stored."""
+        with self._lock:
+            for where, offset in positions.items():
+                if self._moved.get(where) == offset:
+                    del self._moved[where]
+
+    # ------------------------------------------------------------------------------------- the batch at hand
 
     def load(self, batch: ConsumedBatch) -> None:
-        """Take a batch to hand out record by record; one without records is handed out by that."""
-        self._batch = batch
-        self._records = iter(batch)
-        self._left = len(batch)
-        if not self._left:
-            self.whole(batch)
+        """Take a batch to hand out; one without records is handed out by that.
 
-    def next_record(self) -> Record | None:
-        """Hand out the next record of the loaded batch; None when it is used up."""
-        record = next(self._records, None)
-        if record is None or self._batch is None:
-            self._batch = None
-            return record
-        self._left -= 1
-        # Behind the last one nothing is left up to the end, which may lie further on.
-        self._move(record.partition, record.offset + 1 if self._left else self._batch.batch.end_offset)
-        return record
+        Raises:
+            ProtocolError: CORRUPT_BATCH when the body does not decode.
+        """
+        with self._lock:
+            self._settle()
+            self._take_up(batch)
+
+    def failed(self, error: Exception) -> None:
+        """Do with the record on which `records` raised `error` what the user wants done; then `records` goes on.
+
+        With `undecodable` set it does not, before `pass_over`.
+
+        Raises:
+            RecordError: the position stays at the record.
+        """
+        with self._lock:
+            batch = self._stopped()
+            if batch is None:
+                return  # dropped meanwhile
+            where, offset = self._where, batch.offset_list()[0]
+            if self._decoding.skips:
+                self.skipped += 1
+                self._pass(batch, offset)
+                return
+            again = ConsumedBatch(*where, batch)
+            self._take_up(again)
+            if self._decoding.parks:
+                self.undecodable = Undecodable(next(iter(again)), error)
+                self.records = iter(())
+                return
+        raise RecordError(
+            f"{where.topic}/{where.partition}: the record at offset {offset} does not decode: {error!r}; "
+            f"seek to {offset + 1} to read on behind it",
+            topic=where.topic,
+            partition=where.partition,
+            offset=offset,
+        ) from error
+
+    def pass_over(self, undecodable: Undecodable) -> None:
+        """Go on behind a record that was taken away; nothing happens when its partition was dropped meanwhile."""
+        with self._lock:
+            if self.undecodable is undecodable and self._batch is not None:
+                self.undecodable = None
+                self._pass(self._batch.batch, undecodable.record.offset)
+
+    def take(self, count: int) -> list[Record]:
+        """Hand out at most `count` records of the batch at hand.
+
+        Raises:
+            RecordError: see `failed`; where records come before that one, they are returned, and the next call raises.
+        """
+        taken: list[Record] = []
+        while True:
+            try:
+                taken.extend(islice(self.records, count))
+            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+                if not taken:
+                    self.failed(error)
+                    continue
+                with self._lock:
+                    if (rest := self._stopped()) is not None:
+                        self._take_up(ConsumedBatch(*self._where, rest))
+            return taken
 
     def rest(self) -> ConsumedBatch | None:
-        """Hand out what is left of the loaded batch as a batch; None when there is nothing left."""
-        batch, self._batch, self._records = self._batch, None, iter(())
+        """Hand out what is left of the batch at hand as a batch; None when there is nothing left."""
+        with self._lock:
+            left = self._rest()
+            if left is not None:
+                self._move(self._where, left.batch.end_offset)
+            self._drop()
+            return left
+
+    def take_back(self, where: TopicPartition) -> ConsumedBatch | None:
+        """Give up what is left of the batch at hand if it is of this partition, and return it."""
+        with self._lock:
+            if self._batch is None or self._where != where:
+                return None
+            left = self._rest()
+            self._drop()
+            return left
+
+    # --------------------------------------------------------------------------------------------- internals
+
+    def _take_up(self, batch: ConsumedBatch) -> None:
+        self._drop()
+        self._where = TopicPartition(batch.topic, batch.partition)
+        if not len(batch):
+            self._move(self._where, batch.batch.end_offset)
+            return
+        columns, self._values = self._decoded(record_columns(batch.batch))
+        self._offsets = batch.batch.offset_list()
+        self._iterator = iter(self._offsets)
+        self._batch = batch
+        self.records = records_from(batch.topic, batch.partition, self._iterator, columns)
+
+    def _decoded(self, columns: RecordColumns) -> tuple[RecordColumns, list[bytes | None]]:
+        values = list(columns.values)
+        keys, decoding = columns.keys, self._decoding
+        if decoding.key is not None and isinstance(keys, list):
+            keys = decoded(keys, decoding.key)
+        by_value = iter(values) if decoding.value is None else decoded(values, decoding.value)
+        return columns._replace(keys=keys, values=by_value), values
+
+    def _settle(self) -> None:
+        """Bring the position of the batch at hand up to date."""
+        batch = self._batch
+        if batch is None:
+            return
+        left = length_hint(self._iterator)
+        if not left:
+            # Behind the last one nothing is left up to the end, which may lie further on.
+            self._move(self._where, batch.batch.end_offset)
+            self._drop()
+        elif left < len(batch):
+            offset = self._offsets[-left - 1] + 1
+            if self._positions.get(self._where) != offset:  # else it may be committed already
+                self._move(self._where, offset)
+
+    def _stopped(self) -> RecordBatch | None:
+        """Return what is left of the batch where `records` raised, from that record on; None when it was dropped."""
+        batch = self._batch
         if batch is None:
             return None
-        left = batch.batch.slice_from(self._positions.get(batch.partition, 0))
-        return self.whole(ConsumedBatch(batch.topic, batch.partition, left)) if len(left) else None
+        handed_out = len(batch) - length_hint(self._iterator) - 1
+        if handed_out:
+            self._move(self._where, self._offsets[handed_out - 1] + 1)
+        return batch.batch.slice_from(self._offsets[handed_out])
 
-    def whole(self, batch: ConsumedBatch) -> ConsumedBatch:
-        """Hand out a whole batch."""
-        self._move(batch.partition, batch.batch.end_offset)
-        return batch
+    def _rest(self) -> ConsumedBatch | None:
+        self._settle()
+        if self._batch is None:
+            return None
+        left = self._batch.batch.slice_from(self._positions.get(self._where, 0))
+        return ConsumedBatch(*self._where, left) if len(left) else None
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Go on at `offset`; what is left of a loaded batch of this partition is dropped."""
-        if self._batch is not None and self._batch.partition == partition:
-            self._batch, self._records = None, iter(())
-        self._move(partition, offset)
+    def _pass(self, batch: RecordBatch, offset: int) -> None:
+        rest = batch.slice_from(offset + 1)
+        self._move(self._where, offset + 1 if len(rest) else rest.end_offset)
+        self._take_up(ConsumedBatch(*self._where, rest))
 
-    def uncommitted(self) -> dict[int, int]:
-        """Return the positions that moved since `committed`."""
-        return dict(self._uncommitted)
+    def _leave(self, partitions: Collection[TopicPartition]) -> None:
+        self._settle()
+        if self._batch is not None and self._where in partitions:
+            self._drop()
 
-    def committed(self, positions: dict[int, int]) -> None:
-        """Note that these positions are stored."""
-        for partition, offset in positions.items():
-            if self._uncommitted.get(partition) == offset:
-                del self._uncommitted[partition]
+    def _drop(self) -> None:
+        self._batch = None
+        self.undecodable = None
+        self.records = iter(())
+        self._iterator = iter(())
+        self._offsets = ()
+        self._values.clear()  # whoever runs over them comes to the end
 
-    def _move(self, partition: int, offset: int) -> None:
-        self._positions[partition] = offset
-        self._uncommitted[partition] = offset
+    def _move(self, where: TopicPartition, offset: int) -> None:
+        self._positions[where] = offset
+        self._moved[where] = offset

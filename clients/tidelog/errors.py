@@ -19,6 +19,7 @@ TidelogError                      code, retriable, definite, retry_after_ms
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
 ├── UnknownSubscriptionError
+├── RecordError                   a record does not decode; topic, partition, offset
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
 │                                 DuplicateOutOfWindowError
 ├── NodeBusyError                 not now, or not here; nothing was written: NotOwnerError (epoch),
@@ -215,6 +216,25 @@ class OffsetOutOfRangeError(TidelogError):
     default_code = pb.OFFSET_OUT_OF_RANGE
     log_start_offset: int = 0
     high_watermark: int = 0
+
+
+class RecordError(TidelogError):
+    """A record is not what a consumer's deserialiser takes.
+
+    Attributes:
+        topic: its topic's name.
+        partition: 0-based.
+        offset: its own; reading goes on behind it after a seek to `offset + 1`.
+    """
+
+    default_retriable = False
+    default_definite = True
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class UnknownSubscriptionError(TidelogError):

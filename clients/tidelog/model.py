@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
 from tidelog.arrow import columns_at
 from tidelog_proto.batch import RecordBatch
+from tidelog_proto.header import Flags
 
 Flush = Literal["always", "interval", "never"]
 Cleanup = Literal["delete", "compact", "compact,delete"]
 Acks = Literal["quorum", "1", "all"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic: its name, and which one, from 0."""
+
+    topic: str
+    partition: int
 
 
 class Receipt(NamedTuple):
@@ -175,14 +183,17 @@ class Fetched:
 
 
 class Record(NamedTuple):
-    """One consumed record. A `value` of None is a tombstone; `timestamp_us` is µs since 1970."""
+    """One consumed record. A `value` of None is a tombstone; `timestamp_us` is µs since 1970.
+
+    Key and value are bytes or None, unless a consumer was given deserialisers: then they are what those return.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp_us: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[tuple[str, bytes | None], ...]
     tag: str | None
 
@@ -215,16 +226,39 @@ class ConsumedBatch:
 
     def __iter__(self) -> Iterator[Record]:
         batch = self.batch
-        columns = (
-            batch.offset_list(),
-            batch.timestamps_us(),
-            batch.keys(),
-            batch.values(),
-            batch.headers(),
-            batch.tags(),
-        )
-        # Whole columns become lists and one C loop makes the records.
-        return map(Record._make, zip(repeat(self.topic), repeat(self.partition), *columns, strict=False))
+        return records_from(self.topic, self.partition, iter(batch.offset_list()), record_columns(batch))
+
+
+class RecordColumns(NamedTuple):
+    """Columns of records as iterables of equal length, or without an end where all records have the same."""
+
+    timestamps_us: Iterable[int]
+    keys: Iterable[Any]
+    values: Iterable[Any]
+    headers: Iterable[tuple[tuple[str, bytes | None], ...]]
+    tags: Iterable[str | None]
+
+
+def record_columns(batch: RecordBatch) -> RecordColumns:
+    """Return a batch's columns; values are a list of their own.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+    flags = batch.header.flags
+    return RecordColumns(
+        batch.timestamps_us() if flags & Flags.TIMESTAMP else repeat(batch.header.base_timestamp_us),
+        batch.keys() if flags & Flags.KEY else repeat(None),
+        batch.values(),
+        batch.headers() if flags & Flags.HEADERS else repeat(()),
+        batch.tags() if flags & Flags.TAG else repeat(None),
+    )
+
+
+def records_from(topic: str, partition: int, offsets: Iterator[int], columns: RecordColumns) -> Iterator[Record]:
+    """Return the records of columns; one C loop makes them. `offsets` is advanced by one for each."""
+    rows = zip(repeat(topic), repeat(partition), offsets, *columns, strict=False)
+    return cast("Iterator[Record]", map(tuple.__new__, repeat(Record), rows))
 
 
 @dataclass(frozen=True, slots=True)

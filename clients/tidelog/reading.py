@@ -18,7 +18,7 @@ from tidelog.errors import (
 )
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
-from tidelog.model import Committed, Fetched, Offset
+from tidelog.model import Committed, Fetched, Offset, TopicPartition
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
@@ -56,7 +56,7 @@ async def fetch(
             entry.filter.CopyFrom(wanted.to_message())
         request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
         envelope = pb.Envelope(fetch=request)
-        frame = await router.call_reader(topic, [partition], reached, envelope, wait_s=wait_ms / _MS)
+        frame = await router.call_reader([TopicPartition(topic, partition)], reached, envelope, wait_s=wait_ms / _MS)
         (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
         if result.HasField("error"):
             raise error_of(result.error)
@@ -150,7 +150,8 @@ class OffsetSearch:
         route = await self._router.topic(self._topic)
         entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
         envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
-        frame = await self._router.call_reader(self._topic, group, reached, envelope)
+        asked = [TopicPartition(self._topic, partition) for partition in group]
+        frame = await self._router.call_reader(asked, reached, envelope)
         results = results_of(frame.envelope.list_offsets_reply.results, len(group), reached.connection)
         by_time = self._at not in {"earliest", "latest"}
         for partition, result in zip(group, results, strict=True):

@@ -31,7 +31,7 @@ from tidelog.errors import (
 )
 from tidelog.hedging import race
 from tidelog.metadata import Metadata, joined
-from tidelog.model import TopicRoute
+from tidelog.model import TopicPartition, TopicRoute
 from tidelog.owner_moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
 from tidelog.refreshing import Question, Refresher
@@ -91,7 +91,7 @@ class Router:
         return check_answer(kind, frame, connection)
 
     async def call_reader(
-        self, topic: str, partitions: Sequence[int], reached: Reached, envelope: pb.Envelope, *, wait_s: float = 0
+        self, partitions: Sequence[TopicPartition], reached: Reached, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
         """As `call`, to who serves readers; given up when it is silent and there is another owner, or replica.
 
@@ -101,7 +101,7 @@ class Router:
         """
         answer = self.call(reached.connection, envelope, wait_s=wait_s)
         return await self._unless_moved(
-            topic, partitions, reached.connection, answer, wait_s=wait_s, reads=True, instead_of=reached.instead_of
+            partitions, reached.connection, answer, wait_s=wait_s, reads=True, instead_of=reached.instead_of
         )
 
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
@@ -226,7 +226,7 @@ class Router:
         if standing is not None:
             return standing
         try:
-            return await self._unless_moved(topic, [partition], address, self.pool.get(address))
+            return await self._unless_moved([TopicPartition(topic, partition)], address, self.pool.get(address))
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
@@ -445,8 +445,7 @@ class Router:
 
     async def _unless_moved(
         self,
-        topic: str,
-        partitions: Sequence[int],
+        partitions: Sequence[TopicPartition],
         at: Connection | Address,
         answer: Awaitable[T],
         *,
@@ -468,13 +467,12 @@ class Router:
         answering = asyncio.ensure_future(answer)
         expected = [
             self.moves.expect(
-                topic,
-                each,
+                *each,
                 at,
                 abandon,
                 wait_s=wait_s,
                 instead_of=instead_of,
-                reads=reads and self.stand_ins.exist(topic, each),
+                reads=reads and self.stand_ins.exist(*each),
             )
             for each in partitions
         ]

@@ -1,43 +1,40 @@
-"""One SUBSCRIBE on one connection: what it may still send, and what became of what it sent. No I/O of its own.
+"""One SUBSCRIBE on one connection: where its partitions are, and what became of what it sent. No I/O of its own.
 
-The node sends whole batches as long as it has credit; credit goes back as the user takes batches, in steps of half the
-window, so the pipe never runs dry and a user who stops reading stops the node after one window. Where an event begins
-before the position that is wanted (a batch is sent whole) it is trimmed here; what comes twice is dropped here.
+The node sends whole batches as long as it has credit (`prefetch.py`), which goes back as the user takes batches: the
+pipe never runs dry, and a user who stops reading stops the node. Where an event begins before the position that is
+wanted (a batch is sent whole) it is trimmed here; what comes twice is dropped here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_local
-from tidelog_proto import broker_pb2 as pb
+from tidelog.model import TopicPartition
+from tidelog.prefetch import Credit, Window
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
 from tidelog_proto.header import BatchHeader, Flags
 
-REFILL_SHARE: Final = 0.5
 _SPAN_MAX: Final = 2**32
 """How many offsets a batch covers at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """What one event cost, to be given back when it is consumed."""
+class Lender(Protocol):
+    """Who is told that something was taken: a window, or the whole bound."""
 
-    records: int
-    bytes: int
+    def give_back(self, cost: Credit) -> None:
+        """Something that waited was taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefetched:
+class Prefetched(NamedTuple):
     """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch."""
 
-    partition: int
+    where: TopicPartition
     batch: RecordBatch
-    subscription: Subscription
+    lender: Lender
     credit: Credit | None
 
 
@@ -47,98 +44,84 @@ class Listener(Protocol):
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
 
-    def detached(self, subscription: Subscription, partitions: list[int], error: TidelogError) -> None:
+    def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Partitions are no longer served by a subscription."""
 
-    def broken(self, error: TidelogError) -> None:
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """The node sent something that no reader can go on from."""
 
 
 class Subscription:
-    """The positions and credits of one subscription.
+    """The positions of one subscription.
 
     Args:
-        topic_id: 16 bytes.
+        topics: topic id, 16 bytes -> name.
         positions: partition -> next offset wanted.
-        credit: the window.
-        send_credit: sends a CREDIT.
+        window: what it may send.
         listener: gets what arrives.
         filtered: whether only some records are wanted, so that those between are left out.
     """
 
     def __init__(
         self,
-        topic_id: bytes,
-        positions: dict[int, int],
-        credit: Credit,
-        send_credit: Callable[[Credit], None],
+        topics: Mapping[bytes, str],
+        positions: dict[TopicPartition, int],
+        window: Window,
         listener: Listener,
         *,
         filtered: bool = False,
     ) -> None:
         self.positions = positions
-        self._topic_id = topic_id
-        self._window = credit
-        self._send_credit = send_credit
+        self.window = window
+        self._topics = topics
         self._listener = listener
         self._filtered = filtered
-        self._returned_records = 0
-        self._returned_bytes = 0
 
     def pushed(self, frame: Frame) -> None:
         """Take a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
         if frame.envelope.WhichOneof("kind") == "subscription_ended":
             ended = frame.envelope.subscription_ended
-            self.end(ended.partition, error_of(ended.error))
+            self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
             return
         event = frame.envelope.message_event
+        where = TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
         credit = Credit(event.record_count, len(frame.attachment))
+        self.window.arrived(credit)
         try:
-            batches = self._accept(event, frame.attachment)
+            batches = self._accept(where, event.next_offset, frame.attachment)
         except TidelogError as error:
-            self._listener.broken(error)
+            self.window.give_back(credit)
+            self._listener.failed(where, error)
             return
         if not batches:
-            self.give_back(credit)
+            self.window.give_back(credit)
             return
         last = len(batches) - 1
         self._listener.prefetched(
             [
-                Prefetched(event.partition, batch, self, credit if index == last else None)
+                Prefetched(where, batch, self.window, credit if index == last else None)
                 for index, batch in enumerate(batches)
             ]
         )
 
     def connection_lost(self, error: TidelogError) -> None:
         """The connection is gone, and the subscription with it."""
-        partitions = list(self.positions)
-        if partitions:
-            self._listener.detached(self, partitions, error)
+        if self.positions:
+            self._listener.detached(self, list(self.positions), error)
 
-    def end(self, partition: int, error: TidelogError) -> None:
+    def end(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition is no longer served."""
-        if partition in self.positions:
-            self._listener.detached(self, [partition], error)
+        if where in self.positions:
+            self._listener.detached(self, [where], error)
 
-    def give_back(self, credit: Credit) -> None:
-        """Return credit for something that is consumed; it is sent in steps of half the window."""
-        self._returned_records += credit.records
-        self._returned_bytes += credit.bytes
-        if (
-            self._returned_records >= self._window.records * REFILL_SHARE
-            or self._returned_bytes >= self._window.bytes * REFILL_SHARE
-        ):
-            self._send_credit(Credit(self._returned_records, self._returned_bytes))
-            self._returned_records = self._returned_bytes = 0
-
-    def _accept(self, event: pb.MessageEvent, attachment: memoryview) -> list[RecordBatch]:
+    def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
         """Return the event's batches from the wanted position on and move the position.
 
         Raises:
             TidelogError: they are damaged, or records between are missing.
         """
-        position = self.positions.get(event.partition)
-        if position is None or event.topic_id != self._topic_id:
+        position = self.positions.get(where)
+        if position is None:
             return []  # on its way when the partition was given up
         accepted: list[RecordBatch] = []
         try:
@@ -146,7 +129,7 @@ class Subscription:
                 batch = RecordBatch.parse(view)
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
-                        f"partition {event.partition}: records {position} to {batch.base_offset - 1} were left out"
+                        f"partition {where.partition}: records {position} to {batch.base_offset - 1} were left out"
                     )
                 if batch.end_offset > position:
                     if not batch.control:
@@ -154,9 +137,9 @@ class Subscription:
                     position = batch.end_offset
         except ProtocolError as error:
             raise error_of_local(error) from error
-        if self._filtered and event.next_offset > position:
-            accepted.append(_nothing(position, event.next_offset))
-        self.positions[event.partition] = max(position, event.next_offset)
+        if self._filtered and next_offset > position:
+            accepted.append(_nothing(position, next_offset))
+        self.positions[where] = max(position, next_offset)
         return accepted
 
 

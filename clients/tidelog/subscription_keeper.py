@@ -6,8 +6,7 @@ time until something arrives, and news about owners ends the wait. Positions her
 partition that changes hands is subscribed where its arrivals ended, so nothing is lost or repeated.
 
 Three things end the service of a partition: the node says so, the connection breaks, or metadata names another owner
-(`owner_moves.py`). The last matters when the old owner says nothing: subscriptions wait for nothing in particular, so a
-connection that has been quiet for `PROBE_S` is asked a question, and its silence is then noticed like any other.
+(`owner_moves.py`). The last matters when the old owner says nothing (`doubts.py`).
 
 Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`stand_ins.py`) and says
 what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
@@ -17,33 +16,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog.backoff import Backoff
+from tidelog import doubts
 from tidelog.connection import Address, Connection, results_of
-from tidelog.consumer_options import ConsumerOptions, resolve_added
-from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
+from tidelog.consumer_options import OnOutOfRange
+from tidelog.doubts import Doubts
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of
+from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
+from tidelog.model import TopicPartition
 from tidelog.owner_moves import Expectation
+from tidelog.pacing import Pacing
 from tidelog.paging import in_requests
+from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
-from tidelog.subscription import Credit, Prefetched, Subscription
+from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
-NEW_PARTITIONS_S: Final = 30.0
-"""How often a consumer of all partitions looks for new ones."""
-
-PROBE_S: Final = 3.0
-"""How long the connection of a subscription may be quiet before the node is asked something."""
-
-TELLING_FAILURES: Final = 6
-"""After so many failures in a row, which takes a second or two, the user is told what a partition waits for."""
+SUBSCRIPTIONS_PER_NODE: Final = 4
+"""With more of them at one node its partitions are subscribed anew, all together."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
-_MS: Final = 1000
 
 
 class Reader(Protocol):
@@ -52,70 +50,121 @@ class Reader(Protocol):
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
 
-    def added(self, positions: dict[int, int]) -> None:
-        """Partitions are read from now on, beginning there."""
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
+        """One partition cannot be read on."""
+
+    def gone(self, topic: str, error: TidelogError) -> None:
+        """A topic that is read is gone, or another has its name."""
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on."""
 
 
 class Serving:
-    """The subscriptions of one consumer."""
+    """The subscriptions of one consumer.
 
-    def __init__(self, router: Router, topic: str, options: ConsumerOptions, reader: Reader) -> None:
-        self.topic = topic
-        self.topic_id = b""
-        """Of the topic that is read, from the beginning to the end; empty before."""
+    Args:
+        router: the client's.
+        prefetch: bounds what is received ahead.
+        reader: gets what arrives.
+        on_out_of_range: what is done where retention has overtaken a position.
+        wanted: which records; None for all.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        prefetch: Prefetch,
+        reader: Reader,
+        *,
+        on_out_of_range: OnOutOfRange,
+        wanted: RecordFilter | None = None,
+    ) -> None:
+        self.topic_ids: dict[str, bytes] = {}
+        """Of the topics that are read, by name: a partition belongs to the topic that it began with."""
         self._router = router
-        self._options = options
+        self._prefetch = prefetch
         self._reader = reader
-        self._arrived: dict[int, int] = {}
-        self._serving: dict[int, Subscription | None] = {}
+        self._on_out_of_range = on_out_of_range
+        self._wanted = wanted
+        self._arrived: dict[TopicPartition, int] = {}
+        self._serving: dict[TopicPartition, Subscription | None] = {}
+        self._paused: set[TopicPartition] = set()
+        self._failed: set[TopicPartition] = set()
+        """What cannot be read on where it is: it waits for a seek."""
         self._subscriptions: dict[Subscription, tuple[Connection, int]] = {}
-        self._expected: dict[int, Expectation] = {}
-        self._unknown: set[int] = set()
-        """Partitions of which nobody knows yet where to begin."""
-        self._stand_ins: set[int] = set()
+        self._expected: dict[TopicPartition, Expectation] = {}
+        self._stand_ins: set[TopicPartition] = set()
         """Partitions that another node than the owner serves, or is to serve; the user was told."""
-        self._doubted_at: dict[Subscription, float] = {}
-        """When nodes were asked whether they only let something else wait."""
-        self._attempts: dict[int, asyncio.Task[None]] = {}
-        self._added: dict[int, asyncio.Task[None]] = {}
-        """New partitions, and who looks for where to begin in them."""
-        self._backoffs: dict[int, Backoff] = {}
-        self._retry_at: dict[int, float] = {}
+        self._doubts = Doubts(router)
+        self._pacing = Pacing()
+        self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._broken = False
 
     @property
-    def partitions(self) -> list[int]:
-        """The partitions that are read."""
-        return sorted(self._serving)
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are read, the paused ones too."""
+        return frozenset(self._serving)
 
-    # -------------------------------------------------------------------------------------------- lifecycle
+    # ---------------------------------------------------------------------------------- what the consumer wants
 
-    def begin(self, positions: dict[int, int], topic_id: bytes, unknown: Collection[int] = ()) -> None:
-        """Read from now on, partition -> offset; of those in `unknown` the offset is told later, by `add`."""
-        assert self._keeper is None, "it begins once"
-        self.topic_id = topic_id
-        self._unknown.update(unknown)
-        self.add(positions)
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"consume {self.topic}")
-        self._keeper.add_done_callback(self._kept)
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read more partitions from now on, each from an offset; their topics are in `topic_ids`."""
+        for where, offset in positions.items():
+            self._serving[where] = None
+            self._arrived[where] = offset
+        if self._keeper is None:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="consume")
+            self._keeper.add_done_callback(self._kept)
+        self.stir()
 
-    def seek(self, partition: int, offset: int) -> None:
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """Read some partitions no more."""
+        for where in partitions:
+            self._leave(where)
+            del self._serving[where], self._arrived[where]
+            self._paused.discard(where)
+            self._failed.discard(where)
+            self._stand_ins.discard(where)
+        self._pacing.begin_anew(partitions)
+        self.stir()
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
         """Go on at `offset` in one partition."""
-        serving = self._serving[partition]
-        if serving is not None:
-            # The subscription is ended whole: the node has no message that takes one partition out of it.
-            self._drop(serving)
-        self._arrived[partition] = offset
-        self._stir()
+        self._leave(where)
+        self._arrived[where] = offset
+        self._failed.discard(where)
+        self.stir()
+
+    def pause(self, where: TopicPartition) -> None:
+        """Receive nothing of a partition until `resume`."""
+        self._paused.add(where)
+        self._leave(where)
+        self.stir()
+
+    def resume(self, where: TopicPartition) -> None:
+        """Receive it again, from where its arrivals ended."""
+        self._paused.discard(where)
+        self.stir()
+
+    def rewind(self, where: TopicPartition, offset: int) -> None:
+        """What arrived of a paused partition from `offset` on was let go: it is to come again."""
+        self._arrived[where] = offset
+
+    def stir(self) -> None:
+        """Look at once at what is to be done."""
+        self._stirred.set()
+
+    def news(self) -> None:
+        """Something about a topic has changed: do not wait any longer."""
+        self._pacing.news()
+        self.stir()
 
     async def close(self) -> None:
         """Stop."""
-        tasks = [*dict.fromkeys([*self._attempts.values(), *self._added.values()])]
+        tasks = [*dict.fromkeys(self._attempts.values())]
         tasks += [self._keeper] if self._keeper else []
         for task in tasks:
             task.cancel()
@@ -123,323 +172,306 @@ class Serving:
         for subscription in list(self._subscriptions):
             self._drop(subscription)
 
+    def _leave(self, where: TopicPartition) -> None:
+        serving = self._serving[where]
+        if serving is not None:
+            # The subscription is ended whole: the node has no message that takes one partition out of it.
+            self._make_anew(serving)
+
+    def _make_anew(self, subscription: Subscription) -> None:
+        """End a subscription that nothing is wrong with: its partitions are subscribed again at once."""
+        self._pacing.begin_anew(subscription.positions)
+        self._drop(subscription)
+        self.stir()
+
     # ----------------------------------------------------------------------------- what subscriptions report
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
         for item in items:
-            self._backoffs.pop(item.partition, None)
+            self._pacing.arrived(item.where)
         self._reader.prefetched(items)
 
-    def detached(self, subscription: Subscription, partitions: list[int], error: TidelogError) -> None:
+    def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Partitions are no longer served by a subscription."""
-        for partition in partitions:
-            self._arrived[partition] = subscription.positions.pop(partition)
-            self._release(partition)
-            self._router.learn_from(self.topic, error, partition)
-            self._wait_after(partition, error)
+        for where in partitions:
+            if where not in subscription.positions:
+                continue  # taken away because of one before it
+            self._arrived[where] = subscription.positions.pop(where)
+            self._release(where)
+            self._router.learn_from(where.topic, error, where.partition)
+            self._pacing.failed(where, error)
+            if isinstance(error, OffsetOutOfRangeError):
+                self._out_of_range(where, error)
+            elif not error.retriable and not isinstance(error, ClosedError):
+                self.failed(where, error)
         if not subscription.positions:
             self._drop(subscription)
-        policy = self._options.on_out_of_range
-        if isinstance(error, OffsetOutOfRangeError) and policy != "error":
-            offset = error.log_start_offset if policy == "earliest" else error.high_watermark
-            for partition in partitions:
-                _log.warning(
-                    "%s/%d: offset %d is gone, going on at %d", self.topic, partition, self._arrived[partition], offset
-                )
-                self._arrived[partition] = offset
-        elif not error.retriable and not isinstance(error, ClosedError):
-            self.broken(error)
-        self._stir()
+        self.stir()
 
-    def _wait_after(self, partition: int, error: TidelogError) -> None:
-        """Wait as long as the node asks for, and say what for if that goes on."""
-        backoff = self._backoffs.get(partition)
-        if backoff is None or not error.retriable:
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
+        """What stands in the way of a partition is in the way of all: of its topic, or of the whole consumer."""
+        if isinstance(error, UnknownTopicError):
+            self._reader.gone(where.topic, error)
+        else:
+            self._break(error)
+
+    def _out_of_range(self, where: TopicPartition, error: OffsetOutOfRangeError) -> None:
+        if self._on_out_of_range == "error":
+            self._failed.add(where)
+            self._reader.failed(where, error)
             return
-        retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
-        self._retry_at[partition] = max(self._retry_at.get(partition, 0.0), retry_at)
-        self._tell_failure(partition, error)
+        offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
+        _log.warning("%s/%d: offset %d is gone, going on at %d", *where, self._arrived[where], offset)
+        self._arrived[where] = offset
 
-    def broken(self, error: TidelogError) -> None:
+    def _break(self, error: TidelogError) -> None:
         """Reading cannot go on."""
         self._broken = True
         self._reader.broken(error)
-        self._stir()
+        self.stir()
 
     # --------------------------------------------------------------------------------------------- keeping
 
     async def _keep(self) -> None:
         """Keep every partition subscribed until the consumer is closed or broken."""
         loop = asyncio.get_running_loop()
-        look_at = loop.time() + NEW_PARTITIONS_S
-        unwatch = self._router.watch(self.topic, self._news)
-        try:
-            while not self._broken:
-                now = loop.time()
-                if now >= look_at and self._options.partitions is None:
-                    self._router.refresh_later(self.topic)
-                    self._look_at_topic()
-                    look_at = now + NEW_PARTITIONS_S
-                self._probe_quiet_connections()
-                self._leave_who_should_not_serve()
-                self._begin_attempts(now)
-                try:
-                    async with asyncio.timeout_at(self._wake_at(now, look_at)):
-                        await self._stirred.wait()
-                except TimeoutError:
-                    continue
-                self._stirred.clear()
-        finally:
-            unwatch()
+        while not self._broken:
+            now = loop.time()
+            self._doubts.probe(self._subscriptions)
+            self._leave_who_should_not_serve()
+            self._take_back_credit()
+            self._begin_attempts(now)
+            try:
+                async with asyncio.timeout_at(self._wake_at(now)):
+                    await self._stirred.wait()
+            except TimeoutError:
+                continue
+            self._stirred.clear()
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
         """Tell the user of a bug in the keeper: without it nothing would ever arrive."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._reader.broken(error)
 
-    def _wake_at(self, now: float, look_at: float) -> float:
+    def _wake_at(self, now: float) -> float:
         waiting = [
-            self._retry_at.get(partition, now)
-            for partition, serving in self._serving.items()
-            if serving is None and partition not in self._attempts
+            self._pacing.due_at(where, now)
+            for where, serving in self._serving.items()
+            if serving is None and self._may_attempt(where)
         ]
-        return min([look_at, now + PROBE_S, *waiting])
+        return min([now + doubts.PROBE_S, *waiting])
 
-    def _news(self) -> None:
-        """Something about the topic has changed: do not wait any longer, and look for new partitions."""
-        self._retry_at.clear()
-        self._look_at_topic()
-        self._stir()
-
-    def _look_at_topic(self) -> None:
-        """Take up partitions that were added; end where it is another topic."""
-        route = self._router.metadata.topic(self.topic)
-        if route is not None and route.topic_id != self.topic_id:
-            self.broken(gone_error(self.topic))
-        elif route is not None and self._options.partitions is None:
-            known = {*self._serving, *self._added, *self._unknown}
-            self._take_up([partition for partition in route.partitions if partition not in known])
-
-    def _take_up(self, partitions: list[int]) -> None:
-        """Begin to read partitions that were added."""
-        if partitions:
-            task = asyncio.get_running_loop().create_task(self._begin_in(partitions), name=f"begin in {partitions}")
-            self._added |= dict.fromkeys(partitions, task)
-            task.add_done_callback(partial(self._taken_up, partitions))
-
-    async def _begin_in(self, partitions: list[int]) -> None:
-        try:
-            positions = await resolve_added(self._router, self.topic, self._options, partitions)
-        except TidelogError as error:
-            if not error.retriable:
-                self.broken(error)
-                return
-            _log.warning("%s/%s: where to begin is not known yet: %s", self.topic, partitions, error)
-        else:
-            self.add(positions)
-
-    def _taken_up(self, partitions: list[int], task: asyncio.Task[None]) -> None:
-        for partition in partitions:  # what failed is tried again with the next look for new ones
-            del self._added[partition]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._reader.broken(error)
-
-    def add(self, positions: dict[int, int]) -> None:
-        """Read more partitions from now on."""
-        self._unknown.difference_update(positions)
-        for partition, offset in positions.items():
-            self._serving[partition] = None
-            self._arrived[partition] = offset
-        self._reader.added(positions)
-        self._stir()
-
-    def _stir(self) -> None:
-        self._stirred.set()
-
-    def _probe_quiet_connections(self) -> None:
-        for subscription, (connection, _) in self._subscriptions.items():
-            # A question that is under way is enough; its answer makes the connection not quiet. But what is under way
-            # may be a publish that waits for a quorum, which says nothing of the node.
-            now = asyncio.get_running_loop().time()
-            doubted_at = self._doubted_at.get(subscription)
-            if doubted_at is not None and connection.quiet_s < now - doubted_at:
-                del self._doubted_at[subscription]
-                doubted_at = None
-            doubted = doubted_at is None and connection.silent_s >= PROBE_S
-            if subscription.positions and connection.quiet_s >= PROBE_S and (doubted or not connection.silent_s):
-                self._router.probe(self.topic, next(iter(subscription.positions)), connection)
-                if doubted:
-                    self._doubted_at[subscription] = now
+    def _may_attempt(self, where: TopicPartition) -> bool:
+        return where not in self._attempts and where not in self._paused and where not in self._failed
 
     def _leave_who_should_not_serve(self) -> None:
         """Leave an owner that is silent for others, and others for an owner that is back."""
         stand_ins = self._router.stand_ins
         for subscription, (connection, _) in list(self._subscriptions.items()):
-            for partition in subscription.positions:
-                if self._serving[partition] is not subscription:
+            for where in subscription.positions:
+                if self._serving[where] is not subscription:
                     continue
-                if partition in self._stand_ins:
-                    leaves = stand_ins.owner_is_back(self.topic, partition)
-                    self._router.refresh_later(self.topic)
+                if where in self._stand_ins:
+                    leaves = stand_ins.owner_is_back(*where)
+                    self._router.refresh_later(where.topic)
                 else:
-                    leaves = self._is_deaf(subscription, connection) and stand_ins.exist(self.topic, partition)
+                    leaves = self._doubts.is_deaf(subscription, connection) and stand_ins.exist(*where)
                 if leaves:
-                    self._drop(subscription)  # whole: see `seek`
-                    self._stir()
+                    self._drop(subscription)  # whole: see `_leave`
+                    self.stir()
                     break
 
-    def _is_deaf(self, subscription: Subscription, connection: Connection) -> bool:
-        """Whether a node has said nothing at all since it was asked because of its silence."""
-        doubted_at = self._doubted_at.get(subscription)
-        if doubted_at is None:
-            return False
-        since_s = asyncio.get_running_loop().time() - doubted_at
-        return since_s >= PROBE_S and connection.quiet_s >= since_s
+    def _take_back_credit(self) -> None:
+        """Make subscriptions anew that have credit which others need: there is no message that takes some back."""
+        overdrawn = self._prefetch.overdrawn()
+        if overdrawn:
+            for subscription in [each for each in self._subscriptions if each.window in overdrawn]:
+                self._make_anew(subscription)
 
-    def _tell_who_serves(self, reached: Reached, partitions: list[int]) -> None:
-        told = self._stand_ins.intersection(partitions)
+    def _tell_who_serves(self, reached: Reached, partitions: list[TopicPartition]) -> None:
         host, port = reached.connection.address
-        if reached.is_owner:
-            self._stand_ins -= told
-            if told:
-                _log.warning("%s: partitions %s are read from their owner again", self.topic, sorted(told))
-        elif len(told) < len(partitions):
-            self._stand_ins.update(partitions)
-            _log.warning(
-                "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
-                "what %s:%d knows was committed is read, and nothing newer until there is an owner",
-                self.topic,
-                partitions,
-                host,
-                port,
-            )
+        for topic in dict.fromkeys(where.topic for where in partitions):
+            mine = [where for where in partitions if where.topic == topic]
+            told = self._stand_ins.intersection(mine)
+            if reached.is_owner:
+                self._stand_ins -= told
+                if told:
+                    _log.warning("%s: partitions %s are read from their owner again", topic, _numbers(told))
+            elif len(told) < len(mine):
+                self._stand_ins.update(mine)
+                _log.warning(
+                    "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
+                    "what %s:%d knows was committed is read, and nothing newer until there is an owner",
+                    topic,
+                    _numbers(mine),
+                    host,
+                    port,
+                )
 
     # ----------------------------------------------------------------------------------------- subscribing
 
     def _begin_attempts(self, now: float) -> None:
         """Take up what is not served and need not wait, one task for each owner."""
-        groups: dict[Address | None, list[int]] = {}
-        for partition, serving in self._serving.items():
-            if serving is None and partition not in self._attempts and self._retry_at.get(partition, now) <= now:
-                address = self._router.metadata.owner_address(self.topic, partition)
-                groups.setdefault(address, []).append(partition)
-        for partitions in groups.values():
-            task = asyncio.get_running_loop().create_task(self._attempt(partitions), name=f"subscribe {self.topic}")
-            for partition in partitions:
-                self._attempts[partition] = task
-                backoff = self._backoffs.setdefault(partition, Backoff())
-                self._retry_at[partition] = now + backoff.next_wait_s()
+        groups: dict[Address | None, list[TopicPartition]] = {}
+        owners: dict[Address | None, int] = {}
+        for where, serving in self._serving.items():
+            if where in self._paused:
+                continue
+            address = self._router.metadata.owner_address(*where)
+            owners[address] = owners.get(address, 0) + 1
+            if serving is None and self._may_attempt(where) and self._pacing.due_at(where, now) <= now:
+                groups.setdefault(address, []).append(where)
+        many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
+        self._prefetch.parts = max(many, sum(_parts(count) for count in owners.values()))
+        for address, partitions in groups.items():
+            self._join_many(address, partitions)
+            task = asyncio.get_running_loop().create_task(self._attempt(partitions), name="subscribe")
+            for where in partitions:
+                self._attempts[where] = task
+                self._pacing.tried(where, now)
             task.add_done_callback(partial(self._attempted, partitions))
 
-    def _attempted(self, partitions: list[int], task: asyncio.Task[None]) -> None:
-        for partition in partitions:
-            del self._attempts[partition]
+    def _join_many(self, address: Address | None, partitions: list[TopicPartition]) -> None:
+        """Take up along with some what many small subscriptions at the same node serve."""
+        there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
+        if len(there) >= SUBSCRIPTIONS_PER_NODE + _parts(sum(len(each.positions) for each in there)):
+            for subscription in there:
+                partitions += [where for where in subscription.positions if where not in self._attempts]
+                self._make_anew(subscription)
+
+    def _attempted(self, partitions: list[TopicPartition], task: asyncio.Task[None]) -> None:
+        for where in partitions:
+            if self._attempts.get(where) is task:
+                del self._attempts[where]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._reader.broken(error)
-        self._stir()
+        self.stir()
 
-    async def _attempt(self, partitions: list[int]) -> None:
+    async def _attempt(self, partitions: list[TopicPartition]) -> None:
         """Subscribe partitions of one owner, or of none: at other nodes, perhaps several."""
         metadata = self._router.metadata
         rest = partitions
         while rest:
             first, *rest = rest
             try:
-                reached = await self._router.reading_connection(self.topic, first)
+                reached = await self._router.reading_connection(*first)
                 address = reached.connection.address
                 if reached.is_owner:
-                    mine = [each for each in (first, *rest) if metadata.owner_address(self.topic, each) == address]
+                    mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
                     rest = []  # what has moved meanwhile is another attempt's
                 else:
-                    more = dict.fromkeys(
-                        each for each in rest if address in metadata.replica_addresses(self.topic, each)
-                    )
+                    more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
                 for part in in_requests(mine):
                     await self._subscribe(reached, part)
             except TidelogError as error:
-                self._router.learn_from(self.topic, error)
-                self._tell_failure(first, error)
-                if not error.retriable:
-                    self.broken(error)
-                if not error.retriable or not self._router.stand_ins.is_away(self.topic, first):
+                self._router.learn_from(first.topic, error)
+                self._pacing.tell(first, error)
+                if not error.retriable and self._is_free(first):
+                    self.failed(first, error)
+                if not error.retriable or not self._router.stand_ins.is_away(*first):
                     return
 
-    def _tell_failure(self, partition: int, error: TidelogError) -> None:
-        backoff = self._backoffs.get(partition)
-        if error.retriable and backoff is not None and backoff.failures == TELLING_FAILURES:
-            _log.warning("%s/%d: nothing comes yet: %s", self.topic, partition, error)
+    def _is_free(self, where: TopicPartition) -> bool:
+        """Whether a partition is still to be subscribed: it may have been taken away, paused or taken up meanwhile."""
+        return where in self._serving and self._serving[where] is None and where not in self._paused
 
-    async def _subscribe(self, reached: Reached, partitions: list[int]) -> None:
+    async def _known_topics(self, partitions: list[TopicPartition]) -> dict[bytes, str]:
+        """Return topic id -> name; topics that are gone are told of and left out."""
+        topics: dict[bytes, str] = {}
+        for name in dict.fromkeys(where.topic for where in partitions):
+            expected = self.topic_ids.get(name)
+            try:
+                route = await self._router.topic(name)
+            except UnknownTopicError as error:
+                self._reader.gone(name, error)
+                continue
+            if route.topic_id == expected:
+                topics[route.topic_id] = name
+            elif expected is not None:
+                self._reader.gone(name, gone_error(name))
+        return topics
+
+    async def _subscribe(self, reached: Reached, partitions: list[TopicPartition]) -> None:
         connection = reached.connection
+        topics = await self._known_topics(partitions)
+        names = set(topics.values())
+        partitions = [where for where in partitions if where.topic in names and self._is_free(where)]
+        if not partitions:
+            return
         self._tell_who_serves(reached, partitions)
-        if (await self._router.topic(self.topic)).topic_id != self.topic_id:
-            raise gone_error(self.topic)
-        window = Credit(self._options.prefetch_records, self._options.prefetch_bytes)
-        positions = {partition: self._arrived[partition] for partition in partitions}
+        window = self._prefetch.open()
+        positions = {where: self._arrived[where] for where in partitions}
+        wanted = self._wanted
+        subscription = Subscription(topics, positions, window, self, filtered=wanted is not None)
         subscription_id = connection.new_subscription_id()
-        send_credit = partial(self._send_credit, connection, subscription_id)
-        wanted = self._options.wanted
-        subscription = Subscription(self.topic_id, positions, window, send_credit, self, filtered=wanted is not None)
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
         request = pb.Subscribe(
             subscription_id=subscription_id,
             entries=[
                 pb.SubscribeEntry(
-                    topic_id=self.topic_id,
-                    partition=partition,
+                    topic_id=self.topic_ids[where.topic],
+                    partition=where.partition,
                     offset=offset,
                     filter=wanted.to_message() if wanted is not None else None,
                 )
-                for partition, offset in positions.items()
+                for where, offset in positions.items()
             ],
-            credit_records=window.records,
-            credit_bytes=window.bytes,
+            credit_records=window.owed.records,
+            credit_bytes=window.owed.bytes,
         )
         # Events may come before the answer is looked at.
-        for partition in partitions:
-            self._serving[partition] = subscription
+        for where in partitions:
+            self._serving[where] = subscription
         try:
-            frame = await self._router.call_reader(self.topic, partitions, reached, pb.Envelope(subscribe=request))
+            frame = await self._router.call_reader(partitions, reached, pb.Envelope(subscribe=request))
             results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
         except BaseException:
             self._drop(subscription)
             raise
-        for partition, result in zip(partitions, results, strict=True):
+        for where, result in zip(partitions, results, strict=True):
             if result.HasField("error"):
-                subscription.end(partition, error_of(result.error))
-            elif self._serving[partition] is subscription:
-                self._expected[partition] = self._router.moves.expect(
-                    self.topic,
-                    partition,
-                    connection,
-                    partial(subscription.end, partition),
-                    wait_s=None,
-                    instead_of=reached.instead_of,
+                subscription.end(where, error_of(result.error))
+            elif self._serving.get(where) is subscription:
+                self._expected[where] = self._router.moves.expect(
+                    *where, connection, partial(subscription.end, where), wait_s=None, instead_of=reached.instead_of
                 )
-        self._router.moves.changed(self.topic)  # it may have moved while the answer was on its way
+        window.ready(partial(self._send_credit, connection, subscription_id))
+        self.stir()  # there may have been too little credit left for it
+        for name in names:
+            self._router.moves.changed(name)  # it may have moved while the answer was on its way
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         connection.send(
             pb.Envelope(credit=pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes))
         )
 
-    def _release(self, partition: int) -> None:
-        self._serving[partition] = None
-        expected = self._expected.pop(partition, None)
+    def _release(self, where: TopicPartition) -> None:
+        self._serving[where] = None
+        expected = self._expected.pop(where, None)
         if expected is not None:
             self._router.moves.forget(expected)
 
     def _drop(self, subscription: Subscription) -> None:
         """End a subscription; its partitions keep the positions of what has arrived."""
-        self._doubted_at.pop(subscription, None)
+        self._doubts.forget(subscription)
         connection, subscription_id = self._subscriptions.pop(subscription, (None, 0))
         if connection is None:
             return
         connection.unsubscribe(subscription_id)
-        for partition, offset in subscription.positions.items():
-            self._arrived[partition] = offset
-            self._release(partition)
+        for where, offset in subscription.positions.items():
+            self._arrived[where] = offset
+            self._release(where)
         subscription.positions.clear()
+        subscription.window.close()
+
+
+def _parts(partitions: int) -> int:
+    """Return how many requests, and so subscriptions, so many partitions of one node make."""
+    return -(-partitions // ENTRIES_PER_REQUEST_MAX)
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> list[int]:
+    return sorted(where.partition for where in partitions)

@@ -12,10 +12,9 @@ Ctrl-C interrupts a waiting call and leaves the client usable.
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,15 +22,14 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from tidelog import client as asynchronous
-from tidelog import consumer as asynchronous_consumer
 from tidelog import errors
 from tidelog import producer as asynchronous_producer
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
-from tidelog.cursor import Cursor
-from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.deserializers import Deserializer, OnUndecodable
+from tidelog.errors import TidelogError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
 from tidelog.model import (
@@ -53,9 +51,11 @@ from tidelog.model import (
     Recovery,
     Replica,
     Topic,
+    TopicPartition,
 )
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
+from tidelog.sync_consumer import Consumer
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -65,15 +65,13 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 __all__ = [
     "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node",
     "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
-    "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "errors",
+    "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "TopicPartition",
+    "errors",
 ]
 # fmt: on
 
 LAST_FLUSH_S: Final = 5.0
 """How long a client that nobody closed may flush when the program ends."""
-
-_SIGNALS_S: Final = 0.5
-"""Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
 
 _log: Final = logging.getLogger("tidelog.sync")
 
@@ -278,8 +276,8 @@ class Client:
 
     def consumer(
         self,
-        topic: str,
-        *,
+        *topics: str,
+        pattern: str | None = None,
         group: str | None = None,
         start: Start = "earliest",
         partitions: Partitions = None,
@@ -289,10 +287,15 @@ class Client:
         admit: Callable[[int], bool] | None = None,
         key: bytes | None = None,
         tag: str | None = None,
+        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        on_undecodable: OnUndecodable = "error",
+        dead_letter: str | None = None,
     ) -> Consumer:
         """See `tidelog.Client.consumer`."""
         consumer = self._client.consumer(
-            topic,
+            *topics,
+            pattern=pattern,
             group=group,
             start=start,
             partitions=partitions,
@@ -302,8 +305,12 @@ class Client:
             admit=admit,
             key=key,
             tag=tag,
+            value_deserializer=value_deserializer,
+            key_deserializer=key_deserializer,
+            on_undecodable=on_undecodable,
+            dead_letter=dead_letter,
         )
-        return Consumer(self, self._thread, consumer, group)
+        return Consumer(self, self._thread, consumer)
 
     def _end(self, how: Any) -> None:
         if self._thread.closed:
@@ -419,105 +426,6 @@ class Producer:
         """See `tidelog.Producer.abort`."""
         if not self._thread.closed:
             self._thread.run(self._producer.abort)
-
-
-class Consumer:
-    """See `tidelog.Consumer`. Made by `Client.consumer`."""
-
-    def __init__(
-        self, client: Client, thread: LoopThread, consumer: asynchronous_consumer.Consumer, group: str | None
-    ) -> None:
-        self.topic = consumer.topic
-        self._client = client
-        self._thread = thread
-        self._consumer = consumer
-        self._group = group
-        self._cursor = Cursor()
-        self._next: concurrent.futures.Future[ConsumedBatch | None] | None = None
-
-    def __enter__(self) -> Self:
-        self.begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Record]:
-        return self
-
-    def __next__(self) -> Record:
-        while (record := self._cursor.next_record()) is None:
-            batch = self._next_batch()
-            if batch is None:
-                raise StopIteration
-            self._cursor.load(batch)
-        return record
-
-    def batches(self) -> Iterator[ConsumedBatch]:
-        """See `tidelog.Consumer.batches`."""
-        rest = self._cursor.rest()
-        if rest is not None:
-            yield rest
-        while (batch := self._next_batch()) is not None:
-            self._cursor.whole(batch)
-            if len(batch):
-                yield batch
-
-    def next_batch(self) -> ConsumedBatch | None:
-        """See `tidelog.Consumer.next_batch`."""
-        return self._next_batch()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._consumer.closed
-
-    def begin(self) -> None:
-        """See `tidelog.Consumer.begin`."""
-        self._thread.run(self._consumer.begin)
-
-    def position(self) -> dict[int, int]:
-        """See `tidelog.Consumer.position`."""
-        return self._consumer.position() | self._cursor.positions
-
-    def commit(self, *, note: str = "") -> dict[int, Committed]:
-        """See `tidelog.Consumer.commit`."""
-        if self._group is None:
-            raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
-        positions = self._cursor.uncommitted()
-        held = self._client.commit(self._group, self.topic, positions, note=note)
-        self._cursor.committed(positions)
-        return held
-
-    def seek(self, partition: int, offset: int) -> None:
-        """See `tidelog.Consumer.seek`."""
-        self._thread.run(lambda: self._consumer.seek(partition, offset))
-        self._cursor.seek(partition, offset)
-        if self._next is not None and self._next.done():
-            batch = self._next.result()
-            if batch is not None and batch.partition == partition:
-                self._next = None
-
-    def close(self) -> None:
-        """See `tidelog.Consumer.close`."""
-        if not self._thread.closed:
-            self._thread.run(self._consumer.close)
-
-    def _next_batch(self) -> ConsumedBatch | None:
-        # Ctrl-C while this waits must not lose the batch that comes at the same moment: the future stays.
-        if self._next is None:
-            self._next = self._thread.submit(self._consumer.next_batch)
-        while not self._next.done():
-            concurrent.futures.wait([self._next], timeout=_SIGNALS_S)
-        try:
-            batch = self._next.result()
-        except TidelogError:
-            self._next = None
-            raise
-        self._next = None
-        return batch
 
 
 def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:

@@ -136,18 +136,18 @@ def consume(
         async with client.consumer(
             topic, group=group, start=begin, partitions=partitions, key=wanted, tag=tag
         ) as consumer:
+            begun = _positions(consumer)
             if isinstance(begin, int):
-                await _check_range(client, topic, consumer.position(), begin)
+                await _check_range(client, topic, begun, begin)
             elif group is not None and begin != "earliest":
-                await _keep_beginning(client, topic, consumer.position(), group)
+                await _keep_beginning(client, topic, begun, group)
             ends = Ends(client, topic, [] if follow else partitions)
             await ends.find()
-            reading = Reading(
-                consumer.position(), ends.known, max_records, set(partitions) - consumer.position().keys()
-            )
+            begun = _positions(consumer)
+            reading = Reading(begun, ends.known, max_records, set(partitions) - begun.keys())
             reading.unended.update(ends.missing)
             try:
-                await _run(client, consumer, reading, ends, group, form=form)
+                await _run(client, consumer, reading, ends, topic=topic, group=group, form=form)
             finally:
                 await ends.close()
 
@@ -212,8 +212,20 @@ async def _offsets(
     return {partition: found.offset for partition, found in listed.items()}
 
 
+def _positions(consumer: Consumer) -> dict[int, int]:
+    """Return partition -> next offset, of the one topic that is read."""
+    return {where.partition: offset for where, offset in consumer.position().items()}
+
+
 async def _run(
-    client: Client, consumer: Consumer, reading: Reading, ends: Ends, group: str | None, *, form: ValueForm | None
+    client: Client,
+    consumer: Consumer,
+    reading: Reading,
+    ends: Ends,
+    *,
+    topic: str,
+    group: str | None,
+    form: ValueForm | None,
 ) -> None:
     committed = dict(reading.positions)
     sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
@@ -221,7 +233,7 @@ async def _run(
     async def commit() -> None:
         moved = {p: position for p, position in reading.positions.items() if position != committed.get(p)}
         if group is not None and moved:
-            await client.commit(group, consumer.topic, moved)
+            await client.commit(group, topic, moved)
             committed.update(moved)
 
     last_commit_s = time.monotonic()
@@ -229,7 +241,7 @@ async def _run(
         while reading.unfinished():
             batch = await ends.next_batch(consumer)
             if batch is None:
-                reading.learned(consumer.position(), ends.missing)
+                reading.learned(_positions(consumer), ends.missing)
                 continue
             count = reading.take(batch)
             await call_in_background(partial(write_out, batch, count, sink, form))

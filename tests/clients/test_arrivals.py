@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tidelog.arrivals import Arrivals
 from tidelog.errors import OverloadedError, UsageError
-from tidelog.subscription import Credit, Prefetched, Subscription
+from tidelog.model import TopicPartition
+from tidelog.prefetch import Credit
+from tidelog.subscription import Prefetched
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
 
@@ -18,18 +20,18 @@ class Credits:
     def __init__(self) -> None:
         self.given: list[Credit] = []
 
-    def give_back(self, credit: Credit) -> None:
-        self.given.append(credit)
+    def give_back(self, cost: Credit) -> None:
+        self.given.append(cost)
 
 
 def arrived(partition: int, account: Credits | None = None) -> Prefetched:
     batch = RecordBatch.parse(encode_batch(columns_of([b"v"]), now_us=0).to_bytes())
     credit = Credit(1, 10) if account is not None else None
-    return Prefetched(partition, batch, cast("Subscription", account), credit)
+    return Prefetched(TopicPartition("t", partition), batch, account or Credits(), credit)
 
 
 def arrivals(**how: Any) -> Arrivals:
-    return Arrivals(lambda _: None, **how)
+    return Arrivals(**how)
 
 
 async def test_who_waits_gets_what_arrives_and_its_credit_goes_back() -> None:
@@ -69,7 +71,7 @@ async def test_what_is_dropped_gives_its_credit_back() -> None:
     queue, account = arrivals(), Credits()
     kept = arrived(1, account)
     queue.prefetched([arrived(0, account), kept])
-    queue.drop(0)
+    queue.drop([TopicPartition("t", 0)])
     assert account.given == [Credit(1, 10)]
     assert await queue.take() is kept
 

@@ -8,7 +8,7 @@ import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 from tests.proto.derived_batches import END_OFFSET, STARTS, SURVIVORS, compacted_log, survivors_from
 
-from tidelog import Client, Consumer
+from tidelog import Client, Consumer, TopicPartition
 from tidelog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -19,10 +19,12 @@ from tidelog.errors import (
     UnknownTopicError,
     UsageError,
 )
-from tidelog.subscription_keeper import TELLING_FAILURES
+from tidelog.pacing import TELLING_FAILURES
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
+
+T0 = TopicPartition("t", 0)
 
 
 async def publish(node: FakeNode, *values: bytes, topic: str = "t", partition: int = 0, batch: int = 2) -> None:
@@ -41,6 +43,16 @@ async def take(consumer: Consumer, count: int) -> list[bytes | None]:
         if len(values) == count:
             break
     return values
+
+
+async def places(consumer: Consumer, count: int) -> list[tuple[str, int, int]]:
+    """Take `count` records' topics, partitions and offsets."""
+    records = [await anext(consumer) for _ in range(count)]
+    return [(record.topic, record.partition, record.offset) for record in records]
+
+
+async def nothing_comes(consumer: Consumer) -> bool:
+    return await consumer.poll(timeout_s=0.05) == []
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -95,8 +107,8 @@ async def test_commit_stores_what_was_handed_out_and_a_group_goes_on_there(node:
     await publish(node, *numbered(10), batch=5)
     async with client.consumer("t", group="g") as consumer:
         assert await take(consumer, 3) == numbered(3)
-        assert consumer.position() == {0: 3}
-        assert (await consumer.commit())[0].next_offset == 3
+        assert consumer.position() == {T0: 3}
+        assert (await consumer.commit())[T0].next_offset == 3
         assert await consumer.commit() == {}, "nothing moved since"
     async with client.consumer("t", group="g") as consumer:
         assert await take(consumer, 7) == numbered(7, 3)
@@ -131,7 +143,7 @@ async def test_all_partitions_are_read_and_chosen_ones_only(node: FakeNode, clie
         assert sorted(value or b"" for value in await take(consumer, 4)) == numbered(4)
     async with client.consumer("wide", partitions=[2]) as consumer:
         assert await take(consumer, 1) == [b"2"]
-        assert consumer.position() == {2: 1}
+        assert consumer.position() == {TopicPartition("wide", 2): 1}
 
 
 async def test_credit_bounds_what_is_received_ahead(node: FakeNode, client: Client) -> None:
@@ -162,7 +174,7 @@ async def test_what_is_not_admitted_is_dropped_and_ends_reading_behind_what_was(
     async with client.consumer("t", prefetch_records=2, admit=admit) as consumer:
         with pytest.raises(OverloadedError, match="no room"):
             await take_all(consumer, seen)
-        position = consumer.position()[0]
+        position = consumer.position()[T0]
     assert seen == [b"v%d" % at for at in range(position)], "what comes behind a gap is never handed out"
     assert 0 < position < 20
     assert all(size_bytes > 0 for size_bytes in asked)
@@ -308,7 +320,7 @@ async def test_a_second_task_that_iterates_is_refused(node: FakeNode, client: Cl
 
 
 async def test_new_partitions_are_found(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.subscription_keeper.NEW_PARTITIONS_S", 0.01)
+    monkeypatch.setattr("tidelog.intake.NEW_PARTITIONS_S", 0.01)
     async with client.consumer("t") as consumer:
         taken = asyncio.ensure_future(take(consumer, 1))
         await node.received("subscribe")
@@ -345,7 +357,7 @@ async def test_a_compacted_log_is_read_from_anywhere(node: FakeNode, client: Cli
         assert [(record.offset, record.value) for record in records] == [(each, b"%d" % each) for each in left]
         if not left:
             return
-        assert consumer.position() == {0: 62}, "nothing was asked for behind the last record yet"
+        assert consumer.position() == {T0: 62}, "nothing was asked for behind the last record yet"
         following = asyncio.ensure_future(anext(consumer))
         await publish(node, b"next")
         assert (await following).offset == END_OFFSET

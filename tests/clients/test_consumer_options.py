@@ -7,7 +7,14 @@ import pytest
 from tests.clients.fake_node import FakeNode
 
 from tidelog import reading
-from tidelog.consumer_options import PREFETCH_BYTES_DEFAULT, ConsumerOptions, Partitions, Start, resolve_start
+from tidelog.consumer_options import (
+    PREFETCH_BYTES_DEFAULT,
+    ConsumerOptions,
+    Partitions,
+    Start,
+    TopicOptions,
+    resolve_start,
+)
 from tidelog.errors import UnknownPartitionError
 from tidelog.model import Committed
 from tidelog.pool import ConnectionPool, Identity
@@ -25,20 +32,13 @@ async def router(node: FakeNode) -> AsyncIterator[Router]:
     await router.close()
 
 
-def options(start: Start, *, group: str | None = None, partitions: Partitions = None) -> ConsumerOptions:
-    return ConsumerOptions.of(
-        group=group,
-        start=start,
-        partitions=partitions,
-        on_out_of_range="error",
-        prefetch_bytes=None,
-        prefetch_records=None,
-    )
+def options(start: Start, *, group: str | None = None, partitions: Partitions = None) -> TopicOptions:
+    return ConsumerOptions.of(["wide"], group=group, start=start, partitions=partitions).of_topic("wide")
 
 
 def test_defaults_and_repeated_partitions() -> None:
-    chosen = options("latest", partitions=[2, 1, 2])
-    assert (chosen.partitions, chosen.prefetch_bytes) == ((2, 1), PREFETCH_BYTES_DEFAULT)
+    assert ConsumerOptions.of(["t"]).prefetch.bytes == PREFETCH_BYTES_DEFAULT
+    assert options("latest", partitions=[2, 1, 2]).partitions == (2, 1)
     assert options({3: 1}).partitions == (3,)
     assert options({3: 1}, partitions="all").partitions is None
 

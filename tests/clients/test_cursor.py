@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import pytest
 from tests.proto.derived_batches import compacted_log
 
 from tidelog.cursor import Cursor
-from tidelog.model import ConsumedBatch
+from tidelog.deserializers import Decoding
+from tidelog.errors import RecordError
+from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.header import stamp_owner
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def next_of(cursor: Cursor) -> Record | None:
+    return next(cursor.records, None)
 
 
 def batch_at(base_offset: int, count: int, partition: int = 0) -> ConsumedBatch:
@@ -17,52 +26,56 @@ def batch_at(base_offset: int, count: int, partition: int = 0) -> ConsumedBatch:
 
 def test_positions_follow_the_records_handed_out() -> None:
     cursor = Cursor()
-    cursor.begin({0: 5, 1: 0})
+    cursor.begin({P0: 5, P1: 0})
     cursor.load(batch_at(5, 3))
-    assert cursor.positions == {0: 5, 1: 0}
-    record = cursor.next_record()
+    assert cursor.positions == {P0: 5, P1: 0}
+    record = next_of(cursor)
     assert record is not None
-    assert (record.offset, cursor.positions[0], cursor.uncommitted()) == (5, 6, {0: 6})
+    assert (record.offset, cursor.positions[P0], cursor.uncommitted()) == (5, 6, {P0: 6})
 
 
 def test_a_used_up_batch_gives_none() -> None:
     cursor = Cursor()
-    assert cursor.next_record() is None
+    assert next_of(cursor) is None
     cursor.load(batch_at(0, 1))
-    assert cursor.next_record() is not None
-    assert cursor.next_record() is None
+    assert next_of(cursor) is not None
+    assert next_of(cursor) is None
     assert cursor.rest() is None
 
 
 def test_the_rest_of_a_batch_is_a_batch() -> None:
     cursor = Cursor()
     cursor.load(batch_at(10, 4))
-    cursor.next_record()
+    next_of(cursor)
     rest = cursor.rest()
     assert rest is not None
-    assert (rest.batch.base_offset, len(rest), cursor.positions) == (11, 3, {0: 14})
-    assert cursor.next_record() is None
+    assert (rest.batch.base_offset, len(rest), cursor.positions) == (11, 3, {P0: 14})
+    assert next_of(cursor) is None
 
 
 def test_seek_drops_what_is_left_of_that_partition_only() -> None:
     cursor = Cursor()
     cursor.load(batch_at(0, 4))
-    cursor.next_record()
-    cursor.seek(1, 7)
-    assert cursor.next_record() is not None
-    cursor.seek(0, 100)
-    assert cursor.next_record() is None
-    assert cursor.positions == {0: 100, 1: 7}
+    next_of(cursor)
+    cursor.seek(P1, 7)
+    assert next_of(cursor) is not None
+    cursor.seek(P0, 100)
+    assert next_of(cursor) is None
+    assert cursor.positions == {P0: 100, P1: 7}
 
 
 def test_what_moved_during_a_commit_stays_uncommitted() -> None:
     cursor = Cursor()
-    cursor.whole(batch_at(0, 2, partition=0))
-    cursor.whole(batch_at(0, 2, partition=1))
+    for batch in (batch_at(0, 2, partition=0), batch_at(0, 2, partition=1)):
+        cursor.load(batch)
+        rest = cursor.rest()
+        assert rest is not None
+        assert rest.batch is batch.batch
     positions = cursor.uncommitted()
-    cursor.whole(batch_at(2, 2, partition=1))
+    cursor.load(batch_at(2, 2, partition=1))
+    assert len(cursor.take(9)) == 2
     cursor.committed(positions)
-    assert cursor.uncommitted() == {1: 4}
+    assert cursor.uncommitted() == {P1: 4}
 
 
 def test_behind_the_last_record_a_position_is_the_end_of_the_batch() -> None:
@@ -70,14 +83,119 @@ def test_behind_the_last_record_a_position_is_the_end_of_the_batch() -> None:
     batches = [ConsumedBatch("t", 0, RecordBatch.parse(data)) for data in compacted_log()]
     cursor.load(batches[1])
     positions = []
-    while cursor.next_record() is not None:
-        positions.append(cursor.positions[0])
+    while next_of(cursor) is not None:
+        positions.append(cursor.positions[P0])
     assert positions == [7, 20], "9 is the last record of a batch that reaches to 20"
     cursor.load(batches[2])
-    assert cursor.next_record() is None
-    assert cursor.positions == cursor.uncommitted() == {0: 40}, "a batch without records is handed out by loading it"
+    assert next_of(cursor) is None
+    assert cursor.positions == cursor.uncommitted() == {P0: 40}, "a batch without records is handed out by loading it"
     cursor.load(batches[1])
-    cursor.next_record()
+    next_of(cursor)
     rest = cursor.rest()
     assert rest is not None
     assert [record.offset for record in rest] == [9]
+
+
+# -------------------------------------------------------------------------------------------- decoding
+
+
+def number_but_not_three(content: bytes) -> int:
+    if content == b"3":
+        raise ValueError("three")
+    return int(content)
+
+
+def decoding(*, skips: bool = False, parks: bool = False) -> Cursor:
+    return Cursor(Decoding(number_but_not_three, skips=skips, parks=parks))
+
+
+def test_a_record_that_does_not_decode_is_an_error_behind_those_before_it() -> None:
+    cursor = decoding()
+    cursor.load(batch_at(10, 6))
+    assert [record.value for record in cursor.take(9)] == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(RecordError, match="t/0: the record at offset 13") as caught:
+            cursor.take(9)
+        assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 13)
+        assert cursor.positions == cursor.uncommitted() == {P0: 13}
+    cursor.seek(P0, 14)
+    assert cursor.take(9) == []
+
+
+def test_a_record_that_does_not_decode_is_skipped_and_counted() -> None:
+    cursor = decoding(skips=True)
+    cursor.load(batch_at(10, 6))
+    taken = [*cursor.take(9), *cursor.take(9)]
+    assert [(record.offset, record.value) for record in taken] == [(10, 0), (11, 1), (12, 2), (14, 4), (15, 5)]
+    assert (cursor.skipped, cursor.positions) == (1, {P0: 16})
+    cursor.load(batch_at(16, 4))
+    assert [record.value for record in cursor.take(9)] == [0, 1, 2]
+    assert cursor.take(9) == []
+    assert (cursor.skipped, cursor.positions) == (2, {P0: 20}), "the last one of a batch, too"
+
+
+def test_a_record_that_is_taken_away_stays_until_it_is_passed() -> None:
+    cursor = decoding(parks=True)
+    cursor.load(batch_at(10, 6))
+    assert len(cursor.take(9)) == 3
+    assert cursor.take(9) == []
+    parked = cursor.undecodable
+    assert parked is not None
+    assert (parked.record.value, parked.record.offset, str(parked.error)) == (b"3", 13, "three")
+    assert (cursor.positions, next_of(cursor)) == ({P0: 13}, None)
+    cursor.pass_over(parked)
+    assert cursor.positions == {P0: 14}
+    assert [record.value for record in cursor.take(9)] == [4, 5]
+
+
+def test_a_record_whose_partition_is_dropped_while_it_is_taken_away_passes_nothing() -> None:
+    cursor = decoding(parks=True)
+    cursor.load(batch_at(3, 4))
+    cursor.take(9)
+    cursor.take(9)
+    parked = cursor.undecodable
+    assert parked is not None
+    assert cursor.forget([P0]) == {P0: 6}
+    cursor.pass_over(parked)
+    assert cursor.positions == {}
+    assert cursor.take(9) == []
+
+
+def test_keys_are_decoded_and_what_they_do_not_decode_to_is_told() -> None:
+    columns = columns_of([b"v", None], keys=[b"1", b"x"])
+    data = bytearray(encode_batch(columns, now_us=1).to_bytes())
+    stamp_owner(data, base_offset=0, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
+    cursor = Cursor(Decoding(bytes.decode, int))
+    cursor.load(ConsumedBatch("t", 0, RecordBatch.parse(data)))
+    (record,) = cursor.take(9)
+    assert (record.key, record.value) == (1, "v")
+    with pytest.raises(RecordError, match="offset 1"):
+        cursor.take(9)
+    assert cursor.positions == {P0: 1}
+
+
+def test_who_runs_over_the_records_of_a_dropped_partition_comes_to_the_end() -> None:
+    cursor = Cursor()
+    cursor.load(batch_at(0, 4))
+    running = cursor.records
+    assert next(running).offset == 0
+    assert cursor.forget([P0]) == {P0: 1}
+    assert list(running) == []
+    cursor.load(batch_at(0, 4))
+    running = cursor.records
+    next(running)
+    cursor.seek(P0, 7)
+    assert list(running) == []
+    assert cursor.positions == {P0: 7}
+
+
+def test_what_is_left_of_a_paused_partition_is_given_back() -> None:
+    cursor = Cursor()
+    cursor.load(batch_at(5, 4))
+    next_of(cursor)
+    assert cursor.take_back(P1) is None
+    left = cursor.take_back(P0)
+    assert left is not None
+    assert [record.offset for record in left] == [6, 7, 8]
+    assert cursor.take(9) == []
+    assert cursor.positions == {P0: 6}

@@ -25,7 +25,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.routing.SILENCE_S", 0.1)
     monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
     monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
-    monkeypatch.setattr("tidelog.subscription_keeper.PROBE_S", 0.1)
+    monkeypatch.setattr("tidelog.doubts.PROBE_S", 0.1)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.fake_cluster import FakeCluster, running_cluster
 from tests.clients.fake_node import Do, FakeConnection
 
-from tidelog import Client, Consumer
+from tidelog import Client, Consumer, TopicPartition
 from tidelog.consumer_options import Start
 from tidelog.errors import OutcomeUnknownError, QuorumLostError
 from tidelog_proto import broker_pb2 as pb
@@ -32,7 +32,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
     monkeypatch.setattr("tidelog.routing.TELL_AFTER_S", 0.2)
     monkeypatch.setattr("tidelog.stand_ins.STAND_IN_S", 0.2)
-    monkeypatch.setattr("tidelog.subscription_keeper.PROBE_S", 0.1)
+    monkeypatch.setattr("tidelog.doubts.PROBE_S", 0.1)
     monkeypatch.setattr("tidelog.consumer_options.PATIENCE_S", 0.5)
     caplog.set_level(logging.WARNING)
 
@@ -168,7 +168,7 @@ async def test_from_the_latest_on_nothing_newer_is_missed(
     await publish(client, "abc")
     await lose_quorum(cluster)
     async with asyncio.timeout(20), client.consumer("wide", start="latest") as consumer:
-        assert consumer.position() == {0: 1, 1: 1, 2: 1}
+        assert consumer.position() == {TopicPartition("wide", number): 1 for number in range(3)}
         assert "where partitions [1, 2] end" in caplog.text
         for node in cluster.nodes[1:]:
             await node.restart()
@@ -184,7 +184,7 @@ async def test_a_partition_that_nobody_can_tell_of_holds_nobody_up(
     await cluster.nodes[1].stop()
     async with Client(cluster.bootstrap) as late, late.consumer("wide") as consumer:
         assert await taken(consumer, 2) == set("ac")
-        assert consumer.position().keys() == {0, 2}
+        assert consumer.position().keys() == {("wide", 0), ("wide", 2)}
         await told(caplog, "partitions [1] cannot be read yet")
         await cluster.nodes[1].restart()
         assert await taken(consumer, 1) == {"b"}

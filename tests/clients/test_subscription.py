@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from tidelog.errors import ConnectionLostError, NotOwnerError, TidelogError
-from tidelog.subscription import Credit, Prefetched, Subscription
+from tidelog.model import TopicPartition
+from tidelog.prefetch import Credit, Prefetch
+from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
@@ -11,6 +15,7 @@ from tidelog_proto.frames import Frame
 from tidelog_proto.header import stamp_owner
 
 TOPIC = b"t" * 16
+P0 = TopicPartition("t", 0)
 
 
 class Recorder:
@@ -25,10 +30,10 @@ class Recorder:
     def prefetched(self, items: list[Prefetched]) -> None:
         self.items += items
 
-    def detached(self, subscription: Subscription, partitions: list[int], error: TidelogError) -> None:
-        self.ended.append((partitions, error))
+    def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
+        self.ended.append(([where.partition for where in partitions], error))
 
-    def broken(self, error: TidelogError) -> None:
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
         self.errors.append(error)
 
 
@@ -39,7 +44,14 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def subscription(recorder: Recorder) -> Subscription:
-    return Subscription(TOPIC, {0: 5}, Credit(10, 10_000), recorder.credits.append, recorder)
+    return subscribed(recorder, {0: 5})
+
+
+def subscribed(recorder: Recorder, positions: dict[int, int], *, filtered: bool = False) -> Subscription:
+    window = Prefetch(Credit(10, 10_000)).open()
+    window.ready(recorder.credits.append)
+    at = {TopicPartition("t", partition): offset for partition, offset in positions.items()}
+    return Subscription({TOPIC: "t"}, at, window, recorder, filtered=filtered)
 
 
 def stored(base_offset: int, count: int, *, control: bool = False) -> bytes:
@@ -65,18 +77,18 @@ def test_batches_are_trimmed_to_the_position_and_repeats_dropped(
     assert values(recorder) == [b"5", b"6", b"7", b"8"]
     subscription.pushed(event(stored(7, 2), records=2))
     assert values(recorder) == [b"5", b"6", b"7", b"8"]
-    assert subscription.positions == {0: 9}
+    assert subscription.positions == {P0: 9}
 
 
 def test_the_brokers_own_batches_move_the_position_unseen(subscription: Subscription, recorder: Recorder) -> None:
     subscription.pushed(event(stored(5, 1, control=True), stored(6, 1), records=2))
     assert values(recorder) == [b"6"]
-    assert subscription.positions == {0: 7}
+    assert subscription.positions == {P0: 7}
 
 
 def test_the_event_says_where_to_go_on(subscription: Subscription) -> None:
     subscription.pushed(event(stored(5, 1), records=1, next_offset=40))
-    assert subscription.positions == {0: 40}
+    assert subscription.positions == {P0: 40}
 
 
 def test_credit_is_due_with_the_last_batch_of_an_event_and_sent_by_halves(
@@ -87,11 +99,11 @@ def test_credit_is_due_with_the_last_batch_of_an_event_and_sent_by_halves(
     assert first.credit is None
     assert last.credit is not None
     assert last.credit.records == 4
-    subscription.give_back(last.credit)
+    subscription.window.give_back(last.credit)
     assert recorder.credits == []
-    subscription.give_back(Credit(1, 10))
+    subscription.window.give_back(Credit(1, 10))
     assert recorder.credits == [Credit(5, last.credit.bytes + 10)]
-    subscription.give_back(Credit(0, 5_000))
+    subscription.window.give_back(Credit(0, 5_000))
     assert recorder.credits[1:] == [Credit(0, 5_000)]
 
 
@@ -122,19 +134,19 @@ def test_ends_are_reported_once(subscription: Subscription, recorder: Recorder) 
     subscription.pushed(Frame(pb.Envelope(subscription_ended=ended), memoryview(b"")))
     assert [(partitions, type(error)) for partitions, error in recorder.ended] == [([0], NotOwnerError)]
     subscription.positions.clear()
-    subscription.end(0, NotOwnerError("again"))
+    subscription.end(P0, NotOwnerError("again"))
     subscription.connection_lost(ConnectionLostError("gone"))
     assert len(recorder.ended) == 1
 
 
 def test_a_lost_connection_ends_every_partition(recorder: Recorder) -> None:
-    subscription = Subscription(TOPIC, {0: 1, 2: 3}, Credit(1, 1), recorder.credits.append, recorder)
+    subscription = subscribed(recorder, {0: 1, 2: 3})
     subscription.connection_lost(ConnectionLostError("gone"))
     assert recorder.ended[0][0] == [0, 2]
 
 
 def filtered(recorder: Recorder) -> Subscription:
-    return Subscription(TOPIC, {0: 5}, Credit(10, 10_000), recorder.credits.append, recorder, filtered=True)
+    return subscribed(recorder, {0: 5}, filtered=True)
 
 
 def test_what_a_filter_leaves_out_is_no_gap_and_positions_get_past_it(recorder: Recorder) -> None:
@@ -142,7 +154,7 @@ def test_what_a_filter_leaves_out_is_no_gap_and_positions_get_past_it(recorder: 
     subscription.pushed(event(stored(7, 2), stored(20, 1), records=3, next_offset=30))
     assert not recorder.errors
     assert values(recorder) == [b"7", b"8", b"20"]
-    assert subscription.positions == {0: 30}
+    assert subscription.positions == {P0: 30}
     spans = [(item.batch.base_offset, item.batch.end_offset, len(item.batch)) for item in recorder.items]
     assert spans == [(7, 9, 2), (20, 21, 1), (21, 30, 0)]
     assert [item.credit is not None for item in recorder.items] == [False, False, True]
@@ -155,4 +167,4 @@ def test_an_event_without_records_tells_how_far_a_filter_is(recorder: Recorder) 
     assert [(item.batch.base_offset, item.batch.end_offset) for item in recorder.items] == [(5, 9)]
     subscription.pushed(event(records=0, next_offset=9 + 2**33))
     assert recorder.items[-1].batch.end_offset == 9 + 2**33
-    assert subscription.positions == {0: 9 + 2**33}
+    assert subscription.positions == {P0: 9 + 2**33}

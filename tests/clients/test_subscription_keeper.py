@@ -4,50 +4,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from tests.clients.fake_cluster import FakeCluster, running_cluster
-from tests.clients.fake_node import FakeConnection
+from tests.clients.fake_node import FakeConnection, FakeSubscription
 
-from tidelog import reading
-from tidelog.consumer_options import ConsumerOptions
-from tidelog.errors import UnknownTopicError
+from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.model import TopicPartition
 from tidelog.pool import ConnectionPool, Identity
+from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router
 from tidelog.subscription import Prefetched
-from tidelog.subscription_keeper import Serving
+from tidelog.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
 from tidelog_proto import broker_pb2 as pb
 
-OPTIONS = ConsumerOptions.of(
-    group=None, start=0, partitions=None, on_out_of_range="error", prefetch_bytes=None, prefetch_records=None
-)
-
-
 WIDE = b"wide".ljust(16, b"\0")
+
+
+def wide(positions: dict[int, int]) -> dict[TopicPartition, int]:
+    return {TopicPartition("wide", number): offset for number, offset in positions.items()}
 
 
 class Noted:
     """A reader that notes what it is told."""
 
     def __init__(self) -> None:
-        self.positions: dict[int, int] = {}
         self.items: list[Prefetched] = []
         self.errors: list[BaseException] = []
-        self.failed = asyncio.Event()
-        self.grown = asyncio.Event()
+        self.failed_in: dict[TopicPartition, TidelogError] = {}
+        self.told = asyncio.Event()
 
     def prefetched(self, items: list[Prefetched]) -> None:
         self.items += items
 
-    def added(self, positions: dict[int, int]) -> None:
-        self.positions |= positions
-        if len(self.positions) > 3:
-            self.grown.set()
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
+        self.failed_in[where] = error
+        self.told.set()
+
+    def gone(self, topic: str, error: TidelogError) -> None:
+        self.broken(error)
 
     def broken(self, error: BaseException) -> None:
         self.errors.append(error)
-        self.failed.set()
+        self.told.set()
 
 
 @pytest.fixture
@@ -71,7 +70,8 @@ def reader() -> Noted:
 
 @pytest.fixture
 async def serving(router: Router, reader: Noted) -> AsyncIterator[Serving]:
-    serving = Serving(router, "wide", OPTIONS, reader)
+    serving = Serving(router, Prefetch(Credit(1000, 1 << 20)), reader, on_out_of_range="error")
+    serving.topic_ids["wide"] = WIDE
     yield serving
     await serving.close()
 
@@ -79,10 +79,10 @@ async def serving(router: Router, reader: Noted) -> AsyncIterator[Serving]:
 async def test_each_owner_gets_one_subscription(cluster: FakeCluster, router: Router, serving: Serving) -> None:
     cluster.move("wide", cluster.nodes[0], partition=1)
     await router.topic("wide")
-    serving.begin(dict.fromkeys(range(3), 0), WIDE)
+    serving.add(wide(dict.fromkeys(range(3), 0)))
     await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
     assert cluster.asked("subscribe") == 2
-    assert serving.partitions == [0, 1, 2]
+    assert sorted(serving.partitions) == [("wide", 0), ("wide", 1), ("wide", 2)]
 
 
 async def test_a_partition_that_moves_takes_only_itself_along(
@@ -90,7 +90,7 @@ async def test_a_partition_that_moves_takes_only_itself_along(
 ) -> None:
     cluster.move("wide", cluster.nodes[0], partition=1)
     await router.topic("wide")
-    serving.begin(dict.fromkeys(range(3), 0), WIDE)
+    serving.add(wide(dict.fromkeys(range(3), 0)))
     await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[2].received("subscribe"))
     cluster.move("wide", cluster.nodes[1], partition=1)
     await cluster.nodes[1].received("subscribe")
@@ -105,7 +105,7 @@ async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
 
     monkeypatch.setattr(FakeConnection, "on_subscribe", refuse)
     await router.topic("wide")
-    serving.begin({0: 0}, WIDE)
+    serving.add(wide({0: 0}))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(cluster.nodes[0].received("subscribe", 100), 0.5)
     assert cluster.nodes[0].requests.count("subscribe") > 1
@@ -114,49 +114,70 @@ async def test_an_owner_who_refuses_is_not_asked_in_a_spin(
 async def test_a_quiet_connection_is_asked_something(
     cluster: FakeCluster, router: Router, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.subscription_keeper.PROBE_S", 0.02)
+    monkeypatch.setattr("tidelog.doubts.PROBE_S", 0.02)
     await router.topic("wide")
-    serving.begin({2: 0}, WIDE)
+    serving.add(wide({2: 0}))
     await cluster.nodes[2].received("metadata", 3)
-
-
-@pytest.mark.parametrize(("group", "offset"), [(None, 2), ("g", 10)])
-async def test_partitions_are_added_when_they_are_heard_of(
-    cluster: FakeCluster, router: Router, reader: Noted, group: str | None, offset: int
-) -> None:
-    """At their beginning, or where the group has come to by another client."""
-    serving = Serving(router, "wide", replace(OPTIONS, group=group), reader)
-    await router.topic("wide")
-    serving.begin(dict.fromkeys(range(3), 0), WIDE)
-    cluster.add_topic("wide", 4)
-    added = cluster.nodes[0].partition("wide", 3)
-    added.log_start, added.end_offset = 2, 20
-    await reading.commit(router, "g", "wide", {3: 10}, reset=False, note="")
-    await router.refresh("wide")
-    await reader.grown.wait()
-    assert reader.positions == dict.fromkeys(range(3), 0) | {3: offset}
-    await cluster.nodes[0].received("subscribe", 2)
-    assert not reader.errors
-    await serving.close()
 
 
 async def test_a_topic_that_is_made_again_is_not_read_on(
     cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
 ) -> None:
     await router.topic("wide")
-    serving.begin(dict.fromkeys(range(3), 0), WIDE)
-    await asyncio.gather(*(node.received("subscribe") for node in cluster.nodes))
-    cluster.make_again("wide", 3)
-    await router.refresh("wide")
-    await reader.failed.wait()
+    serving.topic_ids["wide"] = b"another".ljust(16)
+    serving.add(wide(dict.fromkeys(range(3), 0)))
+    await reader.told.wait()
     assert isinstance(reader.errors[0], UnknownTopicError)
-    assert cluster.asked("subscribe") == 3
+    assert cluster.asked("subscribe") == 0
 
 
-async def test_what_cannot_be_mended_reaches_the_reader(
+async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(
     cluster: FakeCluster, router: Router, serving: Serving, reader: Noted
 ) -> None:
     await router.topic("wide")
-    serving.begin({0: 7}, WIDE)
-    await reader.failed.wait()
-    assert "gone" in str(reader.errors[0])
+    serving.add(wide({0: 7, 1: 0}))
+    await reader.told.wait()
+    assert "gone" in str(reader.failed_in[TopicPartition("wide", 0)])
+    assert not reader.errors
+    await cluster.nodes[1].received("subscribe")
+    serving.news()
+    await asyncio.sleep(0.05)
+    assert cluster.nodes[0].requests.count("subscribe") == 1, "it is not asked for again"
+    serving.seek(TopicPartition("wide", 0), 0)
+    await cluster.nodes[0].received("subscribe", 2)
+
+
+async def test_a_paused_partition_is_subscribed_no_more_until_it_is_resumed(
+    cluster: FakeCluster, router: Router, serving: Serving
+) -> None:
+    await router.topic("wide")
+    serving.add(wide({0: 0, 1: 0}))
+    await asyncio.gather(cluster.nodes[0].received("subscribe"), cluster.nodes[1].received("subscribe"))
+    serving.pause(TopicPartition("wide", 0))
+    await cluster.nodes[0].received("unsubscribe")
+    serving.news()
+    await asyncio.sleep(0.05)
+    assert cluster.nodes[0].requests.count("subscribe") == 1
+    serving.resume(TopicPartition("wide", 0))
+    await cluster.nodes[0].received("subscribe", 2)
+
+
+async def test_many_small_subscriptions_at_one_node_become_one(
+    cluster: FakeCluster, router: Router, serving: Serving
+) -> None:
+    cluster.add_topic("many", 12)
+    for partition in range(12):
+        cluster.move("many", cluster.nodes[0], partition=partition)
+    serving.topic_ids["many"] = (await router.topic("many")).topic_id
+    open_there: list[FakeSubscription] = []
+    for count in range(1, 13):
+        serving.add({TopicPartition("many", count - 1): 0})
+        followed: set[tuple[bytes, int]] = set()
+        while len(followed) < count:
+            await asyncio.sleep(0.01)
+            open_there = [one for each in cluster.nodes[0].connections for one in each.subscriptions.values()]
+            followed = {key for one in open_there for key in one.positions}
+        assert len(open_there) <= SUBSCRIPTIONS_PER_NODE + 1
+    asked = cluster.nodes[0].requests.count("subscribe")
+    await asyncio.sleep(0.1)
+    assert cluster.nodes[0].requests.count("subscribe") == asked, "they are left in peace then"

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -10,33 +8,18 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from tests.clients.fake_node import Do, FakeNode, Refuse, running_fake_node
+from tests.clients.fake_node import Do, FakeNode, Refuse
+from tests.clients.threaded_node import threaded_fake_node
 
-from tidelog.errors import ClosedError, CorruptBatchError, InvalidRequestError, UnknownTopicError
+from tidelog.errors import ClosedError, CorruptBatchError, UnknownTopicError
 from tidelog.sync import Client
 from tidelog_proto import broker_pb2 as pb
 
 
 @pytest.fixture
 def node() -> Iterator[FakeNode]:
-    """A fake node in a thread, so that the test may block."""
-    started: list[FakeNode] = []
-    ready, done = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def serve() -> None:
-        async with running_fake_node() as node:
-            started.append(node)
-            loops.append(asyncio.get_running_loop())
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-    yield started[0]
-    loops[0].call_soon_threadsafe(done.set)
-    thread.join()
+    with threaded_fake_node() as node:
+        yield node
 
 
 @pytest.fixture
@@ -79,36 +62,6 @@ def test_errors_reach_the_caller(node: FakeNode, client: Client) -> None:
         client.producer("t").send(b"x")
     node.script.append(Do.DROP_AFTER)
     assert client.producer("t").send(b"y").offset == 0
-
-
-def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
-    values = [b"%d" % number for number in range(10)]
-    client.producer("t").send_many(values[:6])
-    client.producer("t").send_many(values[6:])
-    with client.consumer("t", group="g") as consumer:
-        assert [next(consumer).value for _ in range(4)] == values[:4]
-        assert consumer.position() == {0: 4}
-        assert consumer.commit()[0].next_offset == 4
-        batches = consumer.batches()
-        assert next(batches).batch.values() == values[4:6]
-        assert next(batches).batch.values() == values[6:]
-        consumer.seek(0, 2)
-        assert next(consumer).value == b"2"
-    assert [each.next_offset for each in client.committed("g", "t")] == [4]
-    with client.consumer("t") as other, pytest.raises(InvalidRequestError):
-        other.commit()
-
-
-def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) -> None:
-    main = threading.get_ident()
-    with client.consumer("t") as consumer:
-        timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            next(consumer)
-        timer.join()
-        client.producer("t").send(b"after")
-        assert next(consumer).value == b"after"
 
 
 def test_a_client_is_used_by_many_threads(node: FakeNode, client: Client) -> None:

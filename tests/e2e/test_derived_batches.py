@@ -15,7 +15,7 @@ from tests.proto.derived_batches import END_OFFSET, SURVIVORS, compacted_log, su
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from tidelog import Client, sync
+from tidelog import Client, TopicPartition, sync
 from tidelog_broker.core.incarnation import NONCE_BITS
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.filesystem import RealFileSystem
@@ -121,7 +121,7 @@ def test_blocking_consumers(node: str) -> None:
     with sync.Client(node) as client, client.consumer(TOPIC, group="blocking", start="earliest") as consumer:
         records = [next(consumer) for _ in SURVIVORS[:4]]
         assert [record.offset for record in records] == list(SURVIVORS[:4])
-        assert consumer.commit()[0].next_offset == 20, "behind what is left of the batch"
+        assert consumer.commit()[TopicPartition(TOPIC, 0)].next_offset == 20, "behind what is left of the batch"
         batches = consumer.batches()
         columns: Any = next(batches).to_arrow()
         assert columns.column("offset").to_pylist() == [40]

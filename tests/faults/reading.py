@@ -97,15 +97,15 @@ async def be_member(world: World, client: Client, topic: str) -> None:
             else:  # it is to find out by itself where the group stands
                 consumer = client.consumer(topic, group=group)
             async with consumer:
-                await _read_session(world, client, consumer, reader)
+                await _read_session(world, client, consumer, topic, reader)
         except TidelogError as error:
             world.complain("member", error)
             await asyncio.sleep(PAUSE_S)
 
 
-async def _read_session(world: World, client: Client, consumer: Consumer, reader: str) -> None:
+async def _read_session(world: World, client: Client, consumer: Consumer, topic: str, reader: str) -> None:
     """Read for a while, committing what was read."""
-    topic, group = consumer.topic, group_of(consumer.topic)
+    group = group_of(topic)
     until = time.monotonic() + SESSION_S
     while (left_s := until - time.monotonic()) > 0:
         try:

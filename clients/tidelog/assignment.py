@@ -1,0 +1,262 @@
+"""The partitions that a consumer reads, and what came of them: they may be changed at any time while it is read.
+
+`Serving` keeps every partition subscribed at its exact position; batches arrive by push and wait in `Arrivals`, which
+credits bound. Positions of what has *arrived* are Serving's business, positions of what was *handed out* the cursor's,
+and only the latter are committed. Whoever decides which partitions are read (the consumer's user, what looks for new
+ones, a group) says so here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from tidelog.arrivals import Arrivals
+from tidelog.consumer_options import ConsumerOptions
+from tidelog.cursor import Cursor
+from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
+from tidelog.metadata import gone_error
+from tidelog.model import ConsumedBatch, TopicPartition
+from tidelog.prefetch import Credit, Prefetch
+from tidelog.routing import Router
+from tidelog.subscription import Prefetched
+from tidelog.subscription_keeper import Serving
+
+_PAUSED_SHARE = 2
+"""What waits of paused partitions takes at most this part of the bound, so that the others are not held up by it."""
+
+
+class Assignment:
+    """The partitions of one consumer, with where its user stands in each.
+
+    Args:
+        router: the client's.
+        options: what the consumer was asked for.
+        admit: see `Arrivals`.
+
+    Attributes:
+        cursor: where the user is.
+        topic_ids: of the topics that are or were read, by name: what `positions` are positions in.
+        let_go: asked when a topic is gone; True where reading goes on without it.
+    """
+
+    def __init__(self, router: Router, options: ConsumerOptions, admit: Callable[[int], bool] | None = None) -> None:
+        self.cursor = Cursor(options.decoding)
+        self.let_go: Callable[[str], bool] = lambda _: False
+        self._router = router
+        self._prefetch = Prefetch(options.prefetch)
+        self._arrivals = Arrivals(admit)
+        self._serving = Serving(
+            router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted
+        )
+        self._paused: set[TopicPartition] = set()
+        self._watched: dict[str, Callable[[], None]] = {}
+        self._closed = False
+
+    @property
+    def topic_ids(self) -> dict[str, bytes]:
+        """Of the topics that are or were read, by name."""
+        return self._serving.topic_ids
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are read, the paused ones too."""
+        return self._serving.partitions
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions of which nothing is handed out for now."""
+        return frozenset(self._paused)
+
+    # --------------------------------------------------------------------------------------------- changing
+
+    async def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read more partitions from now on, each from an offset; one that is read already goes on there.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
+            InvalidRequestError: an offset is negative.
+            TidelogError: no node can be reached.
+        """
+        if any(offset < 0 for offset in positions.values()):
+            raise InvalidRequestError("offsets are not negative")
+        ids: dict[str, bytes] = {}
+        for topic in dict.fromkeys(where.topic for where in positions):
+            numbers = [where.partition for where in positions if where.topic == topic]
+            ids[topic] = await self._topic_id(topic, numbers)
+        if not self._closed:
+            self.add(positions, ids)
+
+    def add(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> None:
+        """As `assign`, for who knows that the partitions are there, and the ids of their topics.
+
+        Raises:
+            UnknownTopicError: another topic of one of these names is read already.
+        """
+        read = {where.topic for where in self._serving.partitions}
+        for topic, topic_id in topic_ids.items():
+            if topic in read and self.topic_ids[topic] != topic_id:
+                raise gone_error(topic)
+        self.topic_ids.update(topic_ids)
+        standing = self._serving.partitions
+        for where, offset in positions.items():
+            if where in standing:
+                self.seek(where, offset)
+        new = {where: offset for where, offset in positions.items() if where not in standing}
+        if new:
+            self.cursor.begin(new)
+            self._serving.add(new)
+        for topic in topic_ids:
+            self._watch(topic)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Read some partitions no more; those that are not read are left out.
+
+        From now on nothing of them is handed out.
+
+        Returns:
+            Where the user stands in each, which is what may be committed.
+        """
+        there = frozenset(partitions) & self._serving.partitions
+        stands = self.cursor.forget(there)
+        self._arrivals.drop(there)
+        self._paused -= there
+        self._serving.remove(there)
+        left = {where.topic for where in self._serving.partitions}
+        for topic in {where.topic for where in there} - left:
+            self._unwatch(topic)
+        return stands
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Go on at `offset` in one partition; what was received ahead of it is dropped.
+
+        Raises:
+            UnknownPartitionError: it is not read.
+        """
+        self.check([where])
+        self._arrivals.drop([where])
+        self.cursor.seek(where, offset)
+        self._serving.seek(where, offset)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing of some partitions until `resume`.
+
+        What was received ahead waits, as far as half the bound goes; the rest comes again later.
+
+        Raises:
+            UnknownPartitionError: one is not read.
+        """
+        self.check(partitions)
+        for where in dict.fromkeys(partitions):
+            if where in self._paused:
+                continue
+            self._paused.add(where)
+            first = self._taken_back(where)
+            bound = self._prefetch.bound
+            room = Credit(bound.records // _PAUSED_SHARE, bound.bytes // _PAUSED_SHARE).minus(self._arrivals.beside)
+            again_at = self._arrivals.pause(where, first, room)
+            self._serving.pause(where)
+            if again_at is not None:
+                self._serving.rewind(where, again_at)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out what comes of some partitions again.
+
+        Raises:
+            UnknownPartitionError: one is not read.
+        """
+        self.check(partitions)
+        for where in partitions:
+            if where in self._paused:
+                self._paused.discard(where)
+                self._arrivals.resume(where)
+                self._serving.resume(where)
+
+    def check(self, partitions: Collection[TopicPartition]) -> None:
+        """Refuse partitions that are not read.
+
+        Raises:
+            UnknownPartitionError: there is one.
+        """
+        for where in partitions:
+            if where not in self._serving.partitions:
+                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._serving.partitions)[:20])
+                raise UnknownPartitionError(
+                    f"this consumer does not read {where.topic}/{where.partition}; it reads {known or 'nothing'}"
+                )
+
+    # ---------------------------------------------------------------------------------------------- reading
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether `next_batch` would not wait."""
+        return self._arrivals.are_there
+
+    async def next_batch(self) -> ConsumedBatch | None:
+        """Wait for the next batch and return it; None when this was closed. It does not count as handed out.
+
+        Raises:
+            TidelogError: why nothing more arrives, of anything or of one partition.
+        """
+        item = await self._arrivals.take()
+        return None if item is None else ConsumedBatch(*item.where, item.batch)
+
+    async def close(self) -> None:
+        """Stop: whoever waits comes to the end."""
+        self._closed = True
+        for topic in list(self._watched):
+            self._unwatch(topic)
+        await self._serving.close()
+        self._arrivals.close()
+
+    # ----------------------------------------------------------------------------------- what serving reports
+
+    def prefetched(self, items: list[Prefetched]) -> None:
+        """Batches arrived."""
+        self._arrivals.prefetched(items)
+
+    def failed(self, where: TopicPartition, error: TidelogError) -> None:
+        """One partition cannot be read on; the others are."""
+        self._arrivals.failed(where, error)
+
+    def gone(self, topic: str, error: TidelogError) -> None:
+        """A topic that is read is gone, or another has its name."""
+        if self.let_go(topic):
+            self.unassign([where for where in self._serving.partitions if where.topic == topic])
+        else:
+            self.broken(error)
+
+    def broken(self, error: BaseException) -> None:
+        """Reading cannot go on."""
+        self._arrivals.broken(error)
+
+    # --------------------------------------------------------------------------------------------- internals
+
+    async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
+        route = await self._router.about_topic(
+            topic, lambda: self._router.topic_with(topic, partitions), repeatable=True
+        )
+        return route.topic_id
+
+    def _taken_back(self, where: TopicPartition) -> Prefetched | None:
+        """Return what is left of the batch at hand, counted as something that waits."""
+        rest = self.cursor.take_back(where)
+        if rest is None:
+            return None
+        cost = Credit(len(rest), rest.batch.header.length)
+        self._prefetch.keep(cost)
+        return Prefetched(where, rest.batch, self._prefetch, cost)
+
+    def _watch(self, topic: str) -> None:
+        if topic not in self._watched:
+            self._watched[topic] = self._router.watch(topic, lambda: self._news(topic))
+
+    def _unwatch(self, topic: str) -> None:
+        unwatch = self._watched.pop(topic, None)
+        if unwatch is not None:
+            unwatch()
+
+    def _news(self, topic: str) -> None:
+        route = self._router.metadata.topic(topic)
+        if route is not None and route.topic_id != self.topic_ids.get(topic):
+            self.gone(topic, gone_error(topic))
+        self._serving.news()

@@ -1,0 +1,204 @@
+"""The consumer for programs that block. The client's loop receives batches; records are made in the caller's thread."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+
+from tidelog import consumer as asynchronous
+from tidelog.consumer import SeekTo
+from tidelog.cursor import Cursor
+from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.loop_thread import LoopThread
+from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.sync import Client
+
+_SIGNALS_S: Final = 0.5
+"""Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
+
+T = TypeVar("T")
+
+
+class _Asked(Generic[T]):
+    """Something that is asked of the loop once at a time: who is interrupted while it waits finds it again."""
+
+    def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._thread = thread
+        self._make = make
+        self._future: concurrent.futures.Future[T] | None = None
+
+    def get(self, timeout_s: float | None = None) -> T:
+        """Wait for it.
+
+        Raises:
+            TimeoutError: it is still asked for.
+        """
+        if self._future is None:
+            self._future = self._thread.submit(self._make)
+        future = self._future
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not future.done():
+            left_s = _SIGNALS_S if deadline is None else min(_SIGNALS_S, deadline - time.monotonic())
+            concurrent.futures.wait([future], timeout=max(0.0, left_s))
+            if deadline is not None and time.monotonic() >= deadline and not future.done():
+                raise TimeoutError
+        self._future = None
+        return future.result()
+
+
+class Consumer:
+    """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
+
+    def __init__(self, client: Client, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
+        self._client = client  # keeps it from being closed while this consumer lives
+        self._thread = thread
+        self._consumer = consumer
+        self._cursor = consumer.cursor
+        self._filled = _Asked(thread, consumer.fill)
+        self._next = _Asked(thread, consumer.next_batch)
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        cursor = self._cursor
+        while True:
+            try:
+                yield from cursor.records
+            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+                cursor.failed(error)
+                continue
+            if not self._filled.get():
+                return
+
+    def __next__(self) -> Record:
+        return next(iter(self))
+
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """See `tidelog.Consumer.batches`."""
+        while True:
+            batch = self._cursor.rest()
+            if batch is not None:
+                yield batch
+                del batch
+            elif not self._filled.get():
+                return
+
+    def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
+        """See `tidelog.Consumer.poll`."""
+        if max_records < 1 or timeout_s < 0:
+            raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
+        self.begin()
+        deadline = time.monotonic() + timeout_s
+        taken = self._cursor.take(max_records)
+        while len(taken) < max_records:
+            try:
+                if taken and not self.has_arrivals:
+                    break
+                wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
+                if not self._filled.get(wait_s):
+                    break
+                taken += self._cursor.take(max_records - len(taken))
+            except TimeoutError:
+                break
+            except TidelogError:
+                if not taken:
+                    raise
+                break
+        return taken
+
+    def next_batch(self) -> ConsumedBatch | None:
+        """See `tidelog.Consumer.next_batch`."""
+        return self._next.get()
+
+    def fill(self) -> bool:
+        """See `tidelog.Consumer.fill`."""
+        return self._filled.get()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._consumer.closed
+
+    @property
+    def skipped(self) -> int:
+        """See `tidelog.Consumer.skipped`."""
+        return self._consumer.skipped
+
+    @property
+    def cursor(self) -> Cursor:
+        """See `tidelog.Consumer.cursor`."""
+        return self._cursor
+
+    @property
+    def has_arrivals(self) -> bool:
+        """See `tidelog.Consumer.has_arrivals`."""
+        return self._consumer.has_arrivals
+
+    def begin(self) -> None:
+        """See `tidelog.Consumer.begin`."""
+        self._thread.run(self._consumer.begin)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See `tidelog.Consumer.assignment`."""
+        return self._in_loop(self._consumer.assignment)
+
+    def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See `tidelog.Consumer.assign`."""
+        self._thread.run(lambda: self._consumer.assign(positions))
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `tidelog.Consumer.unassign`."""
+        self._thread.run(lambda: self._consumer.unassign(partitions))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """See `tidelog.Consumer.pause`."""
+        self._in_loop(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """See `tidelog.Consumer.resume`."""
+        self._in_loop(lambda: self._consumer.resume(*partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """See `tidelog.Consumer.paused`."""
+        return self._in_loop(self._consumer.paused)
+
+    def position(self) -> dict[TopicPartition, int]:
+        """See `tidelog.Consumer.position`."""
+        return self._consumer.position()
+
+    def commit(self, *, note: str = "") -> dict[TopicPartition, Committed]:
+        """See `tidelog.Consumer.commit`."""
+        return self._thread.run(lambda: self._consumer.commit(note=note))
+
+    def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
+        """See `tidelog.Consumer.seek`."""
+        self._thread.run(lambda: self._consumer.seek(partition, to))
+
+    def seek_to_key(self, partition: TopicPartition | int, key: bytes) -> bool:
+        """See `tidelog.Consumer.seek_to_key`."""
+        return self._thread.run(lambda: self._consumer.seek_to_key(partition, key))
+
+    def close(self) -> None:
+        """See `tidelog.Consumer.close`."""
+        if not self._thread.closed:
+            self._thread.run(self._consumer.close)
+
+    def _in_loop(self, do: Callable[[], T]) -> T:
+        """Do something in the loop's thread, which alone changes what is read."""
+
+        async def done() -> T:
+            return do()
+
+        return self._thread.run(done)

@@ -1,0 +1,122 @@
+"""Values that a consumer decodes, and what becomes of those that do not decode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.clients.fake_node import Do, FakeNode, Refuse
+from tests.clients.test_consumer import publish
+
+from tidelog import Client, Consumer, TopicPartition
+from tidelog.errors import CorruptBatchError, RecordError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch
+
+T0 = TopicPartition("t", 0)
+MIXED = [b'{"n": 1}', b"{", b'{"n": 2}', b"\xff", b"3"]
+DECODED: list[Any] = [{"n": 1}, {"n": 2}, 3]
+
+
+async def take(consumer: Consumer, count: int) -> list[Any]:
+    return [(await anext(consumer)).value for _ in range(count)]
+
+
+def records_of(node: FakeNode, topic: str) -> list[Any]:
+    return [record for data in node.partition(topic).batches for record in RecordBatch.parse(data)]
+
+
+async def test_values_and_keys_are_decoded(node: FakeNode, client: Client) -> None:
+    producer = client.producer("t")
+    await producer.send(b'{"n": [1, 2]}', key=b"7")
+    await producer.send(None, key=b"8")
+    async with client.consumer("t", value_deserializer="json", key_deserializer=int) as consumer:
+        records = [await anext(consumer) for _ in range(2)]
+        assert [(record.key, record.value) for record in records] == [(7, {"n": [1, 2]}), (8, None)]
+    async with client.consumer("t", value_deserializer="json") as consumer:
+        batch = await anext(aiter(consumer.batches()))
+        assert batch.batch.values() == [b'{"n": [1, 2]}'], "columns come as they were sent"
+
+
+async def test_an_undecodable_record_is_an_error_that_a_seek_gets_past(node: FakeNode, client: Client) -> None:
+    await publish(node, *MIXED, batch=5)
+    async with client.consumer("t", group="g", value_deserializer="json") as consumer:
+        assert await take(consumer, 1) == DECODED[:1]
+        for offset in (1, 3):
+            for _ in range(2):
+                with pytest.raises(RecordError) as caught:
+                    await anext(consumer)
+                assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, offset)
+                assert isinstance(caught.value.__cause__, ValueError)
+            assert (await consumer.commit())[T0].next_offset == offset
+            await consumer.seek(0, offset + 1)
+            assert (await take(consumer, 1))[0] in DECODED
+
+
+async def test_undecodable_records_are_skipped_and_counted(node: FakeNode, client: Client) -> None:
+    await publish(node, *MIXED, batch=5)
+    async with client.consumer("t", value_deserializer="json", on_undecodable="skip") as consumer:
+        assert await take(consumer, 3) == DECODED
+        assert consumer.skipped == 2
+        assert consumer.position() == {T0: 5}
+    async with client.consumer("t", value_deserializer="json", on_undecodable="skip") as consumer:
+        polled: list[Any] = []
+        while len(polled) < 3:
+            polled += [record.value for record in await consumer.poll()]
+        assert polled == DECODED
+
+
+async def test_undecodable_records_go_to_a_topic_of_their_own_as_they_were_sent(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    producer = client.producer("t")
+    await producer.send(b"1")
+    await producer.send(b"{", key=b"k", headers=[("a", b"b")], tag="tag")
+    await producer.send(b"2")
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        assert await take(consumer, 2) == [1, 2]
+        assert consumer.skipped == 0
+    (dead,) = records_of(node, "dead")
+    assert (dead.value, dead.key, dead.tag) == (b"{", b"k", "tag")
+    headers = dict(dead.headers)
+    assert headers.pop("a") == b"b"
+    assert b"Expecting property name" in headers.pop("tidelog-error")
+    assert headers == {"tidelog-topic": b"t", "tidelog-partition": b"0", "tidelog-offset": b"1"}
+
+
+async def test_a_record_is_passed_only_once_its_dead_letter_is_acknowledged(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"2")
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        node.hold = asyncio.Event()
+        waiting = asyncio.ensure_future(take(consumer, 1))
+        await node.received("publish", 2)
+        await asyncio.sleep(0.02)
+        assert consumer.position() == {T0: 0}
+        node.hold.set()
+        assert await waiting == [2]
+    assert len(records_of(node, "dead")) == 1
+
+
+async def test_a_dead_letter_that_fails_is_an_error_and_tried_again(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"2")
+    node.script.append(Refuse(pb.CORRUPT_BATCH))
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        with pytest.raises(CorruptBatchError):
+            await anext(consumer)
+        assert consumer.position() == {T0: 0}
+        node.script.append(Do.STORE)
+        assert [record.value for record in await consumer.poll(timeout_s=0)] == [2], "it takes the time that it takes"
+    assert [record.value for record in records_of(node, "dead")] == [b"{"]
+
+
+async def test_a_function_of_the_users_may_raise_anything(node: FakeNode, client: Client) -> None:
+    def fussy(content: bytes) -> object:
+        raise KeyError(json.dumps(content.decode()))
+
+    await publish(node, b"0")
+    async with client.consumer("t", value_deserializer=fussy) as consumer:
+        with pytest.raises(RecordError, match="KeyError"):
+            await anext(consumer)

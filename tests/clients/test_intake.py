@@ -1,0 +1,103 @@
+"""Several topics in one consumer, and topics that match a pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.clients.fake_node import FakeNode
+from tests.clients.test_consumer import end_all, nothing_comes, numbered, places, publish, take
+
+from tidelog import Client, TopicPartition, intake
+from tidelog.errors import (
+    InvalidRequestError,
+    UnknownTopicError,
+)
+from tidelog_proto import broker_pb2 as pb
+
+T0 = TopicPartition("t", 0)
+WIDE = [TopicPartition("wide", number) for number in range(4)]
+
+
+async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: FakeNode, client: Client) -> None:
+    await publish(node, *numbered(3))
+    await publish(node, *numbered(2), topic="wide", partition=2)
+    async with client.consumer("t", "wide", group="g") as consumer:
+        assert consumer.assignment() == {T0, *WIDE}
+        assert sorted(await places(consumer, 5)) == [("t", 0, n) for n in range(3)] + [("wide", 2, n) for n in range(2)]
+        assert consumer.position() == dict.fromkeys(WIDE, 0) | {T0: 3, WIDE[2]: 2}
+        held = await consumer.commit()
+        assert {where: each.next_offset for where, each in held.items()} == {T0: 3, WIDE[2]: 2}
+    assert node.requests.count("subscribe") == 1, "one subscription for all at one node"
+    await publish(node, b"new", topic="wide", partition=2)
+    async with client.consumer("wide", "t", group="g") as consumer:
+        assert await places(consumer, 1) == [("wide", 2, 2)]
+
+
+async def test_start_and_partitions_are_given_by_topic(node: FakeNode, client: Client) -> None:
+    await publish(node, *numbered(4))
+    await publish(node, *numbered(4), topic="wide", partition=1)
+    async with client.consumer("t", "wide", start={WIDE[1]: 3}) as consumer:
+        assert consumer.position() == {T0: 0, WIDE[1]: 3}, "of a topic that start names these partitions only"
+    async with client.consumer("t", "wide", start=2, partitions={"t": [0], "wide": [1, 1]}) as consumer:
+        assert consumer.position() == {T0: 2, WIDE[1]: 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": {0: 1}},
+        {"start": {TopicPartition("other", 0): 1}},
+        {"start": {T0: -1}},
+        {"partitions": [0]},
+        {"partitions": {"t": [0]}},
+        {"pattern": "t"},
+        {"dead_letter": "no such/name", "value_deserializer": "json"},
+    ],
+)
+def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError if "dead_letter" not in options else Exception):
+        Client("127.0.0.1:1").consumer("t", "wide", **options)
+
+
+async def test_topics_that_match_are_taken_in_also_later(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_topic("orders.eu")
+    await publish(node, b"eu", topic="orders.eu")
+    async with client.consumer(pattern=r"orders\..*", start="latest") as consumer:
+        assert consumer.assignment() == {("orders.eu", 0)}
+        assert await nothing_comes(consumer)
+    monkeypatch.setattr(intake, "NEW_PARTITIONS_S", 0.01)
+    async with client.consumer(pattern=r"orders\..*", start="latest") as consumer:
+        node.add_topic("orders.us")
+        node.add_topic("other.us")
+        await publish(node, b"us", topic="orders.us")
+        assert await take(consumer, 1) == [b"us"], "of what comes later nothing is missed"
+        assert consumer.assignment() == {("orders.eu", 0), ("orders.us", 0)}
+
+
+async def test_a_pattern_goes_on_without_a_topic_that_is_deleted_and_takes_in_another_of_its_name(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "NEW_PARTITIONS_S", 0.01)
+    await publish(node, b"t")
+    async with client.consumer(pattern="t|wide") as consumer:
+        assert await take(consumer, 1) == [b"t"]
+        await client.delete_topic("t")
+        end_all(node, pb.UNKNOWN_TOPIC)
+        await publish(node, b"wide", topic="wide", partition=3)
+        assert await take(consumer, 1) == [b"wide"]
+        assert T0 not in consumer.assignment()
+        node.add_topic("t")
+        await publish(node, b"anew")
+        assert await take(consumer, 1) == [b"anew"]
+
+
+async def test_a_named_topic_that_is_gone_ends_reading(node: FakeNode, client: Client) -> None:
+    async with client.consumer("t", "wide") as consumer:
+        await node.received("subscribe")
+        await client.delete_topic("t")
+        end_all(node, pb.UNKNOWN_TOPIC)
+        with pytest.raises(UnknownTopicError):
+            await anext(consumer)

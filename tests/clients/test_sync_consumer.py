@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.clients.fake_node import FakeNode
+from tests.clients.threaded_node import threaded_fake_node
+
+from tidelog import TopicPartition
+from tidelog.errors import InvalidRequestError, RecordError
+from tidelog.sync import Client
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with threaded_fake_node() as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: FakeNode) -> Iterator[Client]:
+    with Client(f"127.0.0.1:{node.port}") as client:
+        yield client
+
+
+def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
+    values = [b"%d" % number for number in range(10)]
+    client.producer("t").send_many(values[:6])
+    client.producer("t").send_many(values[6:])
+    with client.consumer("t", group="g") as consumer:
+        assert [next(consumer).value for _ in range(4)] == values[:4]
+        assert consumer.position() == {TopicPartition("t", 0): 4}
+        assert consumer.commit()[TopicPartition("t", 0)].next_offset == 4
+        batches = consumer.batches()
+        assert next(batches).batch.values() == values[4:6]
+        assert next(batches).batch.values() == values[6:]
+        consumer.seek(0, 2)
+        assert next(consumer).value == b"2"
+    assert [each.next_offset for each in client.committed("g", "t")] == [4]
+    with client.consumer("t") as other, pytest.raises(InvalidRequestError):
+        other.commit()
+
+
+def test_polling_pausing_and_partitions_that_change(node: FakeNode, client: Client) -> None:
+    client.producer("t").send_many([b"%d" % number for number in range(6)])
+    client.producer("wide").send_many([b"w0", b"w1"], partition=2)
+    first, second = TopicPartition("t", 0), TopicPartition("wide", 2)
+    with client.consumer(group="g") as consumer:
+        assert consumer.poll(timeout_s=0.05) == []
+        consumer.assign({first: 2})
+        assert [record.value for record in consumer.poll(1)] == [b"2"]
+        consumer.pause(first)
+        assert consumer.paused() == {first}
+        assert consumer.poll(timeout_s=0.05) == []
+        consumer.assign({second: None})
+        assert consumer.assignment() == {first, second}
+        assert [next(consumer).value for _ in range(2)] == [b"w0", b"w1"]
+        consumer.unassign([second])
+        consumer.resume(first)
+        assert [record.value for record in consumer.poll()] == [b"3", b"4", b"5"]
+        assert consumer.commit()[first].next_offset == 6
+        consumer.seek(first, "earliest")
+        assert [record.value for _, record in zip(range(3), consumer, strict=False)] == [b"0", b"1", b"2"]
+        with pytest.raises(InvalidRequestError):
+            consumer.poll(0)
+        assert not consumer.seek_to_key(first, b"nobody")
+
+
+def test_values_are_decoded_in_the_callers_thread(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    threads: set[int] = set()
+
+    def number(content: bytes) -> int:
+        threads.add(threading.get_ident())
+        return int(content)
+
+    client.producer("t").send_many([b"0", b"one", b"2"])
+    with client.consumer("t", value_deserializer=number) as consumer:
+        values = []
+        with pytest.raises(RecordError):
+            values += [record.value for record in consumer]
+        consumer.seek(0, 2)
+        assert next(consumer).value == 2
+    assert threads == {threading.get_ident()}
+    with client.consumer("t", value_deserializer=number, on_undecodable="skip") as consumer:
+        assert [next(consumer).value, next(consumer).value, consumer.skipped] == [0, 2, 1]
+    with client.consumer("t", value_deserializer=number, dead_letter="dead") as consumer:
+        assert [next(consumer).value for _ in range(2)] == [0, 2]
+    assert node.values("dead") == [b"one"]
+
+
+def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) -> None:
+    main = threading.get_ident()
+    with client.consumer("t") as consumer:
+        timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        timer.join()
+        client.producer("t").send(b"after")
+        assert next(consumer).value == b"after"
